@@ -121,6 +121,7 @@ PATCHES: dict[str, Any] = {
     "guard.stagingFree.parkSlowest": "2Gi",
     "verify.everyHours": 24,
     "verify.samplePercent": 10,
+    "verify.beforeSwap": True,
     "driver.mode": "Cluster",
     "driver.image": "levada:other",
     "driver.resources.requests": {"cpu": "2"},

@@ -162,7 +162,7 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(
-        StageParts(config_ref(tmp_path), registry, store, Recording(), queue.SimpleQueue()), nothing, applier
+        StageParts(config_ref(tmp_path), registry, store, Recording(), queue.SimpleQueue()), nothing, applier, nothing
     )
     registry.staged_to(Lsn(100))
     stage.start(0.0)

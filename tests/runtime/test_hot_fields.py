@@ -64,6 +64,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "verify.everyHours": {"verify": {"everyHours": 7}},
     "verify.samplePercent": {"verify": {"samplePercent": 7}},
+    "verify.beforeSwap": {"verify": {"beforeSwap": True}},
     "table.suspend": {"table": {"suspend": True}},
     "table.verifyNonce": {"table": {"verifyNonce": 7}},
     "table.retryNonce": {"table": {"retryNonce": 7}},

@@ -59,7 +59,7 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     registry, record = start(tmp_path, store)
     nothing = cast(Any, None)
     stage = ResyncStage(
-        StageParts(config_ref(tmp_path), registry, store, nothing, queue.SimpleQueue()), nothing, nothing
+        StageParts(config_ref(tmp_path), registry, store, nothing, queue.SimpleQueue()), nothing, nothing, nothing
     )
     record.resync.request()
     for _ in range(ROUNDS):

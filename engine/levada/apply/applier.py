@@ -95,13 +95,14 @@ class Applier:
         return Applied(until, rows, nulled, seconds, tasks)
 
     def run_shadow(
-        self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest]
+        self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest], until: Lsn | None = None
     ) -> AppliedToShadow | None:
         """Apply a table's changes from ``after`` on to its shadow copy, which has the version ``schema``.
 
-        Return None if the shadow copy cannot take them and must start again. Raise the destination's errors.
+        ``until`` is that of `run`. Return None if the shadow copy cannot take them and must start again. Raise the
+        destination's errors.
         """
-        until = manifests[-1].end_lsn
+        until = manifests[-1].end_lsn if until is None else until
         batch = StagedBatch(self.staging, manifests, [TableStart(self.targets(schema), after)], until, self.policy)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events

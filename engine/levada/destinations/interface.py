@@ -318,6 +318,14 @@ class Destination(ABC):
         """
         raise NotImplementedError(f"{self.name} has no versions of tables to compare")
 
+    def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
+        """Return the shadow copy's rows for a comparison before the swap, None if there is no shadow copy.
+
+        Only a destination with the capabilities ``verifies`` and ``replacement`` has this method. Nothing is written to
+        the shadow copy until the result is closed.
+        """
+        raise NotImplementedError(f"{self.name} cannot read shadow copies")
+
     def repair(
         self,
         target: TableTarget,

@@ -72,11 +72,13 @@ class GuardLimit:
 class VerifyConfig:
     """The comparisons with the source that run without a request. ``every_s`` is their period in seconds, 0 for none.
 
-    ``sample`` is that of `levada.verify.table.VerifyOptions`.
+    ``sample`` is that of `levada.verify.table.VerifyOptions`. With ``before_swap``, the shadow copy of a resync is
+    compared, and replaces the table only if it is equal.
     """
 
     every_s: float = 0.0
     sample: float = 1.0
+    before_swap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from levada.runtime.stages.messages import (
     Reconfigured,
     Report,
     SegmentStaged,
+    ShadowCutWanted,
     SourceRestarted,
     StorageRead,
     TableFailed,
@@ -206,6 +207,8 @@ class Supervisor:
                 self.lake_cuts.drop(report)
             case TagEnded():
                 self.lake_cuts.ended(tables[report.table], report)
+            case ShadowCutWanted(table):
+                self._resyncs.cut_wanted(tables[table], report)
             case Verified():
                 self._cuts.verified(report)
             case VerificationBegan():

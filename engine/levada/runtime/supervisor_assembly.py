@@ -138,7 +138,8 @@ def assemble_supervisor(
         config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
     )
     parts = StageParts(config_ref, registry, store, destination, inbox)
-    resyncs = ResyncStage(parts, copier, applier)
+    verifier = _verifier(around)
+    resyncs = ResyncStage(parts, copier, applier, verifier.run_shadow)
     storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
     supervisor = Supervisor(
         config_ref,
@@ -158,7 +159,6 @@ def assemble_supervisor(
         publish=publish,
         inbox=inbox,
     )
-    verifier = _verifier(around)
     notes = Notes(
         lambda table, at, recorded: inbox.put(VerificationBegan(table, at, recorded)),
         lambda table, nonce, error: inbox.put(VerificationEnded(table, nonce, error)),

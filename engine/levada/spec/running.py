@@ -187,6 +187,10 @@ class Verify(Model):
     """
     sample_percent: StrictInt = setting(Change.HOT, 100, ge=1, le=100)
     """The percentage of the rows whose values are compared each time. The keys of all rows are compared."""
+    before_swap: StrictBool = setting(Change.HOT, False)
+    """true: the shadow copy of a resync is compared with the source, all of its values, and replaces the table only if
+    it is equal. Otherwise the resync ends with an error, and the table stays as it is. false: it is not compared.
+    """
 
 
 class DriverMode(StrEnum):

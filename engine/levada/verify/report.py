@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from levada.values import Lsn, QualifiedTable
+from levada.errors import NeedsOperator
+from levada.values import Lsn, QualifiedTable, resync_command
 from levada.verify.differences import Difference, Kind
 
 
@@ -74,3 +75,18 @@ class TableReport:
             pairs = zip(difference.columns, difference.values, strict=True)
             found["values"] = {c: {"source": source, "destination": lake} for c, (source, lake) in pairs}
         return found
+
+
+def copy_differs(report: TableReport) -> NeedsOperator:
+    """Return the error of a shadow copy that differs from the source. It has no value of a row."""
+    counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
+    columns = sorted({column for found in report.examples for column in found.columns})
+    found = [f"{report.differences} keys differ ({counts})"] if counts else []
+    found += [f"in the columns {', '.join(columns)}"] if columns else []
+    found += [f"and {report.unexamined} chunks of rows were not examined"] if report.unexamined else []
+    found += report.problems
+    return NeedsOperator(
+        "copy_differs",
+        f"the new copy of {report.table} differs from the source at {report.lsn}: {' '.join(found)}",
+        hint=f"the table stays as it was. To copy it again: {resync_command(report.table)}",
+    )

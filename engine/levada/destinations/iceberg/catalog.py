@@ -32,7 +32,8 @@ from levada.values import QualifiedTable, TableId
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+    from levada.destinations.iceberg.fixed_table import IcebergShadow, IcebergSnapshot
+    from levada.destinations.iceberg.replacement import Replacement
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +94,15 @@ class IcebergCatalog:
         made = IcebergSnapshot(session, table, self._config.name, lock, keeps_columns=self._keeps_columns)
         made.tag()
         return made
+
+    def fixed_shadow(
+        self, table: IcebergTable, made: Replacement, lock: AbstractContextManager[object]
+    ) -> IcebergShadow:
+        """Return a shadow copy's rows for a comparison. ``lock`` is held."""
+        from levada.destinations.iceberg.fixed_table import IcebergShadow, verification_session
+
+        session = verification_session(self._spark, self._config.spark_conf())
+        return IcebergShadow(session, table, lock, made.uncommitted(table), made.layout, made.lsn)
 
     def check(self) -> None:
         """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""

@@ -395,6 +395,16 @@ class IcebergDestination(Destination):
             with vanishing(), index_errors(state.replacement.index_folder):
                 return state.replacement.apply(changes, mark, state.replacement.lease.storage(table))
 
+    def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
+        """Return the shadow copy's rows. No commit refers to its files, so only this process can read them."""
+        state = self._known.of(target)
+        with state.lock:
+            table = self._known.open(state)
+            if table is None or state.replacement is None:
+                return None
+            with vanishing():
+                return self._tables.fixed_shadow(table, state.replacement, state.lock)
+
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
         state = self._known.find(table)

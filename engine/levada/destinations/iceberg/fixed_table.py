@@ -38,6 +38,8 @@ from levada.schema.changes import COMMIT_LSN, OP, ORDINAL
 from levada.values import Lsn, TableMode
 
 if TYPE_CHECKING:
+    from levada.destinations.iceberg.java import JavaObject
+    from levada.destinations.iceberg.schema import IcebergSchema
     from levada.destinations.iceberg.table import IcebergTable
 
 _log = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ class IcebergSnapshot(FixedTable):
         held = metadata.schemas.get(table.current_schema_id() or 0, {})
         current = {f.id: f.name for f in metadata.layout.fields}
         attnums = metadata.layout.attnums
-        self.columns: Mapping[int, str] = {a: current[i] for a, i in attnums.items() if i in current}
+        self.columns = {a: current[i] for a, i in attnums.items() if i in current}
         self.applied = metadata.mark.lsn if metadata.mark is not None else Lsn(0)
         self.keeps_columns = keeps_columns
         self.estimated_rows = metadata.facts.rows
@@ -164,7 +166,7 @@ class IcebergSnapshot(FixedTable):
     def _hashed(self, comparison: Comparison, *more: SparkColumn) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""
         with java_errors(f"read {self._table}"):
-            rows = self._session.read.option("versionAsOf", str(self.snapshot)).table(self._name)
+            rows = self._rows()
             framed = self._counted(rows).select(
                 *(self._framed(rows, c).alias(_frame_name(c)) for c in comparison.columns),
                 _COUNT,
@@ -178,6 +180,9 @@ class IcebergSnapshot(FixedTable):
             return hashed.withColumn(DIGEST, row)
         part = (sf.expr(f"{KEY_HASH} div {comparison.chunks}") + comparison.offset) % SAMPLE_PARTS
         return hashed.withColumn(DIGEST, sf.when(part < comparison.sample, row).otherwise(sf.col(KEY_HASH)))
+
+    def _rows(self) -> DataFrame:
+        return self._session.read.option("versionAsOf", str(self.snapshot)).table(self._name)
 
     def _counted(self, rows: DataFrame) -> DataFrame:
         """Add how often a row counts: -1 for the old row of a changelog. Rows from before a TRUNCATE are left out."""
@@ -201,6 +206,52 @@ class IcebergSnapshot(FixedTable):
             return sf.lit("~|")
         kind = rows.schema[name].dataType.simpleString()
         return frame(canonical_text(sf.col(_quoted(name)), column.type, kind), column.type)
+
+
+class IcebergShadow(IcebergSnapshot):
+    """The rows of a shadow copy, whose files no commit refers to. It must not change until it is closed.
+
+    ``uncommitted`` is the metadata of a table with these files, and ``layout`` has its columns.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        table: IcebergTable,
+        lock: AbstractContextManager[object],
+        uncommitted: JavaObject,
+        layout: IcebergSchema,
+        applied: Lsn,
+    ) -> None:
+        super().__init__(session, table, "", lock, keeps_columns=False)
+        self._uncommitted: JavaObject | None = uncommitted
+        self.snapshot = int(uncommitted.currentSnapshot().snapshotId())
+        names = {f.id: f.name for f in layout.fields}
+        self.columns = {a: names[i] for a, i in layout.attnums.items() if i in names}
+        self._read_as = dict(self.columns)
+        self.applied = applied
+
+    def _rows(self) -> DataFrame:
+        jvm, java = self._session._jvm, self._session._jsparkSession
+        assert jvm is not None
+        iceberg = jvm.org.apache.iceberg
+        fixed = iceberg.BaseTable(
+            iceberg.StaticTableOperations(self._uncommitted, self._java_table.java.io()), self._table
+        )
+        source, sql = iceberg.spark.source.SparkTable(fixed), jvm.org.apache.spark.sql
+        none = jvm.scala.Option.empty()
+        relation = sql.execution.datasources.v2.DataSourceV2Relation.create(source, none, none)
+        return DataFrame(sql.classic.Dataset.ofRows(java, relation), self._session)
+
+    def _damage(self, error: LevadaError) -> LevadaError:
+        return error
+
+    def close(self) -> None:
+        """Remove the manifests that were written for the comparison."""
+        if self._uncommitted is not None:
+            with self._lock:
+                self._java_table.remove_manifests(self._uncommitted)
+            self._uncommitted = None
 
 
 def verification_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:

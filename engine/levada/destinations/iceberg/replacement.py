@@ -25,7 +25,7 @@ from levada.destinations.iceberg.arranging import arrange_as, name_taken
 from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
-from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict
+from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict, JavaObject
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
@@ -205,6 +205,10 @@ class Replacement:
                     raise
                 table.refresh()
         raise AssertionError
+
+    def uncommitted(self, table: IcebergTable) -> JavaObject:
+        """Return the metadata of the table as `commit` would write it, see `IcebergTable.uncommitted`."""
+        return table.uncommitted(self.files, NewDeletes(self.deletes, tuple(self.vectors.values())), self.layout)
 
     def _fits(self, table: IcebergTable, mark: Watermark) -> bool:
         # The stream may have changed the table to the columns that the shadow copy already has.

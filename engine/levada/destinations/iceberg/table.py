@@ -37,7 +37,7 @@ from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot,
 from levada.destinations.iceberg.partitioning import FilePartition, SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -294,6 +294,32 @@ class IcebergTable:
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
+        update = self._update(files, deletes, replacing=replacing)
+        return self._commit(update, mark, properties or {}, layout, unrecorded=unrecorded)
+
+    def uncommitted(self, files: Sequence[WrittenFile], deletes: NewDeletes, layout: IcebergSchema) -> JavaObject:
+        """Return the metadata of a table with these files and columns, as `write` with ``replacing`` would commit it.
+
+        It is not committed. `remove_manifests` removes what was written for it.
+        """
+        self._check_writable()
+        update = self._update(files, deletes, replacing=True)
+        with java_errors(f"read {self.name}"):
+            return self._changed(update, None, {}, layout, unrecorded=True)[1]
+
+    def remove_manifests(self, uncommitted: JavaObject) -> None:
+        """Remove the manifests of the result of `uncommitted`. A failure is logged, as they only use space."""
+        try:
+            with java_errors(f"remove manifests of {self.name}"):
+                io, snapshot = self.java.io(), uncommitted.currentSnapshot()
+                new = [m.path() for m in snapshot.allManifests(io) if m.snapshotId() == snapshot.snapshotId()]
+                for path in (*new, snapshot.manifestListLocation()):
+                    io.deleteFile(path)
+        except LevadaError as error:
+            _log.warning("manifests of a verification of %s stay: %s", self.name, error)
+
+    def _update(self, files: Sequence[WrittenFile], deletes: NewDeletes, *, replacing: bool) -> JavaObject:
+        """Return Iceberg's update that adds and deletes these rows, see `write`."""
         require_files(self.storage(), files, deletes)
         described = self._describer()
         added, deleted = described.files(files, deletes)
@@ -316,7 +342,7 @@ class IcebergTable:
                 update = self.java.newAppend()
                 for file in added:
                     update.appendFile(file)
-        return self._commit(update, mark, properties or {}, layout, unrecorded=unrecorded)
+        return update
 
     def replace_deletes(self, former: Iterable[JavaObject], vectors: Sequence[DeletionVector]) -> int:
         """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID."""
@@ -464,23 +490,8 @@ class IcebergTable:
         unrecorded: bool = False,
     ) -> int:
         with java_errors(f"commit to {self.name}"):
-            for key, value in stamp(mark).items() if mark is not None else ():
-                update.set(key, value)
-            snapshot = self._apply(update)
-            base = self._ops.current()
-            if base.metadataFileLocation() != self._read_from:
-                # The files may not be valid in another format version.
-                upgraded = int(base.formatVersion()) != self.metadata.format_version
-                if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
-                    raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
-            builder, schema_id = self._builder(base), self.metadata.schema_id
-            if layout is not None and layout != self.metadata.layout:
-                kept, properties = self._without_lost_columns(base, layout, properties)
-                builder, snapshot, schema_id = self._under(layout, kept, snapshot)
-            builder = builder.setBranchSnapshot(snapshot, "main")
-            snapshot_id = int(snapshot.snapshotId())
-            record = {} if unrecorded else self._record(mark or self.metadata.mark, snapshot_id, schema_id)
-            changed = self._with_properties(builder, {**properties, **record}).build()
+            base, changed = self._changed(update, mark, properties, layout, unrecorded=unrecorded)
+            snapshot_id = int(changed.currentSnapshot().snapshotId())
         try:
             with java_errors(f"commit to {self.name}"):
                 self.commit_metadata(base, changed)
@@ -490,6 +501,33 @@ class IcebergTable:
                 raise
             _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot_id)
         return snapshot_id
+
+    def _changed(
+        self,
+        update: JavaObject,
+        mark: Watermark | None,
+        properties: Mapping[str, str | None],
+        layout: IcebergSchema | None,
+        *,
+        unrecorded: bool,
+    ) -> tuple[JavaObject, JavaObject]:
+        """Write the manifests of an update. Return the table's metadata, and the one with the update."""
+        for key, value in stamp(mark).items() if mark is not None else ():
+            update.set(key, value)
+        snapshot = self._apply(update)
+        base = self._ops.current()
+        if base.metadataFileLocation() != self._read_from:
+            # The files may not be valid in another format version.
+            upgraded = int(base.formatVersion()) != self.metadata.format_version
+            if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
+                raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
+        builder, schema_id = self._builder(base), self.metadata.schema_id
+        if layout is not None and layout != self.metadata.layout:
+            kept, properties = self._without_lost_columns(base, layout, properties)
+            builder, snapshot, schema_id = self._under(layout, kept, snapshot)
+        builder = builder.setBranchSnapshot(snapshot, "main")
+        record = {} if unrecorded else self._record(mark or self.metadata.mark, int(snapshot.snapshotId()), schema_id)
+        return base, self._with_properties(builder, {**properties, **record}).build()
 
     def _apply(self, update: JavaObject) -> JavaObject:
         """Write the manifests for the newest metadata once. ``commit()`` would retry with newer metadata."""

@@ -50,6 +50,7 @@ from levada.spec import (
 )
 from levada.spec.guard import Guard as GuardSpec
 from levada.spec.running import Retries
+from levada.spec.running import Verify as VerifySpec
 from levada.spec.source import PostgresServer
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
@@ -208,7 +209,7 @@ def pipeline_config(
         heartbeat_s=float(spec.source.heartbeat_seconds),
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
-        verify=VerifyConfig(spec.verify.every_hours * 3600.0, spec.verify.sample_percent / 100),
+        verify=_verify(spec.verify),
         guard=_guard_limits(spec.guard),
         on_unrepresentable=spec.on_unrepresentable,
         copies_depend_on=_copies_depend_on(spec),
@@ -352,6 +353,10 @@ def _copies_depend_on(spec: PipelineSpec) -> str:
 def _retries(spec: Retries) -> RetryLimits:
     # The manifest counts retries. The engine counts attempts, so the first one is added.
     return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
+
+
+def _verify(verify: VerifySpec) -> VerifyConfig:
+    return VerifyConfig(verify.every_hours * 3600.0, verify.sample_percent / 100, verify.before_swap)
 
 
 def _guard_limits(guard: GuardSpec) -> tuple[GuardLimit, ...]:

@@ -151,7 +151,7 @@ class CopyStage(Stage):
         adopt_membership(self._store, record.id)
         store_kept_copy(self._store, record.id, None)
         self._registry.storage.record_copy(record.id, outcome.lsn, outcome.storage)
-        self._registry.handled.forget_comparison(record)
+        self._registry.handled.copied(record)
         self._registry.phases.enter(record, FinishedCopy(outcome.lsn))
         self._registry.backlog.applied(record.id, outcome.lsn)
         self._registry.storage.evaluate_held(record)

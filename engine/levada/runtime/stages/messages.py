@@ -127,6 +127,18 @@ class TagEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowCutWanted:
+    """The shadow copy that a thread compares shall receive the changes below ``until`` and no others.
+
+    ``reply`` is called once it has, with the error if it cannot. It returns immediately.
+    """
+
+    table: TableId
+    until: Lsn
+    reply: Callable[[LevadaError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
     """A thread has compared the table with the source."""
 
@@ -248,6 +260,7 @@ Report = (
     | LakeCutWanted
     | LakeCutDropped
     | TagEnded
+    | ShadowCutWanted
     | Verified
     | VerificationBegan
     | VerificationEnded

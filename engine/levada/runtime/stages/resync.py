@@ -7,6 +7,7 @@ process. A marker in the store makes the next process start the resync again.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,32 +17,41 @@ from functools import partial
 
 from levada.apply.applier import AppliedToShadow, Applier
 from levada.destinations.answers import perform, require_flag
-from levada.errors import LevadaError, Permanent
+from levada.errors import LevadaError, Permanent, Transient
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import JobStarted
+from levada.runtime.stages.messages import JobStarted, ShadowCutWanted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
-from levada.runtime.tables.resync_state import ShadowCopy
+from levada.runtime.tables.resync_state import ResyncState, ShadowCopy, ShadowVerification
 from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.retries import is_failure, named, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
+from levada.runtime.tables.verification_record import verified_progress
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.workers import table_worker
-from levada.values import Lsn, SnapshotId, TableId, Watermark
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark
+from levada.verify.report import TableReport, copy_differs
 
 _log = logging.getLogger(__name__)
+
+
+CompareShadow = Callable[
+    [TableId, QualifiedTable, Callable[[Lsn, Callable[[LevadaError | None], None]], None], threading.Event], TableReport
+]
+"""Compares a shadow copy with the source, see `levada.runtime.verifications.verifier.Verifier.run_shadow`."""
 
 
 class ResyncStage(Stage):
     """Runs resyncs by shadow copies."""
 
-    def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier) -> None:
+    def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier, compare: CompareShadow) -> None:
         super().__init__(parts)
+        self._compare = compare
         self._copier = copier
         self._applier = applier
         self._stopping = False
@@ -65,6 +75,9 @@ class ResyncStage(Stage):
         if resync.running:
             if resync.step is Step.COPYING and is_outdated(resync.shadow, self._newest(record.id)):
                 resync.restart()
+        elif resync.verification is not None and (resync.abandoned or resync.outdated):
+            # It reads the files of the shadow copy, and ends soon.
+            return
         elif resync.abandoned:
             self._submit(self._copies, record, ResyncJob.DROP, partial(self._drop, record.id))
         elif resync.outdated:
@@ -149,8 +162,15 @@ class ResyncStage(Stage):
         if reached > staged:
             # What is in the table's place must not be ahead of the stream, see `Positions.source_restarted`.
             return
+        until = self._cut_of(resync, min(reached, staged))
+        if resync.verification is not None:
+            if until is None or not backlog.pending(table, shadow=True).segments:
+                return
         # A parked table whose watermark is unknown has at most the staged changes.
-        if reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
+        elif reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
+            if self._config_ref.current.verify.before_swap and not resync.shadow.compared:
+                self._verify(record)
+                return
             if record.tag.until is not None:
                 # The shadow copy is ahead of the cut for which the table is tagged first.
                 return
@@ -167,10 +187,67 @@ class ResyncStage(Stage):
         resync.yielded = False
         schema, manifests = resync.shadow.schema, backlog.next_batch(table, config.batch_rows, shadow=True)
         assert schema is not None
+        end = None if until is None else min(until, manifests[-1].end_lsn)
         record.begin(Job.APPLY_TO_SHADOW)
         self._submit(
-            self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests)
+            self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests, end)
         )
+
+    # ---- the comparison before the swap ---------------------------------------------------------------------------
+
+    def _verify(self, record: TableRecord) -> None:
+        """Compare the shadow copy with the source in a thread. Until its cut is known, no batch of it runs."""
+        table, name, verification = record.id, record.name, ShadowVerification()
+        record.resync.verification = verification
+        _log.info("table %s: the shadow copy is compared with the source", name)
+
+        def cut(until: Lsn, reply: Callable[[LevadaError | None], None]) -> None:
+            self._inbox.put(ShadowCutWanted(table, until, reply))
+
+        def run() -> None:
+            try:
+                outcome: object = self._compare(table, name, cut, verification.cancelled)
+            except BaseException as error:
+                outcome = error
+            self._inbox.put(ResyncEnded(table, ResyncJob.VERIFY, outcome))
+
+        # No thread of the pool, because a stop does not wait until Spark has read the files.
+        threading.Thread(target=run, name="levada-verify", daemon=True).start()
+
+    def cut_wanted(self, record: TableRecord, request: ShadowCutWanted) -> None:
+        """Let the shadow copy that is compared receive its changes below an LSN."""
+        verification = record.resync.verification
+        if verification is None:
+            request.reply(Transient("table_changed", f"the shadow copy of {record.name} was removed"))
+            return
+        verification.until, verification.reply = request.until, request.reply
+
+    def _cut_of(self, resync: ResyncState, reached: Lsn) -> Lsn | None:
+        """Return the LSN at which the shadow copy's batches end. Answer the comparison if that is reached."""
+        verification = resync.verification
+        if verification is None or verification.until is None or verification.reply is None:
+            return None
+        if reached < verification.until:
+            return verification.until
+        verification.reply(None)
+        verification.reply = None
+        return None
+
+    def _verified(self, record: TableRecord, outcome: object) -> None:
+        """Record the result of a comparison. A shadow copy that differs is given up."""
+        resync = record.resync
+        if isinstance(outcome, TableReport) and outcome.equal:
+            resync.shadow = replace(resync.shadow, compared=True, verified=verified_progress(outcome))
+        elif isinstance(outcome, TableReport):
+            self._failed(record, ResyncJob.VERIFY, copy_differs(outcome))
+        elif isinstance(outcome, LevadaError) and outcome.code == "verify_unsupported":
+            _log.warning("table %s: the shadow copy is not compared: %s", record.name, outcome.message)
+            resync.shadow = replace(resync.shadow, compared=True)
+        elif isinstance(outcome, LevadaError) and outcome.code == "verify_cancelled":
+            _log.info("table %s: the comparison of the shadow copy was cancelled", record.name)
+        else:
+            assert isinstance(outcome, BaseException)
+            self._failed(record, ResyncJob.VERIFY, outcome)
 
     def _swapped(self, record: TableRecord, position: Lsn) -> None:
         registry, store, shadow = self._registry, self._store, record.resync.shadow
@@ -191,7 +268,7 @@ class ResyncStage(Stage):
             registry.backlog.promote_shadow(record.id)
         record.resync.finish()
         record.resync.given_up = None
-        registry.handled.forget_comparison(record)
+        registry.handled.copied(record, shadow.verified)
         registry.shadows.forget(record.id)
         if registry.backlog.pending(record.id).segments:
             record.apply.changes_wait(time.monotonic())
@@ -208,7 +285,10 @@ class ResyncStage(Stage):
     def ended(self, record: TableRecord, report: ResyncEnded) -> None:
         """Record the outcome of a job, and choose the next step of the resync."""
         resync, outcome = record.resync, report.outcome
-        resync.running = False
+        if report.job is ResyncJob.VERIFY:
+            resync.verification = None
+        else:
+            resync.running = False
         if report.job in (ResyncJob.APPLY, ResyncJob.SWAP):
             record.end()
         match report.job, outcome:
@@ -219,6 +299,8 @@ class ResyncStage(Stage):
             case _ if resync.abandoned or resync.outdated:
                 # The next `start` removes it or starts it again.
                 pass
+            case ResyncJob.VERIFY, _:
+                self._verified(record, outcome)
             case _, BaseException():
                 self._failed(record, report.job, outcome)
             case ResyncJob.COPY, Copied() | None:

@@ -12,6 +12,7 @@ from levada.runtime.tables.verification_record import (
     store_verification,
     verification_record,
 )
+from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore, TableControls
 from levada.stores.phases import Init
 
@@ -57,9 +58,9 @@ class HandledRequests:
         verified = verification_record(self._store, record.id)
         store_verification(self._store, record.id, replace(verified, nonce=table_config.verify_nonce))
 
-    def forget_comparison(self, record: TableRecord) -> None:
-        """Forget the last comparison of a table that was copied again."""
-        store_verification(self._store, record.id, replace(self.verification(record), last=None, error=None))
+    def copied(self, record: TableRecord, verified: VerifiedProgress | None = None) -> None:
+        """Record that the table was copied. Its last comparison is that of the copy, if that was compared."""
+        store_verification(self._store, record.id, replace(self.verification(record), last=verified, error=None))
 
     def mark_handled(self, record: TableRecord) -> None:
         """Record that the manifest's nonces were acted on."""

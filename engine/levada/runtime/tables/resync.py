@@ -29,6 +29,7 @@ class ResyncJob(StrEnum):
 
     COPY = "copy"
     APPLY = "apply"
+    VERIFY = "verify"
     SWAP = "swap"
     DROP = "drop"
 

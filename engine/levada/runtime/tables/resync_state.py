@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from levada.runtime.tables.resync_steps import Step, check_step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from levada.copy.snapshot import SnapshotRows
+    from levada.errors import LevadaError
     from levada.schema import ReplicatedTableSchema
     from levada.schema.storage import TableStorage
-    from levada.status import CopyProgress, ErrorProgress
+    from levada.status import CopyProgress, ErrorProgress, VerifiedProgress
     from levada.values import Lsn
 
 
@@ -30,11 +33,28 @@ class ShadowCopy:
     """The schema version of the last batch."""
     storage: TableStorage | None = None
     """The storage that the copy was read from."""
+    compared: bool = False
+    """True if it was compared with the source and equal, or cannot be compared."""
+    verified: VerifiedProgress | None = None
+    """The result of that comparison."""
 
     @property
     def progress(self) -> CopyProgress | None:
         """The progress of the copy, None before it began."""
         return self.copied if self.rows is None else self.rows.progress()
+
+
+@dataclass(slots=True)
+class ShadowVerification:
+    """The comparison of a shadow copy with the source, which a thread runs. Set ``cancelled`` to end it.
+
+    The shadow copy receives changes below ``until`` and no others, and none before that is known. ``reply`` is called
+    once it has them.
+    """
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    until: Lsn | None = None
+    reply: Callable[[LevadaError | None], None] | None = None
 
 
 @dataclass(slots=True)
@@ -48,6 +68,8 @@ class ResyncState:
     step: Step = Step.NO_COPY
     running: bool = False
     """True while a job has the shadow copy."""
+    verification: ShadowVerification | None = None
+    """The comparison that is running."""
     outdated: bool = False
     """True if the shadow copy cannot be used and is restarted as soon as its job has ended."""
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -91,16 +113,18 @@ class ResyncState:
     def restart(self) -> None:
         """Request that the shadow copy is discarded and begins again, as soon as its job has ended."""
         self.outdated = True
-        self.cancelled.set()
+        self.cancel_copy()
 
     def abandon(self) -> None:
         """Request that the shadow copy is removed, as soon as its job has ended."""
         self.enter(Step.ABANDONED)
-        self.cancelled.set()
+        self.cancel_copy()
 
     def cancel_copy(self) -> None:
-        """Request the end of the running copy. It begins again when the table may be copied."""
+        """Request the end of the running copy or comparison. It begins again when the table may be copied."""
         self.cancelled.set()
+        if self.verification is not None:
+            self.verification.cancelled.set()
 
     # ---- for the resync stage -------------------------------------------------------------------------------------
 

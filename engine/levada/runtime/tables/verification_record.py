@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from levada.stores.interface import PipelineStore
 
 if TYPE_CHECKING:
     from levada.values import TableId
+    from levada.verify.report import TableReport
 
 _REMEMBERED: Final = 10_000
 
@@ -50,6 +52,19 @@ def store_verification(store: PipelineStore, table: TableId, record: Verificatio
         store.delete_fingerprint(_subject(table))
     else:
         store.store_fingerprint(_subject(table), json.dumps(record.to_json()))
+
+
+def verified_progress(report: TableReport) -> VerifiedProgress:
+    """Return the result of a comparison that ended now, as the status shows it."""
+    return VerifiedProgress(
+        at=datetime.now(UTC),
+        lsn=report.lsn,
+        rows=report.source_rows,
+        sample=report.sample,
+        equal=report.equal or report.repaired_equal,
+        differences=report.differences,
+        repaired=report.repaired,
+    )
 
 
 @lru_cache(_REMEMBERED)

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
+from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
@@ -58,6 +58,10 @@ _AGAIN: Final = frozenset(
     {"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified", "commit_conflict"}
 )
 """Codes of errors after which a verification begins again with another snapshot."""
+
+
+ShadowCut = Callable[[Lsn, Callable[[LevadaError | None], None]], None]
+"""Lets a shadow copy receive the changes below an LSN, see `Verifier.run_shadow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +162,52 @@ class Verifier:
                     raise _cancelled(name) from None
         raise AssertionError
 
+    def run_shadow(
+        self, table: TableId, name: QualifiedTable, cut: ShadowCut, cancelled: threading.Event
+    ) -> TableReport:
+        """Compare a shadow copy with the source. Return the result.
+
+        Nothing is applied to the shadow copy until ``cut`` is called with an LSN and a function. It then applies the
+        changes below that LSN, calls the function, and applies no more until this method has returned. Raise the errors
+        of `run`, and Transient ``table_changed`` if there is no shadow copy any more.
+        """
+
+        def check() -> None:
+            if cancelled.is_set() or self.stopping.is_set():
+                raise _cancelled(name)
+
+        if not self.destination.capabilities.verifies:
+            raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
+        with self.turns.wait(check), ExitStack() as opened:
+            config = self.config_ref.current
+            self._await_transactions(config)
+            snapshot = opened.enter_context(export_snapshot(config.source, copy_slot_name(config.name, table)))
+            published, description, schema = self._read(snapshot, table, name)
+            target = table_target(self.store, config, schema)
+            self._require_comparable(target)
+            guard = opened.enter_context(hold_table(config.source, published, schema, description))
+            answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
+            cut(snapshot.lsn, answers.put)
+            if (error := self._wait(name, answers, cancelled, None)) is not None:
+                raise error
+            lake = self.destination.fixed_replacement(target)
+            if lake is None:
+                raise Transient("table_changed", f"the shadow copy of {name} was removed during its verification")
+            opened.callback(lake.close)
+            policy, connections = config.on_unrepresentable, config.copy_connections
+            source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled)
+            known = self.store.get_table_schema(table, SnapshotId(max(0, snapshot.lsn - 1))) or schema
+            found = compare(source, lake, schema, scope_of(schema, known, lake), snapshot.lsn, VerifyOptions())
+            guard.release()
+            return found.report
+
     def _attempt(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
         with self._moment(name, options, cancelled) as moment:
             found = self._compare(moment, moment.lake, options)
             if options.repair and not found.report.equal:
                 found = self._repair(moment, found, options)
             moment.source.guard.release()
-            self.requests.verified(moment.held.table, _verified(found.report))
+            self.requests.verified(moment.held.table, verified_progress(found.report))
             return replace(found.report, parked=moment.held.parked)
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
@@ -365,19 +408,6 @@ class Verifier:
 
 def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:
     return [(c.attnum, c.name, c.type) for c in schema.columns]
-
-
-def _verified(report: TableReport) -> VerifiedProgress:
-    """Return the result as the status shows it."""
-    return VerifiedProgress(
-        at=datetime.now(UTC),
-        lsn=report.lsn,
-        rows=report.source_rows,
-        sample=report.sample,
-        equal=report.equal or report.repaired_equal,
-        differences=report.differences,
-        repaired=report.repaired,
-    )
 
 
 def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
