@@ -19,6 +19,6 @@ def test_demo_ends_with_both_sides_equal() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("columns are equal") == 6
+    assert done.stdout.count(": equal at ") == 6
     assert "the engine ended cleanly, exit code 0" in done.stdout
     assert "slot levada_shop: dropped" in done.stdout
