@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lint: setup ## ruff, mypy, import-linter
 format: setup ## Let ruff format and mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup ## Build the documentation into build/docs. A broken link or a page that no other one lists is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py

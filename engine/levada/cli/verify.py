@@ -21,7 +21,7 @@ from levada.runtime.host.outcomes import Refused, Suspended
 from levada.runtime.host.stored_progress import slot_progress
 from levada.runtime.host.table_requests import verifiable_tables
 from levada.runtime.host.verify_client import VerifyClient
-from levada.runtime.host.work_dir import running_address, running_progress
+from levada.runtime.host.work_dir import engine_is_starting, running_address, running_progress
 from levada.spec import Manifests
 from levada.status import PipelineState
 
@@ -119,6 +119,9 @@ def _engine(command: VerifyCommand, signals: StopSignals) -> Iterator[VerifyClie
     """Yield the running engine of this machine. If none runs anywhere, run one during the block."""
     headers = request_headers(command.manifests, command.secrets)
     name = command.manifests.pipeline.metadata.name
+    with working("waiting for the engine, which is starting"):
+        while signals.received is None and engine_is_starting(command.work_dir, headers):
+            time.sleep(_POLL_S)
     address = running_address(command.work_dir)
     if address is not None and running_progress(command.work_dir, name, headers) is not None:
         yield VerifyClient(address, headers)

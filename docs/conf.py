@@ -1,0 +1,20 @@
+"""The documentation's settings: `make docs` builds it with Sphinx, where each warning is an error."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+project = "Levada"
+author = "The Levada authors"
+copyright = author  # noqa: A001 - the name is Sphinx's
+release = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["version"]
+extensions = ["myst_parser"]
+exclude_patterns = ["_build", "scale"]
+source_suffix = {".md": "markdown"}
+# Links between pages name headings as on GitHub.
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+html_theme = "furo"
+html_title = f"Levada {release}"
+nitpicky = True

@@ -1,0 +1,28 @@
+"""Pages for newcomers do what they say: each of their commands is run, in order, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+from tests.docs.pages import run_page
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["start/laptop.md", "tutorials/failed-table.md", "tutorials/change-capture.md", "setup/postgresql.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_of_the_page_works(page: str, db: Database, tmp_path: Path) -> None:
+    """The blocks of the page run from top to bottom, and print what the page shows."""
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{db.server.bin}:{os.environ['PATH']}",
+        "PGHOST": "127.0.0.1",
+        "PGPORT": str(db.server.port),
+        "PGUSER": "postgres",
+        "PGPASSWORD": "any",
+        "PGDATABASE": db.name,
+    }
+    run_page(DOCS / page, tmp_path, environment)
