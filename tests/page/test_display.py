@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -22,7 +23,7 @@ from levada.printable import printable
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
 from levada.status import CutProgress, CutsProgress, History, Progress
-from levada.values import Lsn
+from levada.values import Lsn, QualifiedTable
 
 Tabs = Callable[..., Tab]
 HISTORY = "**/v1/history"
@@ -39,7 +40,7 @@ def test_everybody_can_use_it(tab: Tabs, size: dict[str, int], scheme: str) -> N
     """axe finds no violation of WCAG 2.2 AA, contrasts included, and nothing is wider than a phone."""
     with ProgressServer(documents.full) as server:
         page = tab(viewport=size, color_scheme=scheme, reduced_motion="reduce").open(server.address)
-        expect(page.locator("#errors-list article")).to_have_count(2)
+        expect(page.locator("#errors-list article")).to_have_count(3)
         page.locator("summary").first.click()
         levels = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
         found = Axe().run(page, options={"runOnly": levels}).response["violations"]
@@ -59,12 +60,15 @@ def test_it_says_what_the_command_line_says(tab: Tabs) -> None:
         expect(page.locator("#right .sentence")).to_have_text("1 table differs from the source")
         expect(page.locator("#done .sentence")).to_have_text("1 copy runs, 5.0s left")
         expect(page.locator("#disk .sentence")).to_have_text("1 limit of the guard passed")
-        parked, retried = page.locator("#errors-list article").all()
+        parked, different, retried = page.locator("#errors-list article").all()
         assert "no_replica_identity" in parked.inner_text()
         assert "levada retry MANIFEST public.payments" in parked.inner_text()
         assert "lake_away" in retried.inner_text()
         assert "Attempt 3, retried at" in retried.inner_text()
         expect(retried.get_by_role("button")).to_have_count(0)
+        assert "public.refunds\n" in different.inner_text()
+        assert "It differs from the source in 2 keys at 0/FF" in different.inner_text()
+        assert "levada verify MANIFEST --table public.refunds --repair" in different.inner_text()
         guard = page.locator("#guard-list").inner_text()
         assert "staged is 2.0 GiB" in guard
         assert "The limit of ParkSlowest is 1.0 GiB." in guard
@@ -116,14 +120,20 @@ def test_names_are_texts(tab: Tabs) -> None:
 
 
 def test_a_command_is_copied(tab: Tabs) -> None:
-    """The button copies the command without the words before it. Without a clipboard, it selects the text."""
-    with ProgressServer(documents.full) as server:
+    """The button copies the command without the words before it. Without a clipboard, it selects the text.
+
+    A command with a control character has no button, since a terminal might run a part of it when it is pasted.
+    """
+    attack = samples.error(reason="a", solution="levada retry MANIFEST 'public.a\x03\nreboot\n'")
+    bad = documents.table(70, "a\x03\nreboot\n", phase="Errored", error=attack)
+    with ProgressServer(lambda: documents.full(bad)) as server:
         opened = tab(permissions=["clipboard-read", "clipboard-write"])
         page = opened.open(server.address)
         button = page.get_by_role("button", name="Copy the command for public.payments")
         button.click()
         expect(button).to_have_text("Copied")
         assert page.evaluate("navigator.clipboard.readText()") == "levada retry MANIFEST public.payments"
+        expect(page.get_by_role("button", name="Copy the command for a")).to_have_count(0)
         page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
         button.click()
         expect(button).to_have_text("Selected")
@@ -315,6 +325,35 @@ def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
         expect(page.locator("#connection")).to_contain_text("in version 2")
 
 
+def test_the_history_outlives_an_engine(tab: Tabs) -> None:
+    """Points before the start of an engine stay if they are of its pipeline, and go if they are of another one."""
+    script = """async ([documents, loaded]) => {
+        const { History } = await import("/history.js");
+        const history = new History();
+        for (const document of documents) history.add(document);
+        if (loaded) history.load(loaded);
+        return history.points.map((point) => [point.at / 1000, point.retainedBytes]);
+    }"""
+
+    def document(seconds: float, pipeline: str = "shop") -> dict[str, Any]:
+        slot = samples.slot(retained_bytes=int(seconds))
+        return samples.progress(at=datetime.fromtimestamp(seconds, UTC), pipeline=pipeline, slot=slot).to_json()
+
+    at = tuple(datetime.fromtimestamp(second, UTC) for second in (100, 110, 120))
+    columns = dict.fromkeys(("lag_bytes", "retained_bytes", "staged_bytes", "lag_seconds"), (7, None, 9))
+    loaded = History(at=at, seconds=(10, 10, 10), rows_per_second=(1.0, 1.0, 1.0), **columns).to_json()
+    with ProgressServer(documents.full) as server:
+        page = tab().open(server.address)
+        seen = [document(50), document(60), document(60), document(105), document(125)]
+        assert page.evaluate(script, [seen, None]) == [[50, 50], [60, 60], [105, 105], [125, 125]]
+        merged = [[50, 50], [60, 60], [100, 7], [110, None], [120, 9], [125, 125]]
+        assert page.evaluate(script, [seen, loaded]) == merged
+        assert page.evaluate(script, [seen, loaded | {"version": 2}]) == [[50, 50], [60, 60], [105, 105], [125, 125]]
+        assert page.evaluate(script, [[*seen, document(130, "other")], None]) == [[130, 130]]
+        far = [document(0), *(document(172_800 + second) for second in range(0, 20, 2))]
+        assert page.evaluate(script, [far, None])[0] == [172_800, 172_800]
+
+
 def test_cuts(tab: Tabs) -> None:
     """The complete one and the one that is made, with what they lack. Without cuts there is no such section."""
     complete = CutProgress(name="c-1", phase="Complete", lsn=Lsn(0x1F0), at=samples.NOON, tables=6, tagged=6)
@@ -345,6 +384,10 @@ def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
             )
             given = [*(map(int, figures) if name == "size" else figures), None]
             assert page.evaluate(script, given) == [getattr(formatting, name)(value) for value in given]
+        script = "async (tables) => { const f = await import('/format.js'); return tables.map((t) => f.argument(t)); }"
+        tables = [QualifiedTable(s, n) for s in ("public", "a.b", "it's") for n in (*documents.HOSTILE, "orders", "é")]
+        shown = page.evaluate(script, [{"schema": t.schema, "name": t.name} for t in tables])
+        assert shown == [t.argument for t in tables]
         script = "async (names) => { const f = await import('/format.js'); return names.map((n) => f.printable(n)); }"
         names = [*documents.HOSTILE, "".join(map(chr, [*range(10), *range(11, 0x2100)]))]
         assert page.evaluate(script, names) == [printable(name).replace("\n", "\\n") for name in names]

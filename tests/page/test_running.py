@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from psycopg import sql
 from tests.conftest import Database
@@ -78,6 +79,7 @@ def test_a_pipeline_from_its_start_to_a_kill_and_back(engine: Engine, tab: Tabs)
     engine.kill()
     expect(page.locator("#connection")).to_have_text("The engine does not answer. These are its last figures.")
     expect(page.locator("#age")).to_contain_text("old")
+    assert Axe().run(page, options={"runOnly": ["wcag2aa"]}).violations_count == 0
     expect(orders).to_contain_text("7,000")
 
     port = engine.port

@@ -71,5 +71,12 @@ export function printable(text) {
   });
 }
 
+/** Return a table as an argument of the command line, quoted for a shell. */
+export function argument(table) {
+  const part = (name) => (/^[^\s".]+$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
+  const text = `${part(table.schema)}.${part(table.name)}`;
+  return /^[A-Za-z0-9_@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}
+
 /** Return a table's schema and name as the command line shows them. */
 export const tableName = (table) => printable(`${table.schema}.${table.name}`);

@@ -1,7 +1,7 @@
 // What is listed only if there is some of it: errors, the guard's limits and actions, copies, cuts and notes.
 
 import { byId, element, nameElement, reconcile, setText } from "./elements.js";
-import { clock, counted, duration, number, percent, printable, rate, size, tableName } from "./format.js";
+import { argument, clock, counted, duration, number, percent, printable, rate, size, tableName } from "./format.js";
 import { running } from "./tables.js";
 
 const COMMAND = /(?:\blevada [a-z]+ MANIFEST|\bkubectl |\b(?:ALTER|CREATE|DROP|GRANT|SELECT|UPDATE|VACUUM|REVOKE) ).*$/s;
@@ -21,7 +21,14 @@ function* errorsOf(progress) {
   for (const table of progress.tables) {
     if (table.error) yield { what: tableName(table), error: table.error };
     if (table.resync?.error) yield { what: `Resync of ${tableName(table)}`, error: table.resync.error };
+    if (table.verified?.equal === false) yield { what: tableName(table), error: difference(table) };
   }
+}
+
+function difference(table) {
+  const { differences, lsn, at } = table.verified;
+  const reason = `It differs from the source in ${counted(differences, "key")} at ${lsn} (${clock(at)}).`;
+  return { code: "", reason, solution: `levada verify MANIFEST --table ${argument(table)} --repair`, nextRetry: null };
 }
 
 const MOST_ERRORS = 50;
@@ -49,7 +56,8 @@ function updateError(made, { what, error }) {
   const retried = error.nextRetry ? `Attempt ${number(error.attempts)}, retried at ${clock(error.nextRetry)}` : "";
   setText(retry, retried);
   retry.hidden = !retried;
-  const command = COMMAND.exec(error.solution)?.[0];
+  // A control character in a name, such as Ctrl-C, would let a terminal run a part of the name as a command.
+  const command = printable(error.solution) === error.solution ? COMMAND.exec(error.solution)?.[0] : undefined;
   solution.hidden = !error.solution || Boolean(retried);
   setText(solution.firstElementChild, printable(error.solution));
   made.dataset.command = command ?? "";
