@@ -31,6 +31,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "two pods away": {"podDisruptionBudget": {"maxUnavailable": 2}},
     "a replica more": {"replicaCount": 2},
     "no update at all": {"updatePolicy": {"maxConcurrent": 0}},
+    "an unknown level": {"logLevel": "trace"},
+    "a variable as text": {"extraEnv": ["A=1"]},
     "an interval without a unit": {"metrics": {"serviceMonitor": {"interval": "30"}}},
     "a port that is none": {"networkPolicy": {"apiServerPorts": [70000]}},
     "no port": {"networkPolicy": {"apiServerPorts": []}},

@@ -29,6 +29,13 @@ CASES: Final[dict[str, dict[str, Any]]] = {
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         "tolerations": [{"key": "infra", "operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
+        "logLevel": "debug",
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example:3128"}],
+        "extraVolumes": [{"name": "certificates", "configMap": {"name": "certificates"}}],
+        "extraVolumeMounts": [{"name": "certificates", "mountPath": "/etc/certificates", "readOnly": True}],
         "priorityClassName": "system-cluster-critical",
         "podDisruptionBudget": {"enabled": True, "maxUnavailable": 0},
         "networkPolicy": {"enabled": True},
