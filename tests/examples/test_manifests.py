@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable, Table
 from tests.conftest import Database
 from tests.destinations.bigquery.conftest import server
 from tests.scenarios.conftest import engine
 from tests.scenarios.engine import Engine
 from tests.servers.bigquery import PROJECT, Emulator
 from tests.servers.ducklake import DuckLake
+from tests.servers.rest_catalog import rest_catalog
+from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
 
@@ -22,12 +27,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 Row = tuple[int, int, str]
 
 
-def prepare(engine: Engine, name: str, addresses: Mapping[str, Any]) -> None:
+def prepare(
+    engine: Engine, name: str, addresses: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
     """Write the example's own manifest with other addresses, and the Secrets that it names.
 
-    A key of ``addresses`` is the path of a field below ``spec``.
+    A key of ``addresses`` is the path of a field below ``spec``. A Secret that is not in ``secrets`` is a login.
     """
-    manifest = yaml.safe_load((EXAMPLES / name / "pipeline.yaml").read_text())
+    manifest, *tables = yaml.safe_load_all((EXAMPLES / name / "pipeline.yaml").read_text())
     source = {"source.host": "127.0.0.1", "source.port": engine.db.server.port, "source.database": engine.db.name}
     for path, value in {**source, **addresses}.items():
         *folders, last = path.split(".")
@@ -35,9 +42,9 @@ def prepare(engine: Engine, name: str, addresses: Mapping[str, Any]) -> None:
         for folder in folders:
             section = section[folder]
         section[last] = value
-    engine.manifest.write_text(yaml.safe_dump(manifest))
+    engine.manifest.write_text(yaml.safe_dump_all([manifest, *tables]))
     for secret in _secrets(manifest["spec"]):
-        engine.write_secret(secret, {"username": "postgres", "password": "unused"})
+        engine.write_secret(secret, (secrets or {}).get(secret, {"username": "postgres", "password": "unused"}))
 
 
 def _secrets(section: Any) -> Iterator[str]:
@@ -66,6 +73,61 @@ def run(engine: Engine, read: Callable[[], list[Row]]) -> None:
     assert read() == db.query(query)
     engine.levada("cleanup", *engine.options(), "--yes")
     assert db.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def rows_of(table: Table) -> list[Row]:
+    """Return the rows of a table in a lake, in the order of their keys."""
+    found = table.scan().to_arrow().select(["id", "customer_id", "item"]).sort_by("id")
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
+def test_changelog(engine: Engine, db: Database, tmp_path: Path) -> None:
+    """The example adds a row for each change, except to the table whose TableSync asks for the last states."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, item text)",
+        "CREATE TABLE customers (id int PRIMARY KEY, name text)",
+        "INSERT INTO orders VALUES (1, 'first')",
+        "INSERT INTO customers VALUES (1, 'a')",
+    )
+    prepare(engine, "changelog", {"destination.iceberg.catalog.warehouse": f"file://{tmp_path / 'lake'}"})
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+    db.execute("UPDATE customers SET name = 'b'", "UPDATE orders SET item = 'second'")
+    engine.levada("run", *engine.options(), "--until", "caught-up")
+
+    def column(table: str, name: str) -> list[str]:
+        rows = StaticTable.from_metadata(f"file://{tmp_path}/lake/history_public/{table}").scan().to_arrow()
+        return sorted(rows[name].to_pylist())
+
+    assert column("orders", "item") == ["first", "second"]
+    assert column("customers", "name") == ["b"]
+
+
+def test_s3_jdbc_catalog(engine: Engine, db: Database, s3: ObjectStore) -> None:
+    """The example of an object store with a catalog in PostgreSQL, with the keys in the Secret that it names."""
+    address, warehouse = f"127.0.0.1:{db.server.port}/{db.name}", f"s3://{BUCKET}/{db.name}"
+    addresses: dict[str, Any] = {
+        "source.tls": {"mode": "Disable"},
+        "destination.iceberg.catalog.uri": f"jdbc:postgresql://{address}",
+        "destination.iceberg.catalog.warehouse": warehouse,
+        "destination.iceberg.catalog.properties": s3.place,
+        "staging.uri": f"{warehouse}-staging",
+    }
+    prepare(engine, "s3-jdbc-catalog", addresses, {"lake": {"jdbc.user": "postgres", "jdbc.password": "x", **s3.keys}})
+    uri = f"postgresql+psycopg2://postgres@{address}"
+    properties = {**s3.properties, "uri": uri, "warehouse": warehouse, "init_catalog_tables": "false"}
+    run(engine, lambda: rows_of(SqlCatalog("levada_shop", **properties).load_table("shop_public.orders")))
+
+
+def test_rest_catalog(engine: Engine, db: Database, s3: ObjectStore, tmp_path: Path) -> None:
+    """The example of a catalog service, which gives no keys to the files here, so that the Secret has them."""
+    with rest_catalog(tmp_path, db, s3, f"s3://{BUCKET}/{db.name}") as uri:
+        addresses: dict[str, Any] = {
+            "source.tls": {"mode": "Disable"},
+            "destination.iceberg.catalog": {"type": "Rest", "uri": uri, "properties": s3.place},
+        }
+        prepare(engine, "rest-catalog", addresses, {"lake": s3.keys})
+        reader = RestCatalog("levada_shop", uri=uri, **s3.properties)
+        run(engine, lambda: rows_of(reader.load_table("shop_public.orders")))
 
 
 def test_postgresql(engine: Engine, db: Database) -> None:

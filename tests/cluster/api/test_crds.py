@@ -23,7 +23,7 @@ from levada.spec import PipelineManifest, TableSyncManifest, parse_manifest
 from levada_operator.decide.reconcile import reconcile
 
 CORPUS = Path(__file__).parents[2] / "spec" / "corpus"
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/pipeline.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*/*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"
 
 FILE_ONLY = {
@@ -58,7 +58,7 @@ def placed(body: dict[str, Any], kubectl: Kubectl) -> dict[str, Any]:
     return {**body, "metadata": {**body.get("metadata", {}), "namespace": kubectl.namespace}}
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_example_is_taken(kubectl: Kubectl, path: Path) -> None:
     """`kubectl apply` of each example's manifest finds nothing to object to."""
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
