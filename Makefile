@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ docs: setup ## Build the documentation into build/docs. A broken link or a page 
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
 
-bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction: bench-%: setup
+bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction bench-verify: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -91,6 +91,7 @@ bench-ducklake: ## Measure a copy and batches into DuckLake, side by side with D
 bench-postgres: ## Measure a copy and batches into PostgreSQL, side by side with COPY
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 bench-transaction: ## Measure what one transaction of five million rows costs in memory
+bench-verify: ## Measure levada verify on 5 million rows during changes, side by side with an MD5 scan and Spark
 
 crds: setup ## Write crds/, and the chart's copy of it, from the models of the manifest
 	$(BIN)/python -m levada_operator.crds crds

@@ -129,7 +129,7 @@ class Meter:
         while not self._done.wait(_EVERY_S):
             self._sample()
         # What it costs to measure is no cost of what is measured.
-        self._watching = time.thread_time()
+        self._watching = time.thread_time() if self._root == os.getpid() else 0.0
 
     def _sample(self) -> int:
         """Take a sample; return the ticks of the tree so far."""

@@ -57,8 +57,9 @@ class Capabilities:
     rows. Without it no JVM starts, and worker processes read them. ``keeps_ranges``: `Destination.write_table_rows`
     reads the rows by `TableRows.map_ranges`, whose finished ranges outlive the process. Without it an interrupted copy
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
-    the source. Without it `levada verify` refuses the pipeline. ``cuts``: `Destination.update_cuts` keeps states of a
-    table under names. Without it ``spec.cuts`` and `levada cut` are refused.
+    the source. Without it `levada verify` refuses the pipeline. ``repairs``: `Destination.repair` writes the rows of
+    some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
+    and `levada cut` are refused.
     """
 
     upsert: bool = False
@@ -68,6 +69,7 @@ class Capabilities:
     spark: bool = False
     keeps_ranges: bool = False
     verifies: bool = False
+    repairs: bool = False
     cuts: bool = False
 
 

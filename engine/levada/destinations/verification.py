@@ -1,7 +1,8 @@
 """A fixed version of a destination's table that is compared with the source, and the canonical text of values.
 
 Both sides compute checksums over the same text. A destination computes the text of its own values where the data is.
-`levada.verify.source_sql` computes it in SQL at the source. The forms are those of this table, and NULL has no text.
+`levada.destinations.checksum_sql` computes it in SQL at the source. The forms are those of this table, and NULL has no
+text.
 
 =============================== ==================================================================================
 Kind                            Canonical text

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.csv as pcsv
 
 from levada.copy.guard import TableGuard
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.range_reader import snapshot_session
+from levada.destinations.checksum_sql import ChecksumSql, read_result
 from levada.destinations.verification import CHUNKS, Comparison
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import PublishedTable
@@ -21,7 +21,6 @@ from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
 from levada.values import OnUnrepresentable
-from levada.verify.source_sql import SourceSql
 
 _GONE = frozenset({"table_missing", "column_missing"})
 
@@ -67,12 +66,12 @@ class SourceTable:
         """The ranges of the table. Each row is in one of them."""
         return plan_ranges(self.published.leaves, self.connections)
 
-    def _sql(self, comparison: Comparison) -> SourceSql:
+    def _sql(self, comparison: Comparison) -> ChecksumSql:
         if self._utf8 is None:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn, source_errors("reading a setting"):
                 row = conn.execute("SELECT current_setting('server_encoding') = 'UTF8'").fetchone()
             self._utf8 = bool(row and row[0])
-        return SourceSql(comparison, self.published.row_filter, self.policy, self._utf8)
+        return ChecksumSql(comparison, self.published.row_filter, self.policy, self._utf8)
 
     def _read(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> pa.Table:
         def read(part: BlockRange) -> pa.Table:
@@ -103,16 +102,7 @@ class SourceTable:
                     text += data
         except NeedsOperator as error:
             raise self._changed(error) from error
-        if not text:
-            return layout.empty_table()
-        return pcsv.read_csv(
-            pa.BufferReader(text),
-            pcsv.ReadOptions(column_names=layout.names, block_size=max(len(text), 1 << 20)),
-            pcsv.ParseOptions(newlines_in_values=True),
-            pcsv.ConvertOptions(
-                column_types=layout, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
-        )
+        return read_result(text, layout)
 
     def _changed(self, error: NeedsOperator) -> LevadaError:
         if error.code not in _GONE:

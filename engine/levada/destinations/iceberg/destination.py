@@ -76,7 +76,14 @@ class IcebergDestination(Destination):
 
     name: ClassVar[str] = "iceberg"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, spark=True, keeps_ranges=True, verifies=True, cuts=True
+        upsert=True,
+        watermark=True,
+        replacement=True,
+        spark=True,
+        keeps_ranges=True,
+        verifies=True,
+        repairs=True,
+        cuts=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,24 +15,33 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, Ordering, TableMode
+from levada.destinations.interface import (
+    Capabilities,
+    Destination,
+    DestinationContext,
+    OnSchemaChange,
+    Ordering,
+    TableMode,
+)
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
 from levada.destinations.postgres.claims import Claims
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections
+from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow, require_epoch
-from levada.errors import DestinationChanged, LevadaError
+from levada.destinations.verification import FixedTable
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.segments.batch import EventBatch
+from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
@@ -49,7 +58,7 @@ class PostgresDestination(Destination):
     """
 
     name: ClassVar[str] = "postgres"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, verifies=True)
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
         self._server = server
@@ -65,6 +74,8 @@ class PostgresDestination(Destination):
         self._shadows: dict[TableId, ShadowCopy] = {}
         self._fenced: dict[TableId, int] = {}
         """The epochs in which this object has written the tables."""
+        self._compared: dict[TableId, PostgresVersion] = {}
+        """The versions of tables that were returned last for a comparison."""
         self._copy_epochs: dict[TableId, int] = {}
         """The epochs in which this object has begun a copy."""
 
@@ -122,6 +133,7 @@ class PostgresDestination(Destination):
         So its views and foreign keys stay too. If ``epoch`` is None, no copy follows, and the table is dropped.
         """
         place, schema = self._place(target), target.schema
+        self._end_comparison(schema.id)
         with self._transaction(f"dropping {place}", schema.id, epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.place != place:
@@ -141,6 +153,7 @@ class PostgresDestination(Destination):
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
         self._copy_epochs[schema.id] = mark.epoch
+        self._end_comparison(schema.id)
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._claims.take(connection, schema, place, mode, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
@@ -173,6 +186,8 @@ class PostgresDestination(Destination):
                 self._check_not_rolled_back(row)
                 if row.lsn is not None and mark.lsn <= row.lsn:
                     continue
+                if changes.truncates or Layout.of(changes.schema) != Layout.of(self._compared_schema(table, changes)):
+                    self._end_comparison(table)
                 mode = self.effective_mode(changes.target)
                 after = apply_table(connection, row, changes, mode, self._context.on_schema_change)
                 self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
@@ -191,6 +206,60 @@ class PostgresDestination(Destination):
             check_intact(connection, row)
         self._seen[table] = row.lsn
         return Watermark(self._context.pipeline, row.epoch, row.lsn)
+
+    def fixed(self, target: TableTarget) -> FixedTable | None:
+        """Return the table as of a transaction that stays open, also if another session has changed it."""
+
+        def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
+            row = self._state.find(connection, target.id)
+            return None if row is None or row.lsn is None else (row.place, row.layout, row.lsn)
+
+        return self._fixed(target, state_of)
+
+    def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
+        """Return the shadow copy as of a transaction that stays open."""
+        copy = self._shadows.get(target.id)
+
+        def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
+            lsn = None if copy is None else shadow_copy.position(connection, self._state, copy, lock=False)
+            return None if copy is None or lsn is None else (copy.place, copy.layout, lsn)
+
+        return self._fixed(target, state_of)
+
+    def _fixed(
+        self,
+        target: TableTarget,
+        state_of: Callable[[WatchedConnection], tuple[QualifiedTable, Layout, Lsn] | None],
+    ) -> FixedTable | None:
+        if self.effective_mode(target) is TableMode.CHANGELOG:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"{target.schema.name} cannot be compared with the source: its table in PostgreSQL has every change",
+            )
+        version = PostgresVersion(
+            self._server, target.schema, keeps_columns=self._context.on_schema_change is OnSchemaChange.IGNORE
+        )
+        try:
+            found = state_of(version.begin())
+            if found is None:
+                version.close()
+                return None
+            version.show(*found)
+        except BaseException:
+            version.close()
+            raise
+        self._compared[target.id] = version
+        return version
+
+    def _compared_schema(self, table: TableId, changes: TableEvents) -> ReplicatedTableSchema:
+        version = self._compared.get(table)
+        return changes.schema if version is None else version.schema
+
+    def _end_comparison(self, table: TableId) -> None:
+        """End the comparison that reads the table, before a change that waits for readers."""
+        version = self._compared.pop(table, None)
+        if version is not None:
+            version.end()
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another session changed the table."""
@@ -243,6 +312,7 @@ class PostgresDestination(Destination):
         copy = self._shadows.get(table)
         if copy is None:
             return False
+        self._end_comparison(table)
         with self._transaction(f"replacing the rows of {copy.schema.name}") as connection:
             row = self._locked(connection, copy.schema, mark)
             if shadow_copy.position(connection, self._state, copy) is None:
@@ -256,6 +326,7 @@ class PostgresDestination(Destination):
     def drop_replacement(self, table: TableId) -> None:
         """Drop the shadow copy. Raise StaleEpoch if a newer driver has written the table or begun a copy of it."""
         self._shadows.pop(table, None)
+        self._end_comparison(table)
         with self._transaction("dropping a copy") as connection:
             row = self._state.find(connection, table, lock=True)
             if row is not None:

@@ -165,10 +165,11 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
     connection.execute(sql.SQL("ANALYZE {}").format(identifier(copy.place)))
 
 
-def position(connection: WatchedConnection, state: State, copy: ShadowCopy) -> Lsn | None:
+def position(connection: WatchedConnection, state: State, copy: ShadowCopy, *, lock: bool = True) -> Lsn | None:
     """Lock a closed copy, and return the LSN below which it has all changes. None: it is gone."""
-    query = sql.SQL("SELECT lsn - '0/0'::pg_lsn FROM {} WHERE copy_id = %s AND NOT is_open FOR UPDATE")
-    found = connection.execute(query.format(state.table(COPIES)), [copy.id]).fetchone()
+    query = "SELECT lsn - '0/0'::pg_lsn FROM {} WHERE copy_id = %s AND NOT is_open"
+    chosen = sql.SQL(query + " FOR UPDATE" if lock else query)
+    found = connection.execute(chosen.format(state.table(COPIES)), [copy.id]).fetchone()
     return None if found is None else Lsn(int(found[0]))
 
 

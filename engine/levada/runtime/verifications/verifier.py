@@ -259,7 +259,9 @@ class Verifier:
 
     def _require_repairable(self, moment: _Moment) -> None:
         name = moment.schema.name
-        if moment.held.needs_resync:
+        if not self.destination.capabilities.repairs:
+            why = f"the destination {self.destination.name} cannot write single rows again"
+        elif moment.held.needs_resync:
             why = "it missed changes, which are no longer staged"
         elif moment.lake.is_history or not moment.schema.key:
             why = "its rows have no key"

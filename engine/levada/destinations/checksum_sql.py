@@ -1,6 +1,7 @@
-"""The checksums of a table's rows in SQL, by the canonical text that `levada.destinations.verification` defines. Pure.
+"""The checksums of a table's rows in PostgreSQL's SQL, as `levada.destinations.verification` defines them. Pure.
 
-The statements rely on the session's settings in `levada.postgres.connection`, which are also those of the stream.
+They are for the source, and for a destination in PostgreSQL. The statements rely on the session's settings in
+`levada.postgres.connection`, which are also those of the stream.
 """
 
 from __future__ import annotations
@@ -8,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
 
 from levada.copy.plan import BlockRange
 from levada.copy.range_reader import in_blocks, quote_table
@@ -27,7 +31,7 @@ _FINITE: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 
 
 @dataclass(frozen=True, slots=True)
-class SourceSql:
+class ChecksumSql:
     """Builds the statements for one table.
 
     ``policy`` is the pipeline's. Under ``Null``, a value that the destination's type cannot hold has no text, because
@@ -178,6 +182,20 @@ class SourceSql:
         if inner is not None and self.policy is OnUnrepresentable.NULL:
             odd += f" OR EXISTS (SELECT FROM {elements} WHERE {inner})"
         return f"CASE WHEN {value} IS NULL THEN NULL WHEN {odd} THEN {whole} ELSE {text} END"
+
+
+def read_result(text: bytes | bytearray, layout: pa.Schema) -> pa.Table:
+    """Return the result of a statement as a table. ``text`` is the CSV of ``COPY (...) TO STDOUT (FORMAT csv)``."""
+    if not text:
+        return layout.empty_table()
+    return pcsv.read_csv(
+        pa.BufferReader(bytes(text)),
+        pcsv.ReadOptions(column_names=layout.names, block_size=max(len(text), 1 << 20)),
+        pcsv.ParseOptions(newlines_in_values=True),
+        pcsv.ConvertOptions(
+            column_types=layout, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
 
 
 def unrepresentable(value: str, kind: ColumnType) -> str | None:

@@ -1,0 +1,198 @@
+"""Verification of tables in PostgreSQL, whose checksums the destination's server computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.conftest import Database
+from tests.verify.every_type import COLUMNS, TYPES, create, insert
+from tests.verify.test_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
+
+from levada.destinations import DestinationContext
+from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.settings import Settings
+from levada.errors import NeedsOperator
+from levada.runtime.config import (
+    PipelineConfig,
+    PublicationConfig,
+    RetryLimits,
+    SlotConfig,
+    StagingConfig,
+    TableConfig,
+    VerifyConfig,
+)
+from levada.runtime.pipeline import Pipeline
+from levada.stores import MemoryStorage, MemoryStore
+from levada.values import QualifiedTable
+from levada.verify.differences import Kind
+from levada.verify.report import TableReport
+from levada.verify.table import VerifyOptions
+
+T = QualifiedTable("public", "t")
+
+
+class Replicated:
+    """A pipeline from one database to another of the same server."""
+
+    def __init__(self, db: Database, replica: str, folder: Path) -> None:
+        self.db = db
+        self.replica = Database(db.server, replica)
+        self.folder = folder
+        self.pipeline: Pipeline | None = None
+
+    def start(self, **more: Any) -> None:
+        """Start the pipeline, and wait until it has caught up."""
+        name = self.db.name.replace("_", "-")
+        config = PipelineConfig(
+            name,
+            self.db.connection,
+            SlotConfig(f"levada_{self.db.name}"),
+            PublicationConfig(f"levada_{self.db.name}"),
+            StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
+            self.folder,
+            selects=lambda table: table.schema == "public",
+            batch_fill_s=0.1,
+            freshness_s=0.5,
+            retries=RetryLimits(max_attempts=1),
+            **more,
+        )
+        server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.replica.name}
+        settings = Settings.model_validate({**server, "tls": {"mode": "Disable"}, "schema": "shop_{schema}"})
+        destination = PostgresDestination.from_settings(settings, DestinationContext(name, self.folder / "work"))
+        self.pipeline = Pipeline(config, store=MemoryStore(name, MemoryStorage()), destination=destination)
+        self.pipeline.start()
+        self.wait_caught_up()
+
+    def wait_caught_up(self) -> None:
+        """Wait until the destination has what is committed now."""
+        assert self.pipeline is not None
+        self.pipeline.run_until(self.pipeline.caught_up(), 120)
+
+    def verify(self, **options: Any) -> TableReport:
+        """Compare the table."""
+        assert self.pipeline is not None
+        return self.pipeline.verify(T, VerifyOptions(**options))
+
+    def damage(self, statement: str) -> None:
+        """Change the destination's table as another session that forces it."""
+        with self.replica.connect() as connection:
+            connection.execute("SET levada.writer = 'on'; SET search_path = shop_public")
+            connection.execute(statement)  # type: ignore[call-overload]  # of a test
+
+
+@pytest.fixture
+def replicated(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicated]:
+    """A pipeline that is not started yet, into an empty database."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    name = f"{db.name}_replica"
+    with psycopg.connect(db.server.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]  # a name of the test
+    made = Replicated(db, name, tmp_path)
+    try:
+        yield made
+    finally:
+        if made.pipeline is not None:
+            made.pipeline.stop()
+        with psycopg.connect(db.server.uri(), autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]  # as above
+
+
+def test_every_type_is_equal_and_its_smallest_change_is_found(replicated: Replicated) -> None:
+    """Also if other settings are the defaults of the destination's database."""
+    replicated.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
+    replicated.db.execute(insert(1))  # type: ignore[arg-type]  # made of constants
+    for name, value in {"timezone": "'Asia/Kathmandu'", "datestyle": "'German'", "intervalstyle": "'iso_8601'",
+                        "extra_float_digits": "-9", "bytea_output": "'escape'"}.items():  # fmt: skip
+        replicated.replica.execute(f"ALTER DATABASE {replicated.replica.name} SET {name} = {value}")  # type: ignore[arg-type]  # as above
+    replicated.start()
+    names = list(COLUMNS)
+    values = [v[0] for _, v, _ in COLUMNS.values()]
+    rows = []
+    for i, name in enumerate(names):
+        other = [COLUMNS[name][2] if n == name else v for n, v in zip(names, values, strict=True)]
+        rows += [f"({100 + i}, {', '.join(values)})", f"({500 + i}, {', '.join(other)})"]
+    replicated.db.execute(insert(11))  # type: ignore[arg-type]  # made of constants
+    for row in rows:
+        replicated.db.execute(f"INSERT INTO t VALUES {row}")  # type: ignore[arg-type]  # made of constants
+    report = replicated.verify()
+    assert report.equal, report
+    assert report.source_rows == 8 + len(rows)
+    for i, name in enumerate(names):
+        replicated.damage(f'UPDATE t SET "{name}" = (SELECT "{name}" FROM t WHERE id = {500 + i}) WHERE id = {100 + i}')
+    found = replicated.verify()
+    assert {d.key[0]: d.columns for d in found.examples} == {str(100 + i): (name,) for i, name in enumerate(names)}
+    with pytest.raises(NeedsOperator) as refused:
+        replicated.verify(repair=True)
+    assert refused.value.code == "verify_unrepairable"
+
+
+def test_rows_that_are_missing_or_invented_are_found(replicated: Replicated) -> None:
+    """So are an exchange of values, and a table that was emptied."""
+    replicated.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text)",
+        "INSERT INTO t SELECT g, 'a' || g, NULL FROM generate_series(1, 500) g",
+    )
+    replicated.start()
+    replicated.damage("DELETE FROM t WHERE id = 7")
+    replicated.damage("INSERT INTO t VALUES (-1, 'x', 'y')")
+    replicated.damage("UPDATE t SET a = b, b = a WHERE id = 9")
+    replicated.damage("UPDATE t SET b = '' WHERE id = 10")
+    found = {(d.kind, d.key[0], d.columns) for d in replicated.verify().examples}
+    assert found == {
+        (Kind.MISSING, "7", ()),
+        (Kind.EXTRA, "-1", ()),
+        (Kind.CHANGED, "9", ("a", "b")),
+        (Kind.CHANGED, "10", ("b",)),
+    }
+    replicated.damage("DELETE FROM t")
+    assert replicated.verify().counts[Kind.MISSING] == 500
+
+
+def test_no_false_difference_while_rows_and_columns_change(replicated: Replicated) -> None:
+    """A change of columns or a TRUNCATE does not wait for a comparison, which begins again."""
+    replicated.db.execute(
+        "CREATE TABLE t (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, item text, v int DEFAULT 0)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t (item) SELECT 'v' || g FROM generate_series(1, 2000) g",
+    )
+    replicated.start()
+    with writers(replicated.db, insert_some, update_some, delete_some, long_transaction, truncate, alter):
+        for _ in range(8):
+            report = replicated.verify()
+            assert report.equal, report
+
+
+def test_a_shadow_copy_is_compared_before_its_swap(replicated: Replicated) -> None:
+    """The copy replaces the table's rows, and its comparison is the table's last one."""
+    replicated.db.execute(
+        "CREATE TABLE t (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, item text, v int DEFAULT 0)",
+        "INSERT INTO t (item) SELECT 'v' || g FROM generate_series(1, 2000) g",
+    )
+    replicated.start(verify=VerifyConfig(before_swap=True))
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    replicated.damage("UPDATE t SET item = 'theirs' WHERE id = 5")
+    config = pipeline.config
+    with writers(replicated.db, insert_some, update_some, delete_some):
+        pipeline.reconfigure(replace(config, tables={T: TableConfig(resync_nonce=1)}))
+        done = pipeline.run_until(lambda p: p.tables[0].resync_nonce == 1 and p.tables[0].resync is None, 120)
+    found = done.tables[0].verified
+    assert found is not None
+    assert found.equal
+    assert replicated.verify().equal
+
+
+def test_a_changelog_is_refused(replicated: Replicated) -> None:
+    """A table without a key holds every change in PostgreSQL, and is not compared."""
+    replicated.db.execute(
+        "CREATE TABLE t (a text)", "ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES ('x')"
+    )
+    replicated.start()
+    with pytest.raises(NeedsOperator) as refused:
+        replicated.verify()
+    assert refused.value.code == "verify_unsupported"
