@@ -119,6 +119,8 @@ PATCHES: dict[str, Any] = {
     "guard.stagingFree.warn": "10Gi",
     "guard.stagingFree.pauseCopies": "5Gi",
     "guard.stagingFree.parkSlowest": "2Gi",
+    "cuts.everySeconds": 300,
+    "cuts.keep": 12,
     "verify.everyHours": 24,
     "verify.samplePercent": 10,
     "verify.beforeSwap": True,

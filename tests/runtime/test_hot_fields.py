@@ -62,6 +62,8 @@ CHANGED: dict[str, dict[str, Any]] = {
         for policy in ("warn", "pauseCopies", "parkSlowest", "releaseSlot")
         if policy != "releaseSlot" or measure.startswith("retained")
     },
+    "cuts.everySeconds": {"cuts": {"everySeconds": 7}},
+    "cuts.keep": {"cuts": {"everySeconds": 60, "keep": 7}},
     "verify.everyHours": {"verify": {"everyHours": 7}},
     "verify.samplePercent": {"verify": {"samplePercent": 7}},
     "verify.beforeSwap": {"verify": {"beforeSwap": True}},

@@ -271,6 +271,38 @@ def verify(
 
 
 @app.command()
+def cut(
+    manifest: ManifestFile,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The cut's name, which is the name of the tag.")],
+    drop: Annotated[bool, typer.Option("--drop", help="Remove the cut from all tables.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Leave out tables that cannot be part of it.")] = False,
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+    output: Format = Output.TEXT,
+) -> Exit:
+    """Keep every table at the destination as of one LSN, under one name."""
+    from levada.cli.cuts import CutCommand
+    from levada.cli.cuts import cut as cut_tables
+    from levada.cli.manifests import folder, read
+
+    manifests = read(manifest, secrets, work_dir)
+    work = folder(manifest, manifests, work_dir)
+    return cut_tables(CutCommand(manifests, manifest, secrets, work, name, partial, drop), output)
+
+
+@app.command()
+def cuts(
+    manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
+) -> Exit:
+    """List the cuts of all tables."""
+    from levada.cli.cuts import cuts as list_cuts
+    from levada.cli.manifests import folder, read
+
+    manifests = read(manifest, secrets, work_dir)
+    return list_cuts(manifests, secrets, folder(manifest, manifests, work_dir), output)
+
+
+@app.command()
 def retry(
     manifest: ManifestFile,
     tables: Tables = None,

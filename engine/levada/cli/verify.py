@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
+from levada.cli.local_engine import local_engine
 from levada.cli.output import Output, console, working, write_json
 from levada.cli.signals import StopSignals
-from levada.errors import LevadaError, NeedsOperator
-from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.engine import Engine
-from levada.runtime.host.outcomes import Refused, Suspended
-from levada.runtime.host.stored_progress import slot_progress
 from levada.runtime.host.table_requests import verifiable_tables
 from levada.runtime.host.verify_client import VerifyClient
-from levada.runtime.host.work_dir import engine_is_starting, running_address, running_progress
 from levada.spec import Manifests
-from levada.status import PipelineState
 
 _POLL_S: Final = 0.3
 
@@ -54,7 +46,12 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         "showValues": command.show_values,
     }
     prepare(command.manifests)
-    with StopSignals() as signals, _engine(command, signals) as client:
+    manifests, secrets, work_dir = command.manifests, command.secrets, command.work_dir
+    with (
+        StopSignals() as signals,
+        local_engine(manifests, command.manifest, secrets, work_dir, signals, "verify MANIFEST") as api,
+    ):
+        client = VerifyClient(api)
         number = client.start(request)
         with working("verifying"):
             state = client.state(number)
@@ -112,73 +109,3 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  not compared: {column}"
     if result["repaired"]:
         yield f"  repaired: {result['repaired']} keys, compared again: equal"
-
-
-@contextmanager
-def _engine(command: VerifyCommand, signals: StopSignals) -> Iterator[VerifyClient]:
-    """Yield the running engine of this machine. If none runs anywhere, run one during the block."""
-    headers = request_headers(command.manifests, command.secrets)
-    name = command.manifests.pipeline.metadata.name
-    with working("waiting for the engine, which is starting"):
-        while signals.received is None and engine_is_starting(command.work_dir, headers):
-            time.sleep(_POLL_S)
-    address = running_address(command.work_dir)
-    if address is not None and running_progress(command.work_dir, name, headers) is not None:
-        yield VerifyClient(address, headers)
-        return
-    slot = slot_progress(command.manifests, secrets=command.secrets)
-    if slot.active:
-        raise NeedsOperator(
-            "engine_elsewhere",
-            f"an engine on another machine or in another work folder streams from slot {slot.name}",
-            hint="run the command where the engine runs, for example: kubectl exec POD -- levada verify MANIFEST",
-        )
-    engine = Engine(command.manifest, secrets=command.secrets, work_dir=command.work_dir)
-    signals.call(engine.stop)
-    with engine:
-        run = _Run(engine)
-        try:
-            run.wait_running()
-            assert engine.address is not None
-            yield VerifyClient(engine.address, headers)
-        finally:
-            engine.stop()
-            run.thread.join()
-
-
-class _Run:
-    """A run of the engine in a thread of its own."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._error: BaseException | None = None
-        self.thread = threading.Thread(target=self._work, name="levada-engine", daemon=True)
-        self.thread.start()
-
-    def _work(self) -> None:
-        try:
-            outcome = self._engine.run()
-            if isinstance(outcome, Suspended):
-                self._error = NeedsOperator(
-                    "pipeline_suspended",
-                    f"pipeline {self._engine.name} is suspended",
-                    hint="set spec.suspend: false in the manifest",
-                )
-            elif isinstance(outcome, Refused):
-                first = outcome.problems[0]
-                self._error = outcome.error or NeedsOperator(first.code, first.message, hint=first.hint)
-        except BaseException as error:
-            self._error = error
-
-    def wait_running(self) -> None:
-        """Wait until the pipeline runs. Raise the error that ended the engine before."""
-        with working("starting the engine, because none runs"):
-            while self.thread.is_alive():
-                progress = self._engine.progress()
-                if progress is not None and progress.state is PipelineState.RUNNING:
-                    return
-                time.sleep(_POLL_S)
-        error = self._error or NeedsOperator("pipeline_stopped", f"pipeline {self._engine.name} was stopped")
-        if isinstance(error, LevadaError):
-            raise error
-        raise RuntimeError("the engine ended with an unexpected error") from error

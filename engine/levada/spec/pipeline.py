@@ -23,6 +23,7 @@ from levada.spec.running import (
     Approval,
     Batch,
     Copy,
+    Cuts,
     DeletionPolicy,
     Driver,
     DriverMode,
@@ -160,6 +161,9 @@ class PipelineSpec(Model):
     """The limits beyond which a pipeline counts as stuck."""
     verify: Verify = setting(Change.HOT, {})
     """Comparisons of the tables with the source, as `levada verify` makes them. Tables that differ are reported."""
+    cuts: Cuts = setting(Change.HOT, {})
+    """Cuts: every table is kept as of one LSN, under one name. A reader of all tables at a cut sees whole transactions.
+    """
     guard: Guard = setting(Change.HOT, {})
     """Limits on what the pipeline may fill, and what is done when they are passed."""
     driver: Driver = setting(Change.RESTART, {})

@@ -193,6 +193,22 @@ class Verify(Model):
     """
 
 
+class Cuts(Model):
+    """Cuts: every table is kept as of one LSN, under one name. A reader of all tables at a cut sees whole transactions.
+
+    The destination must keep former states of tables. Iceberg keeps them as tags.
+    """
+
+    every_seconds: StrictInt = setting(Change.HOT, 0, ge=0, le=31_536_000)
+    """Seconds between two cuts. Each costs one commit of metadata in each table. A cut begins after the last one has
+    ended, so a slow table makes the interval longer. 0: cuts are made only on request, by `levada cut`.
+    """
+    keep: StrictInt = setting(Change.HOT, 24, ge=1, le=1000)
+    """The number of the newest complete cuts to keep, and of the newest incomplete ones. The storage that they need is
+    freed by the maintenance of tables. Cuts that were made on request are kept until they are dropped.
+    """
+
+
 class DriverMode(StrEnum):
     """The place where Spark's tasks run. Without Spark, tasks run in processes of the driver's pod."""
 

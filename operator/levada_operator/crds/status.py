@@ -150,6 +150,19 @@ PIPELINE_STATUS: Final = _object(
                 },
             },
         ),
+        "cuts": _object(
+            "The cuts of all tables.",
+            {
+                "lastComplete": _object(
+                    "The newest complete cut.",
+                    {
+                        "name": _text("The name, which is that of the tag in each table."),
+                        "lsn": _text("The LSN as of which every table is kept."),
+                        "at": _time("The time at which the LSN was chosen."),
+                    },
+                ),
+            },
+        ),
         "progressAt": _time("The time of the driver's last progress report. Written only together with other changes."),
     },
 )

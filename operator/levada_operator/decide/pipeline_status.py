@@ -40,6 +40,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "driver": _driver(observed, acceptance),
         "slot": slot,
         "tables": tables,
+        **_cuts(observed),
     }
     progress_at = timestamp(observed.report.fetched_at) if observed.report else before.get("progressAt")
     return status | ({"progressAt": progress_at} if progress_at else {})
@@ -84,6 +85,17 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
         "sampledAt": timestamp(report.sampled_at.astimezone(UTC)),
     }
     return {key: value for key, value in slot.items() if value is not None}
+
+
+def _cuts(observed: Observed) -> dict[str, Any]:
+    """Return the field of the newest complete cut, without the field if there is none."""
+    if observed.progress is None:
+        before = observed.pipeline.status.get("cuts")
+        return {"cuts": before} if before else {}
+    last = observed.progress.cuts.last_complete
+    if last is None or last.at is None:
+        return {}
+    return {"cuts": {"lastComplete": {"name": last.name, "lsn": str(last.lsn), "at": timestamp(last.at)}}}
 
 
 def _tables(observed: Observed) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from levada.postgres.identity import SourceIdentity
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import (
+    CutSchedule,
     GuardLimit,
     PipelineConfig,
     PublicationConfig,
@@ -209,6 +210,7 @@ def pipeline_config(
         heartbeat_s=float(spec.source.heartbeat_seconds),
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
+        cuts=CutSchedule(float(spec.cuts.every_seconds), spec.cuts.keep) if spec.cuts.every_seconds else None,
         verify=_verify(spec.verify),
         guard=_guard_limits(spec.guard),
         on_unrepresentable=spec.on_unrepresentable,

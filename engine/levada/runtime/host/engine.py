@@ -19,10 +19,11 @@ from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import Outcome, Suspended
 from levada.runtime.host.run import Run, RunParts, not_running
 from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
+from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.http import LOOPBACK, ProgressServer
 from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
-from levada.status import Progress
+from levada.status import CutProgress, Progress
 from levada.stores import MemoryStorage
 from levada.values import QualifiedTable
 from levada.verify.report import TableReport
@@ -98,6 +99,7 @@ class Engine:
                 progress_deadline_s=spec.health.progress_deadline_seconds,
                 token=access_token(self._watcher.running, self._secrets),
                 verifications=Verifications(self.verify),
+                cuts=CutsApi(self.cuts, self.request_cut, self.drop_cut),
             )
             held.enter_context(server)
             held.enter_context(published_address(self._work_dir, server.address))
@@ -160,10 +162,26 @@ class Engine:
 
         Raise Transient ``engine_not_running`` while there is no running pipeline.
         """
+        return self._required_run().running().verify(table, options, cancelled)
+
+    def cuts(self) -> tuple[CutProgress, ...]:
+        """Return all cuts of the tables, the newest last. From any thread, without waiting."""
+        run = self._run
+        return () if run is None else run.cuts()
+
+    def request_cut(self, name: str, partial: bool) -> None:
+        """Request a cut of all tables, as `levada.runtime.pipeline.Pipeline.request_cut` does. From any thread."""
+        self._required_run().running().request_cut(name, partial=partial)
+
+    def drop_cut(self, name: str) -> None:
+        """Drop a cut, as `levada.runtime.pipeline.Pipeline.drop_cut` does. From any thread."""
+        self._required_run().running().drop_cut(name)
+
+    def _required_run(self) -> Run:
         run = self._run
         if run is None:
             raise not_running(self.name)
-        return run.verify(table, options, cancelled)
+        return run
 
     @property
     def _suspended(self) -> bool:

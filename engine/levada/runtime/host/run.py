@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +24,8 @@ from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
-from levada.status import PipelineState, Progress
+from levada.status import CutProgress, PipelineState, Progress
 from levada.stores import MemoryStorage
-from levada.values import QualifiedTable
-from levada.verify.report import TableReport
-from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
 
@@ -80,12 +76,17 @@ class Run:
         pipeline = self._pipeline
         return None if pipeline is None else self._progress_of(pipeline)
 
-    def verify(self, table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
-        """Compare a table with the source. From any thread. Raise Transient ``engine_not_running``."""
+    def cuts(self) -> tuple[CutProgress, ...]:
+        """Return all cuts of the tables, the newest last. From any thread."""
+        pipeline = self._pipeline
+        return () if pipeline is None else pipeline.cuts()
+
+    def running(self) -> Pipeline:
+        """Return the running pipeline. From any thread. Raise Transient ``engine_not_running`` if there is none."""
         pipeline = self._pipeline
         if pipeline is None or pipeline.progress().state is not PipelineState.RUNNING:
             raise not_running(self._parts.watcher.running.pipeline.metadata.name)
-        return pipeline.verify(table, options, cancelled)
+        return pipeline
 
     def run(self) -> Outcome:
         """Run until the end. In a pod, a start that fails like the previous one is repeated."""

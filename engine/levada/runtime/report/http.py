@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 
 from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
+from levada.runtime.report.cuts_api import CUTS, CutsApi
 from levada.runtime.report.history import SAMPLE_EVERY_S, FigureHistory
 from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.liveness import Liveness
@@ -53,7 +54,8 @@ class ProgressServer:
     NeedsOperator ``port_taken`` if the address cannot be bound.
 
     With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
-    state, and a DELETE ends it.
+    state, and a DELETE ends it. With ``cuts``, a GET of ``/v1/cuts`` lists the cuts, a POST requests one, and a DELETE
+    of ``/v1/cuts/NAME`` drops it.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class ProgressServer:
         progress_deadline_s: float = 900.0,
         token: AccessToken | None = None,
         verifications: Verifications | None = None,
+        cuts: CutsApi | None = None,
     ) -> None:
         self._token = token
         self._verifications = verifications
+        self._cuts = cuts
         self._progress = progress
         self._registry = registry(progress)
         self._liveness = Liveness(progress_deadline_s)
@@ -129,6 +133,8 @@ class ProgressServer:
         progress = self._progress()
         if self._verifications is not None and (number := _number(plain)) is not None:
             return _verification_response(self._verifications.state(number))
+        if self._cuts is not None and plain == CUTS:
+            return self._cuts.list()
         match plain:
             case "/livez":
                 return _probe_response(self._liveness.observe(progress, datetime.now(UTC)))
@@ -156,6 +162,8 @@ class ProgressServer:
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "this server answers GET alone")
         if content_type.partition(";")[0].strip() != JSON:
             return text_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {JSON}")
+        if self._cuts is not None and (answer := self._cuts.change(method, path, body)) is not None:
+            return answer
         try:
             if method == "POST" and path == _VERIFICATIONS:
                 return json_response(self._verifications.start(body), HTTPStatus.ACCEPTED)
@@ -164,7 +172,7 @@ class ProgressServer:
         except NeedsOperator as error:
             status = HTTPStatus.CONFLICT if error.code == "verify_running" else HTTPStatus.BAD_REQUEST
             return error_response(status, error)
-        return text_response(HTTPStatus.NOT_FOUND, f"try {_VERIFICATIONS}")
+        return text_response(HTTPStatus.NOT_FOUND, f"try {_VERIFICATIONS} or {CUTS}")
 
     def _unauthorized(self, authorization: str) -> Response | None:
         """Return the response to a request that lacks the token, or None if the request is admitted."""

@@ -44,7 +44,7 @@ def metric_families(progress: Progress) -> Iterator[Metric]:
     """Yield the metrics of one snapshot. An unknown value has no sample, so that a 0 always means zero."""
     families = [*_pipeline(progress), *_slot(progress), *_capture(progress), *_staging(progress), *_memory(progress)]
     families += _guard(progress)
-    families += _tables(progress)
+    families += [*_cuts(progress), *_tables(progress)]
     yield from (family for family in families if family.samples)
 
 
@@ -118,6 +118,16 @@ def _guard(progress: Progress) -> Iterator[Metric]:
         passed.add_metric([progress.pipeline, limit.measure, limit.policy], 1)
     yield passed
     yield _One(progress.pipeline).gauge("guard_copies_paused", "1 while no copy may begin", guard.pauses_copies)
+
+
+def _cuts(progress: Progress) -> Iterator[Metric]:
+    p, cuts = _One(progress.pipeline), progress.cuts
+    last = None if cuts.last_complete is None else cuts.last_complete.at
+    yield p.gauge("cut_interval_seconds", "Interval of scheduled cuts", cuts.every_seconds)
+    yield p.gauge(
+        "cuts_complete", "Complete cuts that are kept", cuts.kept if cuts.every_seconds or cuts.kept else None
+    )
+    yield p.gauge("cut_complete_time_seconds", "When the newest complete cut was chosen, in Unix time", last)
 
 
 def _tables(progress: Progress) -> Iterator[Metric]:

@@ -1,0 +1,114 @@
+"""`levada cut` and `levada cuts`: keep all tables as of one LSN, drop such a cut, and list the cuts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from levada.cli.downloads import prepare
+from levada.cli.exit_codes import Exit
+from levada.cli.local_engine import local_engine, running_engine
+from levada.cli.output import Output, console, working, write_json
+from levada.cli.signals import StopSignals
+from levada.errors import Transient
+from levada.runtime.host.cuts_client import CutsClient, stored_cuts
+from levada.spec import Manifests
+from levada.status import CutPhase, CutProgress, utc_text
+
+_POLL_S: Final = 0.3
+_ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
+
+
+@dataclass(frozen=True, slots=True)
+class CutCommand:
+    """The arguments of the command. With ``partial``, tables may be left out."""
+
+    manifests: Manifests
+    manifest: Path
+    secrets: Path | None
+    work_dir: Path
+    name: str
+    partial: bool = False
+    drop: bool = False
+
+
+def cut(command: CutCommand, output: Output) -> Exit:
+    """Make or drop a cut, wait until that is done, and print it. Return FAILED if it lacks a table unexpectedly."""
+    manifests, secrets, work_dir = command.manifests, command.secrets, command.work_dir
+    prepare(manifests)
+    with (
+        StopSignals() as signals,
+        local_engine(manifests, command.manifest, secrets, work_dir, signals, "cut MANIFEST NAME") as api,
+    ):
+        client = CutsClient(api)
+        if command.drop:
+            client.drop(command.name)
+            with working("dropping the cut"):
+                while signals.received is None and _find(client, command.name) is not None:
+                    time.sleep(_POLL_S)
+            console().print(f"cut {command.name} is dropped", markup=False)
+            return Exit.OK
+        client.request(command.name, partial=command.partial)
+        with working("waiting for the tables"):
+            found = _await_end(client, command.name, signals)
+    if output is Output.JSON:
+        write_json(found.to_json())
+    else:
+        for line in lines(found):
+            console().print(line, markup=False)
+    complete = found.phase == CutPhase.COMPLETE or (command.partial and found.phase == CutPhase.INCOMPLETE)
+    return Exit.OK if complete else Exit.FAILED
+
+
+def _await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgress:
+    """Wait until the cut has ended, or until a signal. Raise Transient ``cut_lost`` if there is no such cut."""
+    while True:
+        found = _find(client, name)
+        if found is None:
+            raise Transient(
+                "cut_lost",
+                f"cut {name} was not made: it was dropped, or the engine was restarted before it began",
+                hint="run the command again",
+            )
+        if found.phase in _ENDED or signals.received is not None:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _find(client: CutsClient, name: str) -> CutProgress | None:
+    return next((cut for cut in client.cuts() if cut.name == name), None)
+
+
+def cuts(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
+    """List the cuts, of the running engine or else in the store."""
+    api = running_engine(manifests, secrets, work_dir)
+    found = stored_cuts(manifests, secrets) if api is None else CutsClient(api).cuts()
+    if output is Output.JSON:
+        write_json({"pipeline": manifests.pipeline.metadata.name, "cuts": [cut.to_json() for cut in found]})
+    else:
+        for line in listed(found):
+            console().print(line, markup=False)
+    return Exit.OK
+
+
+def listed(found: Sequence[CutProgress]) -> Iterator[str]:
+    """Return the lines of the list. Pure."""
+    if not found:
+        yield "no cuts"
+    for each in found:
+        yield from lines(each)
+
+
+def lines(found: CutProgress) -> Iterator[str]:
+    """Return the lines of one cut. Pure."""
+    state, tables = found.phase.lower(), f"{found.tagged} of {found.tables} tables"
+    if found.lsn is None or found.at is None:
+        yield f"{found.name}: {state}"
+        return
+    committed = "" if found.committed_at is None else f", last commit {utc_text(found.committed_at)}"
+    yield f"{found.name}: {state} at {found.lsn}, {tables}, {utc_text(found.at)}{committed}"
+    for why in found.left_out:
+        yield f"  without {why}"

@@ -1,0 +1,106 @@
+"""The engine on this machine: the one that runs, or one that runs for as long as a command needs it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from levada.cli.output import working
+from levada.cli.signals import StopSignals
+from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.host.access_token import request_headers
+from levada.runtime.host.engine import Engine
+from levada.runtime.host.engine_api import EngineApi
+from levada.runtime.host.outcomes import Refused, Suspended
+from levada.runtime.host.stored_progress import slot_progress
+from levada.runtime.host.work_dir import engine_is_starting, running_address, running_progress
+from levada.spec import Manifests
+from levada.status import PipelineState
+
+_POLL_S: Final = 0.3
+
+
+@contextmanager
+def local_engine(
+    manifests: Manifests, manifest: Path, secrets: Path | None, work_dir: Path, signals: StopSignals, command: str
+) -> Iterator[EngineApi]:
+    """Yield the running engine of this machine. If none runs anywhere, run one during the block.
+
+    Raise NeedsOperator ``engine_elsewhere`` if one runs on another machine. ``command`` is the command to run there.
+    """
+    headers = request_headers(manifests, secrets)
+    with working("waiting for the engine, which is starting"):
+        while signals.received is None and engine_is_starting(work_dir, headers):
+            time.sleep(_POLL_S)
+    found = running_engine(manifests, secrets, work_dir)
+    if found is not None:
+        yield found
+        return
+    slot = slot_progress(manifests, secrets=secrets)
+    if slot.active:
+        raise NeedsOperator(
+            "engine_elsewhere",
+            f"an engine on another machine or in another work folder streams from slot {slot.name}",
+            hint=f"run the command where the engine runs, for example: kubectl exec POD -- levada {command}",
+        )
+    engine = Engine(manifest, secrets=secrets, work_dir=work_dir)
+    signals.call(engine.stop)
+    with engine:
+        run = _Run(engine)
+        try:
+            run.wait_running()
+            assert engine.address is not None
+            yield EngineApi(engine.address, headers)
+        finally:
+            engine.stop()
+            run.thread.join()
+
+
+def running_engine(manifests: Manifests, secrets: Path | None, work_dir: Path) -> EngineApi | None:
+    """Return the engine of the pipeline that runs in a work folder, None if none does."""
+    headers, address = request_headers(manifests, secrets), running_address(work_dir)
+    if address is None or running_progress(work_dir, manifests.pipeline.metadata.name, headers) is None:
+        return None
+    return EngineApi(address, headers)
+
+
+class _Run:
+    """A run of the engine in a thread of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._error: BaseException | None = None
+        self.thread = threading.Thread(target=self._work, name="levada-engine", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            outcome = self._engine.run()
+            if isinstance(outcome, Suspended):
+                self._error = NeedsOperator(
+                    "pipeline_suspended",
+                    f"pipeline {self._engine.name} is suspended",
+                    hint="set spec.suspend: false in the manifest",
+                )
+            elif isinstance(outcome, Refused):
+                first = outcome.problems[0]
+                self._error = outcome.error or NeedsOperator(first.code, first.message, hint=first.hint)
+        except BaseException as error:
+            self._error = error
+
+    def wait_running(self) -> None:
+        """Wait until the pipeline runs. Raise the error that ended the engine before."""
+        with working("starting the engine, because none runs"):
+            while self.thread.is_alive():
+                progress = self._engine.progress()
+                if progress is not None and progress.state is PipelineState.RUNNING:
+                    return
+                time.sleep(_POLL_S)
+        error = self._error or NeedsOperator("pipeline_stopped", f"pipeline {self._engine.name} was stopped")
+        if isinstance(error, LevadaError):
+            raise error
+        raise RuntimeError("the engine ended with an unexpected error") from error

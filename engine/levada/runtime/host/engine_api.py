@@ -1,0 +1,58 @@
+"""The HTTP API of an engine, for the commands that ask it for something."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+
+from levada.errors import NeedsOperator, Transient
+
+_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineApi:
+    """The API of the engine at ``address``. ``headers`` carry the access token if the engine needs one."""
+
+    address: str
+    headers: Mapping[str, str] = field(repr=False)
+
+    def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Send a request and return the JSON of the answer.
+
+        Raise NeedsOperator with the engine's answer if it refuses, and Transient ``engine_unreachable``.
+        """
+        url = f"{self.address}{path}"
+        body = None if document is None else json.dumps(document).encode()
+        headers = {**self.headers, "Content-Type": "application/json"}
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+                answer = json.load(response)
+        except HTTPError as error:
+            with error:
+                raise _refusal(error.code, error.read()) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise Transient("engine_unreachable", f"the engine does not answer at {url}: {error}") from error
+        return dict(answer)
+
+
+def _refusal(status: int, body: bytes) -> NeedsOperator:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return NeedsOperator(
+            "engine_refused",
+            "the engine needs the token of spec.driver.tokenSecretRef",
+            hint="name the folder with its Secret: --secrets DIR",
+        )
+    try:
+        found = json.loads(body)["error"]
+        return NeedsOperator(found["code"], found["message"], hint=found["hint"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    return NeedsOperator("engine_refused", f"the engine refused the request with status {status}")

@@ -1,0 +1,198 @@
+"""Cuts under load and kill -9: money moves between tables, and its sum is the same in each complete cut."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.table import StaticTable
+from pyspark.sql import SparkSession
+from tests.conftest import Database
+from tests.faults.conftest import engine
+from tests.scenarios.engine import Engine
+
+__all__ = ["engine"]
+
+KILLS = 10
+TOTAL = 20_000
+MONEY = {"savings": "balance", "checking": "balance", "entries": "amount", "unused": "balance", "idle": "balance"}
+"""The tables that have money, each with its column."""
+TABLES = (
+    "CREATE TABLE savings (id int PRIMARY KEY, balance bigint, note text)",
+    "CREATE TABLE checking (id int PRIMARY KEY, balance bigint)",
+    "CREATE TABLE entries (amount bigint, note text)",
+    "CREATE TABLE unused (id int PRIMARY KEY, balance bigint)",
+    "CREATE TABLE idle (id int PRIMARY KEY, balance bigint)",
+    "INSERT INTO savings SELECT i, 100, repeat('x', 200) FROM generate_series(1, 100) i",
+    "INSERT INTO checking SELECT i, 90 FROM generate_series(1, 100) i",
+    "INSERT INTO idle VALUES (1, 1000)",
+)
+
+
+class Load:
+    """Transactions that move money, from several connections. Some are open for seconds, and some are large."""
+
+    def __init__(self, db: Database) -> None:
+        self._db, self._stop = db, threading.Event()
+        self._failure: BaseException | None = None
+        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(3)]
+        self.count = 0
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, seed: int) -> None:
+        chance = random.Random(seed)
+        try:
+            with self._db.connect() as connection:
+                while not self._stop.wait(0.01):
+                    with connection.transaction():
+                        self._move(connection, chance, seed)
+                    self.count += 1
+        except BaseException as error:
+            self._failure = error
+
+    def _move(self, c: Any, chance: random.Random, seed: int) -> None:
+        # Each thread has accounts of its own, so that open transactions lock no other's rows.
+        one, two, amount = (
+            chance.randrange(seed + 1, 100, 3),
+            chance.randrange(seed + 1, 100, 3),
+            chance.randrange(1, 50),
+        )
+        match chance.randrange(100):
+            case n if n < 70:
+                c.execute(f"UPDATE savings SET balance = balance - {amount} WHERE id = {one}")
+                c.execute(f"UPDATE checking SET balance = balance + {amount} WHERE id = {two}")
+            case n if n < 90:
+                c.execute(f"UPDATE checking SET balance = balance - {amount} WHERE id = {one}")
+                c.execute(f"INSERT INTO entries VALUES ({amount}, 'paid')")
+            case n if n < 95:
+                c.execute(f"UPDATE savings SET balance = balance - {amount} WHERE id = {one}")
+                self._stop.wait(chance.uniform(1, 6))
+                c.execute(f"UPDATE checking SET balance = balance + {amount} WHERE id = {two}")
+            case n if n < 98:
+                c.execute(f"UPDATE savings SET balance = balance - 1 WHERE id % 3 = {seed}")
+                moved = f"(SELECT count(*) FROM savings WHERE id % 3 = {seed})"
+                c.execute(f"UPDATE checking SET balance = balance + {moved} WHERE id = {one}")
+            case _:
+                c.execute(f"DELETE FROM checking WHERE id = {1000 + seed}")
+                c.execute(f"INSERT INTO checking VALUES ({1000 + seed}, {amount})")
+                c.execute(f"UPDATE savings SET balance = balance - {amount} WHERE id = {one}")
+                c.execute(f"UPDATE savings SET balance = balance + {amount} WHERE id = {two}")
+                c.execute(f"DELETE FROM checking WHERE id = {1000 + seed}")
+
+
+def lake_table(engine: Engine, table: str) -> StaticTable:
+    """Return a table as PyIceberg sees it."""
+    folder = engine.warehouse / "shop_public" / table / "metadata"
+    version = (folder / "version-hint.text").read_text()
+    return StaticTable.from_metadata(str(folder / f"v{version}.metadata.json"))
+
+
+def total_at(engine: Engine, name: str) -> int:
+    """Return the sum of all money at a cut."""
+    total = 0
+    for table, column in MONEY.items():
+        read = lake_table(engine, table)
+        snapshot = read.snapshot_by_name(name)
+        assert snapshot is not None, f"{table} has no tag {name}"
+        rows = read.scan(snapshot_id=snapshot.snapshot_id, selected_fields=(column,)).to_arrow()
+        total += pc.sum(rows.column(column)).as_py() or 0
+    return total
+
+
+def listed(engine: Engine) -> dict[str, dict[str, Any]]:
+    """Return what `levada cuts` lists, by name."""
+    document = json.loads(engine.levada("cuts", *engine.options(), "-o", "json").stdout)
+    return {cut["name"]: cut for cut in document["cuts"]}
+
+
+@pytest.fixture
+def bank(engine: Engine) -> Engine:
+    """An engine over tables with money, which makes a cut every five seconds."""
+    engine.db.execute(*TABLES)
+    engine.spec = {
+        "cuts": {"everySeconds": 5, "keep": 200},
+        "destination": {
+            "iceberg": {
+                "catalog": {"type": "Hadoop", "warehouse": f"file://{engine.warehouse}"},
+                "namespace": "shop_{schema}",
+                "maintenance": {"compactEverySeconds": 60, "expireSnapshotsAfterHours": 1},
+            }
+        },
+    }
+    engine.write_manifest()
+    return engine
+
+
+def test_every_cut_is_consistent_through_kills(bank: Engine) -> None:
+    """Ten kills at random moments, a cut every five seconds: the sum over all tables is constant in each complete one."""
+    chance = random.Random(15)
+    with Load(bank.db) as load:
+        bank.start()
+        for _ in range(KILLS):
+            bank.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)
+            time.sleep(chance.uniform(0.5, 7))
+            bank.kill()
+            bank.start()
+        kept = bank.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)["cuts"]["kept"]
+        bank.wait_for(lambda p: p["cuts"]["kept"] >= kept + 2)
+        requested = bank.levada("cut", *bank.options(), "mine").stdout
+        assert "mine: complete at" in requested
+        assert load.count > 1000
+    found = listed(bank)
+    complete = [cut for cut in found.values() if cut["phase"] == "Complete"]
+    assert len(complete) >= KILLS, found
+    assert all(cut["tables"] == cut["tagged"] == len(MONEY) for cut in complete)
+    totals = {cut["name"]: total_at(bank, cut["name"]) for cut in complete}
+    assert set(totals.values()) == {TOTAL}, totals
+    snapshots = {lake_table(bank, "savings").snapshot_by_name(name).snapshot_id for name in totals}  # type: ignore[union-attr] # total_at checks it
+    assert len(snapshots) > KILLS // 2, "the cuts are of few moments, so the test shows little"
+    for cut in found.values():
+        assert cut["phase"] in ("Complete", "Pending") or cut["leftOut"], cut
+
+
+def test_the_commands(bank: Engine, spark: SparkSession) -> None:
+    """A cut is made, listed, read by Spark SQL and dropped by commands, with and without a running engine."""
+    bank.spec["cuts"] = {}
+    bank.write_manifest()
+    bank.start()
+    bank.wait_caught_up()
+    options = bank.options()
+    assert "no cuts" in bank.levada("cuts", *options).stdout
+    made = json.loads(bank.levada("cut", *options, "month.end", "-o", "json").stdout)
+    assert (made["phase"], made["tagged"]) == ("Complete", len(MONEY))
+    bank.db.execute("UPDATE savings SET balance = 0")
+    bank.wait_caught_up()
+    for key, value in {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop"}.items():
+        spark.conf.set(f"spark.sql.catalog.cuts{key}", value)
+    spark.conf.set("spark.sql.catalog.cuts.warehouse", f"file://{bank.warehouse}")
+    [(total,)] = spark.sql("SELECT sum(balance) FROM cuts.shop_public.savings VERSION AS OF 'month.end'").collect()
+    assert total == 10_000
+    for arguments, code in [(["month.end"], "cut_exists"), (["levada_x"], "cut_name_invalid")]:
+        refused = bank.levada("cut", *options, *arguments, check=False)
+        assert (refused.returncode, code in refused.stderr) == (1, True), refused.stderr
+    elsewhere = bank.levada("cut", *options, "x", "--work-dir", str(bank.folder / "elsewhere"), check=False)
+    assert "engine_elsewhere" in elsewhere.stderr
+    bank.stop()
+    assert "month.end: complete at" in bank.levada("cuts", *options).stdout
+    assert "later: complete at" in bank.levada("cut", *options, "later").stdout
+    assert total_at(bank, "month.end") == TOTAL
+    assert total_at(bank, "later") == TOTAL - 10_000
+    bank.levada("cut", *options, "month.end", "--drop")
+    assert set(listed(bank)) == {"later"}
+    assert {name for name in lake_table(bank, "savings").metadata.refs if name != "main"} == {"later"}
