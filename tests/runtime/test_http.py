@@ -15,6 +15,7 @@ from tests.runtime import samples
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.report.access_token import AccessToken
+from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.http import ProgressServer, not_ready
 from levada.runtime.report.verifications import Verifications
@@ -289,3 +290,41 @@ def test_a_verification_needs_the_token(tmp_path: Path) -> None:
             assert send(server, method, f"/v1/verifications{path}")[0] == 401
         assert get(server, "/v1/verifications/1")[0] == 401
         assert send(server, "DELETE", "/v1/verifications/1", Authorization="Bearer secret")[0] == 404
+
+
+def test_cuts_are_listed_requested_and_dropped() -> None:
+    """Requests reach the pipeline. Its refusals have their code, and a status by their kind."""
+    asked: list[tuple[object, ...]] = []
+
+    def request(name: str, partial: bool) -> None:
+        if name == "late":
+            raise Transient("engine_not_running", "it is starting")
+        if name in ("noon", "main"):
+            raise NeedsOperator("cut_exists" if name == "noon" else "cut_name_invalid", "no", hint="another name")
+        asked.append((name, partial))
+
+    def drop(name: str) -> None:
+        asked.append((name,))
+
+    pending = samples.cuts().pending
+    assert pending is not None
+    cuts = CutsApi(lambda: [pending, pending], request, drop)
+    with ProgressServer(running, verifications=Verifications(never), cuts=cuts) as server:
+        listed = json.loads(get(server, "/v1/cuts")[2])["cuts"]
+        assert [cut["name"] for cut in listed] == ["mönthly", "mönthly"]
+        for body, status in [
+            ({"name": "a", "partial": True}, 202),
+            ({"name": "b"}, 202),
+            ({"name": "noon"}, 409),
+            ({"name": "main"}, 400),
+            ({"name": "late"}, 503),
+            ({"name": 1}, 400),
+            ({"name": "c", "other": 1}, 400),
+            ({}, 400),
+        ]:
+            assert send(server, "POST", "/v1/cuts", json.dumps(body).encode())[0] == status, body
+        assert send(server, "POST", "/v1/cuts", b"no json")[0] == 400
+        assert send(server, "POST", "/v1/cuts", b'{"name": "a"}', Content_Type="text/plain")[0] == 415
+        assert send(server, "DELETE", "/v1/cuts/m%C3%B6nthly%2F1")[0] == 202
+        assert send(server, "DELETE", "/v1/cuts")[0] == 404
+        assert asked == [("a", True), ("b", False), ("mönthly/1",)]

@@ -18,6 +18,7 @@ from levada.copy.rows import TableRows
 from levada.destinations import Capabilities, NamedCut, Ordering, TableTarget
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Permanent
 from levada.runtime.config import CutSchedule
+from levada.runtime.stages.messages import SourceRestarted
 from levada.segments.batch import EventBatch
 from levada.status import CutPhase, CutProgress, Progress
 from levada.stores import Cut, MemoryStore
@@ -517,3 +518,30 @@ def test_tables_come_and_go(rig: BankRig, db: Database) -> None:
         rig.running.drop_cut(name)
     rig.wait(lambda _: not rig.cuts())
     assert rig.tags("a") == rig.tags("b") == set()
+
+
+def test_a_restarted_source_ends_a_cut(rig: BankRig, db: Database) -> None:
+    """A table that has not reached a cut when the source is restarted is left out. Tagged tables keep their tags."""
+    blocked, reached = threading.Event(), threading.Event()
+
+    def before_apply(table: str) -> None:
+        if table == "b":
+            reached.set()
+            assert blocked.wait(TIMEOUT_S)
+
+    rig.bank.before_apply = before_apply
+    db.execute("UPDATE b SET balance = 11 WHERE id = 1", "UPDATE c SET balance = 9 WHERE id = 1")
+    assert reached.wait(TIMEOUT_S)
+    rig.cut("noon")
+    rig.wait(lambda _: rig.cuts()["noon"].tagged == 2)
+    assert rig.running is not None
+    recorded = threading.Event()
+    # As after a restart of the engine on scratch staging, which has to stream again from an earlier position.
+    rig.running._inbox.put(SourceRestarted(Lsn(1), recorded))
+    assert recorded.wait(TIMEOUT_S)
+    assert rig.stored()["noon"].phase is CutPhase.INCOMPLETE
+    blocked.set()
+    rig.wait(lambda p: all(t.job is None for t in p.tables))
+    assert (rig.tags("a"), rig.tags("b")) == ({"noon"}, set())
+    [why] = rig.wait_cut("noon").left_out
+    assert "the source was restarted" in why

@@ -24,6 +24,7 @@ def full() -> Progress:
         capture=samples.capture(error=samples.error(code="connection_failed")),
         error=samples.error(code="slot_lost"),
         guard=samples.guard(),
+        cuts=samples.cuts(),
         catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
     )
 

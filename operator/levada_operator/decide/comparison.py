@@ -12,16 +12,8 @@ from levada_operator.observe.objects import Body
 
 _VOLATILE: Final = frozenset({"progressAt", "sampledAt", "appliedLsn", "lastTransitionTime"})
 """Fields that change all the time. They are written only together with another change."""
-_BEYOND: Final = _VOLATILE | {
-    "display",
-    "copy",
-    "lagSeconds",
-    "byPhase",
-    "lagBytes",
-    "retainedBytes",
-    "safeWalBytes",
-    "cuts",
-}
+_COUNTERS: Final = {"display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes", "cuts"}
+_BEYOND: Final = _VOLATILE | _COUNTERS
 """The volatile fields and the counters."""
 _MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}

@@ -124,9 +124,7 @@ def _cuts(progress: Progress) -> Iterator[Metric]:
     p, cuts = _One(progress.pipeline), progress.cuts
     last = None if cuts.last_complete is None else cuts.last_complete.at
     yield p.gauge("cut_interval_seconds", "Interval of scheduled cuts", cuts.every_seconds)
-    yield p.gauge(
-        "cuts_complete", "Complete cuts that are kept", cuts.kept if cuts.every_seconds or cuts.kept else None
-    )
+    yield p.gauge("cuts_kept", "Complete cuts that are kept", cuts.kept)
     yield p.gauge("cut_complete_time_seconds", "When the newest complete cut was chosen, in Unix time", last)
 
 
