@@ -541,7 +541,7 @@ def test_a_restarted_source_ends_a_cut(rig: BankRig, db: Database) -> None:
     assert recorded.wait(TIMEOUT_S)
     assert rig.stored()["noon"].phase is CutPhase.INCOMPLETE
     blocked.set()
-    rig.wait(lambda p: all(t.job is None for t in p.tables))
+    rig.wait(lambda p: not any(t.job for t in p.tables))
     assert (rig.tags("a"), rig.tags("b")) == ({"noon"}, set())
     [why] = rig.wait_cut("noon").left_out
     assert "the source was restarted" in why
