@@ -16,6 +16,7 @@ import psycopg
 import yaml
 from tests.cluster.bringup.layout import HOST, PODS, Layout
 from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.node.comparison import differences
 from tests.cluster.node.lake import read_table
 from tests.operator.samples import merge
 
@@ -23,8 +24,8 @@ from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.spec import default_object_name
 
 SHOP: Final = Path(__file__).parents[3] / "examples" / "shop"
+# The tests use the example's traffic too.
 sys.path.append(str(SHOP))
-from compare import differences  # type: ignore[import-not-found]  # noqa: E402 - an example is no package
 
 TABLES: Final = ("customers", "products", "orders", "order_items", "payments", "baskets")
 ROLE: Final = "levada"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare import differences  # type: ignore[import-not-found]
 from tests.cluster.bringup.layout import HOST
 from tests.cluster.kubectl import eventually
+from tests.cluster.node.comparison import differences
 from tests.cluster.node.place import SHOP, TABLES, Place
 from tests.conftest import Database
 from tests.destinations.bigquery.conftest import server
