@@ -22,7 +22,7 @@ from levada.cli import formatting
 from levada.printable import printable
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
-from levada.status import CutProgress, CutsProgress, History, Progress
+from levada.status import CutProgress, CutsProgress, History, ManifestProgress, Progress
 from levada.values import Lsn, QualifiedTable
 
 Tabs = Callable[..., Tab]
@@ -117,6 +117,17 @@ def test_names_are_texts(tab: Tabs) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= DESKTOP["width"]
         page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_commands_name_the_manifest_of_a_laptop(tab: Tabs) -> None:
+    """The engine knows its path and its Secrets there. No part of a path is a pattern of a replacement."""
+    words = "'/home/$& $1/pipeline.yaml' --secrets /home/s"
+    document = replace(documents.full(), manifest=ManifestProgress(arguments=words))
+    with ProgressServer(lambda: document) as server:
+        page = tab().open(server.address)
+        expect(page.locator("#errors-list")).to_contain_text(f"then: levada retry {words} public.payments")
+        expect(page.locator("#errors-list")).to_contain_text(f"levada verify {words} --table public.refunds --repair")
+        expect(page.locator("#manifest-hint")).to_be_hidden()
 
 
 def test_a_command_is_copied(tab: Tabs) -> None:

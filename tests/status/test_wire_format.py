@@ -89,7 +89,9 @@ def full() -> Progress:
         cuts=samples.cuts(),
         catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
         error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
-        manifest=ManifestProgress(error=samples.error(), waiting=(WaitingField("spec.source.host", "Restart"),)),
+        manifest=ManifestProgress(
+            samples.error(), (WaitingField("spec.source.host", "Restart"),), "/srv/pipeline.yaml --secrets /srv/secrets"
+        ),
         store=StoreProgress(retried),
         verified_lsn=Lsn(1),
     )

@@ -326,6 +326,10 @@ class ManifestProgress(Part):
     error: ErrorProgress | None = None
     """The error of a changed manifest. The engine keeps the earlier one."""
     waiting: tuple[WaitingField, ...] = ()
+    arguments: str = ""
+    """The words that stand for MANIFEST in commands on the engine's machine, quoted for a shell: its path, and the
+    option of its Secrets. Empty in a pod, and for a manifest without a file.
+    """
 
 
 @dataclass(frozen=True, slots=True)

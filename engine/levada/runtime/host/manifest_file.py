@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 
 from levada.errors import InvalidManifest
 from levada.runtime.host.assembly import default_work_dir
+from levada.runtime.host.pod import TERMINATION_LOG
 from levada.spec import Manifests, load_manifests
 
 
@@ -27,3 +30,14 @@ def work_folder(path: Path | None, manifests: Manifests, given: Path | None) -> 
     """
     parent = Path.cwd() if path is None else path.absolute().parent
     return (given or default_work_dir(parent, manifests.pipeline.metadata.name)).absolute()
+
+
+def command_arguments(path: Path | None, secrets: Path | None) -> str:
+    """Return the words that stand for MANIFEST in commands on this machine, quoted for a shell.
+
+    Return an empty string without a file, and in a pod, where requests are made by its TableSyncs.
+    """
+    if path is None or os.environ.get(TERMINATION_LOG):
+        return ""
+    options = [] if secrets is None else ["--secrets", str(secrets.absolute())]
+    return shlex.join([str(path.absolute()), *options])

@@ -46,7 +46,7 @@ class RunParts:
     """The parts of the engine that a run needs.
 
     ``memory`` has the content of a store in memory between runs. ``stopping`` returns True once the run should end.
-    ``set_progress_deadline`` receives the value of a changed manifest.
+    ``set_progress_deadline`` receives the value of a changed manifest. ``arguments`` are those of `ManifestProgress`.
     """
 
     watcher: ManifestWatcher
@@ -56,6 +56,7 @@ class RunParts:
     observer: EngineObserver
     stopping: Callable[[], bool]
     set_progress_deadline: Callable[[float], None]
+    arguments: str
 
 
 class Run:
@@ -214,7 +215,8 @@ class Run:
         return self._parts.watcher.running.pipeline.spec.suspend
 
     def _progress_of(self, pipeline: Pipeline) -> Progress:
-        return replace(pipeline.progress(), manifest=self._parts.watcher.progress)
+        parts = self._parts
+        return replace(pipeline.progress(), manifest=replace(parts.watcher.progress, arguments=parts.arguments))
 
     def _leave(self, pipeline: Pipeline, secret: SecretWatcher) -> Callable[[], bool]:
         """Return a function that checks the manifest and the Secret once a second.

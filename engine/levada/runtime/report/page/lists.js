@@ -4,16 +4,21 @@ import { byId, element, nameElement, reconcile, setText } from "./elements.js";
 import { argument, clock, counted, duration, number, percent, printable, rate, size, tableName } from "./format.js";
 import { running } from "./tables.js";
 
-const COMMAND = /(?:\blevada [a-z]+ MANIFEST|\bkubectl |\b(?:ALTER|CREATE|DROP|GRANT|SELECT|UPDATE|VACUUM|REVOKE) ).*$/s;
+// The command in a solution: all of it, or what follows a colon. One that has a second step after it is not a command.
+const COMMAND = /(?:^|: )((?:levada [a-z]+|kubectl|ALTER|CREATE|DROP|GRANT|REVOKE|SELECT|UPDATE|VACUUM) (?!.*, then ).*)$/s;
 
 /** Show the lists of a document. A section without an item is hidden. */
 export function showLists(progress) {
-  showErrors([...errorsOf(progress)]);
+  const runnable = (solution) => withManifest(solution, progress.manifest.arguments);
+  showErrors([...errorsOf(progress)].map(({ what, error }) => ({ what, error: { ...error, solution: runnable(error.solution) } })));
   showGuard(progress.guard);
   showCopies(progress.tables);
   showCuts(progress.cuts);
   showNotes(notesOf(progress));
 }
+
+/** Return a solution whose commands have the path of the manifest and its options, if the engine knows them. */
+const withManifest = (solution, words) => (words ? solution.replace(/\b(levada [a-z]+) MANIFEST\b/g, (_, command) => `${command} ${words}`) : solution);
 
 function* errorsOf(progress) {
   const own = [["Pipeline", progress.error], ["Store", progress.store.error], ["Capture", progress.capture.error], ["Changed manifest", progress.manifest.error]];
@@ -57,7 +62,7 @@ function updateError(made, { what, error }) {
   setText(retry, retried);
   retry.hidden = !retried;
   // A control character in a name, such as Ctrl-C, would let a terminal run a part of the name as a command.
-  const command = printable(error.solution) === error.solution ? COMMAND.exec(error.solution)?.[0] : undefined;
+  const command = printable(error.solution) === error.solution ? COMMAND.exec(error.solution)?.[1] : undefined;
   solution.hidden = !error.solution || Boolean(retried);
   setText(solution.firstElementChild, printable(error.solution));
   made.dataset.command = command ?? "";
