@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.operator.samples import at, pod, waiting, written
 from tests.scenarios.engine import Engine
+from tests.servers.ports import free_port
+from tests.servers.s3 import BUCKET, object_store
 
 from levada.cli.exit_codes import Exit
 
@@ -63,6 +67,35 @@ def test_check_reports_what_a_start_would_meet(shop: Engine, tmp_path: Path) -> 
     assert not (shop.folder / "staging").exists()
     shop.levada("run", *shop.options(), "--until", "caught-up")
     shop.assert_equal("t")
+
+
+def test_a_wrong_key_of_the_lake_is_in_the_plan_and_in_the_preflight(shop: Engine, tmp_path: Path) -> None:
+    """The lake is opened before anything is touched. The plan has the estimates all the same."""
+    with object_store(tmp_path / "s3", port=free_port(), secret="the-right-one") as s3:
+        shop.write_secret("lake", {"jdbc.user": "postgres", **s3.keys, "s3.secret-access-key": "another"})
+        uri = f"jdbc:postgresql://127.0.0.1:{shop.db.server.port}/{shop.db.name}"
+        catalog = {"type": "Jdbc", "uri": uri, "warehouse": f"s3://{BUCKET}/lake", "properties": s3.place}
+        shop.spec = {
+            "destination": {
+                "iceberg": {"namespace": "shop", "catalog": catalog, "credentialsSecretRef": {"name": "lake"}}
+            },
+            "tables": {"include": [{"schema": "public", "name": "t"}]},
+        }
+        shop.write_manifest()
+        planned = shop.levada("plan", *shop.options(), "-o", "json", check=False)
+        assert planned.returncode == Exit.PREFLIGHT, planned.stdout + planned.stderr
+        found = json.loads(planned.stdout)
+        assert [table["name"] for table in found["plan"]["tables"]] == ["t"]
+        codes = [problem["code"] for problem in found["problems"]]
+        (log := tmp_path / "termination-log").touch()
+        work = ("--work-dir", str(tmp_path))
+        checked = shop.levada("check", *shop.options(), *work, check=False, LEVADA_TERMINATION_LOG=str(log))
+    assert checked.returncode == Exit.PREFLIGHT
+    ended = {"exitCode": Exit.PREFLIGHT, "reason": "Error", "message": log.read_text(), "finishedAt": written(at(-10))}
+    failure = pod(**waiting("preflight", "CrashLoopBackOff", **ended)).failure
+    assert failure is not None
+    assert (failure.reason, failure.code, codes) == ("PreflightFailed", "destination_denied", ["destination_denied"])
+    assert not shop.db.query("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
 
 
 def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:

@@ -6,10 +6,24 @@ import json
 from typing import Any
 
 from tests.operator.decisions import SUSPENDED, conditions, copies
-from tests.operator.samples import at, merge, pipeline, pod, progress, running, table_document, waiting, written
+from tests.operator.samples import (
+    at,
+    merge,
+    owned,
+    owner,
+    pipeline,
+    pod,
+    progress,
+    running,
+    table_document,
+    waiting,
+    written,
+)
 
+from levada_operator.decide.conditions import Condition
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.objects import read_job
+from levada_operator.observe.observed import Observed
 
 
 def test_lag_is_sampled_by_a_job_while_no_driver_runs() -> None:
@@ -41,6 +55,38 @@ def test_sample_of_a_job_is_told() -> None:
     gone = pod("lag", "shop-lag-2-x", **ended(json.dumps(dict.fromkeys(sample) | {"name": "levada_shop"})))
     body = merge(SUSPENDED, {"status": {"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}})
     assert conditions(running(body=body, pods=(gone,), report=None))["SlotHealthy"].reason == "Missing"
+
+
+def test_limits_are_compared_while_no_driver_runs() -> None:
+    """The WAL of a suspended Pipeline is compared by the Job's sample, and an Event tells the SQL that ends it."""
+    guard = {
+        "retainedWal": {"warn": "5Gi", "releaseSlot": "7Gi"},
+        "retainedWalPercent": {"warn": 50, "parkSlowest": 70},
+    }
+    body = merge(SUSPENDED, {"spec": {"guard": guard}})
+
+    def sampled(retained: int, **before: Any) -> Observed:
+        sample = {"name": "levada_shop", "lagBytes": 1, "retainedBytes": retained << 30, "walStatus": "extended",
+                  "safeWalBytes": 4 << 30, "active": False, "sampledAt": "2026-01-31T11:59:00+00:00"}  # fmt: skip
+        state = {"name": "lag", "state": {"terminated": {"exitCode": 0, "message": json.dumps(sample)}}}
+        probe = pod("lag", "shop-lag-1-x", phase="Succeeded", containerStatuses=[state])
+        return running(
+            body=merge(body, {"status": {"conditions": [before]}} if before else {}),
+            owned=owned(owner(suspend=True, guard=guard), running=False),
+            pods=(probe,),
+            report=None,
+        )
+
+    assert conditions(sampled(3))["WithinLimits"] == Condition("WithinLimits", True, "NoLimitPassed")
+    found = conditions(sampled(6))["WithinLimits"]
+    assert found.reason == "Warn"
+    assert found.message.startswith("passed: guard.retainedWal.warn (5Gi), guard.retainedWalPercent.warn (50%); no dr")
+    assert found.message.endswith(": SELECT pg_drop_replication_slot('levada_data__shop')")
+    assert conditions(sampled(10))["WithinLimits"].reason == "ReleaseSlot"
+    stored = {"type": "WithinLimits", "status": "True", "reason": "NoLimitPassed", "message": ""}
+    assert [e.reason for e in reconcile(sampled(6, **stored)).events if e.reason == "LimitPassed"] == ["LimitPassed"]
+    staged = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed: guard.staged.warn (1Gi)"}
+    assert conditions(sampled(3, **staged))["WithinLimits"].reason == "Warn"
 
 
 def test_ordered_copy_gets_one_job() -> None:

@@ -91,10 +91,17 @@ class Engine:
         self.manifest.write_text(yaml.safe_dump_all(documents))
         return self.manifest
 
-    def levada(self, *args: str, check: bool = True, timeout: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    def levada(
+        self, *args: str, check: bool = True, timeout: float = TIMEOUT_S, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
         done = subprocess.run(
-            [sys.executable, "-m", "levada", *args], capture_output=True, text=True, timeout=timeout, check=False
+            [sys.executable, "-m", "levada", *args],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env={**os.environ, **environment},
         )
         assert not check or done.returncode == 0, (
             f"levada {args} ended with {done.returncode}\n{done.stdout}{done.stderr}"

@@ -14,6 +14,7 @@ from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration, number, size
 from levada.cli.output import Output, console, working, write_json
+from levada.errors import LevadaError
 from levada.printable import one_record
 from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
 from levada.runtime.host.readiness import start_problems
@@ -21,12 +22,12 @@ from levada.spec import Manifests
 
 
 def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
-    """Print the plan. With a problem that prevents the start, print the problems instead."""
+    """Print the plan and the problems. With a problem that prevents the start, there may be no plan."""
     prepare(manifests)
     with working("checking the source and the destination"):
         problems = start_problems(manifests, secrets=secrets, work_dir=work_dir)
         stopped = refused(problems)
-        found = None if stopped else plan_run(manifests, secrets=secrets, work_dir=work_dir)
+        found = _plan(manifests, secrets, work_dir, must=not stopped)
     if output is Output.JSON:
         write_json(
             {
@@ -42,6 +43,20 @@ def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Out
                 console().print(line, markup=False, soft_wrap=True)
         show_problems(problems)
     return Exit.PREFLIGHT if stopped else Exit.OK
+
+
+def _plan(manifests: Manifests, secrets: Path | None, work_dir: Path, *, must: bool) -> RunPlan | None:
+    """Return the plan. Unless it ``must`` be there, return None if it has no tables or cannot be made.
+
+    The problems of the check then say why. A lake that refuses its key does not hide the estimates, for example.
+    """
+    try:
+        found = plan_run(manifests, secrets=secrets, work_dir=work_dir)
+    except LevadaError:
+        if must:
+            raise
+        return None
+    return found if must or found.tables else None
 
 
 def plan_json(found: RunPlan) -> dict[str, Any]:

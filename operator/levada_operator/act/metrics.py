@@ -26,6 +26,12 @@ FAILURES: Final = Counter(
 )
 PIPELINES: Final = Gauge("levada_operator_pipelines", "Pipelines, by their phase", ["phase"], registry=REGISTRY)
 TABLES: Final = Gauge("levada_operator_tablesyncs", "TableSyncs, by their phase", ["phase"], registry=REGISTRY)
+LIMITS: Final = Gauge(
+    "levada_operator_limits_passed",
+    "Pipelines with a passed limit of spec.guard, by the most severe policy, also while no driver runs",
+    ["policy"],
+    registry=REGISTRY,
+)
 SWEEP: Final = Gauge(
     "levada_operator_last_sweep_timestamp_seconds",
     "When the last sweep over all Pipelines ended, in Unix time",

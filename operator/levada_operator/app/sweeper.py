@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from levada.errors import NeedsOperator
 from levada.status import read_progress
-from levada_operator.act.metrics import PIPELINES, SWEEP, TABLES
+from levada_operator.act.metrics import LIMITS, PIPELINES, SWEEP, TABLES
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.desired.pod import HTTP_PORT
@@ -153,6 +153,12 @@ class Sweeper:
             phases = Counter((b.get("status") or {}).get("phase", "Pending") for b in bodies.values())
             for phase, count in phases.items():
                 gauge.labels(phase).set(count)
+
+        LIMITS.clear()
+        conditions = (c for b in self._cache.pipelines.values() for c in (b.get("status") or {}).get("conditions", ()))
+        passed = Counter(c["reason"] for c in conditions if c["type"] == "WithinLimits" and c["status"] == "False")
+        for policy, count in passed.items():
+            LIMITS.labels(policy).set(count)
 
     async def _run(self, request: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)

@@ -6,9 +6,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from levada.status import (
-    GuardMeasure,
-    GuardPolicy,
-    PassedLimit,
     PipelineState,
     RetryPolicy,
     TablePhase,
@@ -17,8 +14,8 @@ from levada.status import (
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.approval import approve_command, cost_text
 from levada_operator.decide.conditions import Condition, stored_condition
+from levada_operator.decide.limits import within_limits
 from levada_operator.decide.phase import COPYING, TableSyncPhase
-from levada_operator.decide.rounding import size_text
 from levada_operator.decide.slot import SlotSample, slot_sample
 from levada_operator.decide.table_phase import table_phases
 from levada_operator.names import PIPELINE_LABEL, driver_name
@@ -65,7 +62,7 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
         slot_healthy(observed, sample),
         replicating(observed, acceptance, driver),
         tables_healthy(observed),
-        within_limits(observed),
+        within_limits(observed, sample, acceptance.manifests),
         suspended(observed, acceptance),
     )
     by_type = {c.type: c for c in parts}
@@ -202,28 +199,6 @@ def tables_healthy(observed: Observed) -> Condition:
     more = f" and {len(errored) - 1} more" if len(errored) > 1 else ""
     ask = f"kubectl get tablesyncs -n {observed.pipeline.namespace} -l {PIPELINE_LABEL}={observed.pipeline.name}"
     return Condition(of, False, "SomeErrored", f"{why}{more}; see: {ask}")
-
-
-def within_limits(observed: Observed) -> Condition:
-    """Return WithinLimits: True if no limit of spec.guard is passed. Its reason is the most severe policy in force.
-
-    Without a progress report, return the stored condition.
-    """
-    of = "WithinLimits"
-    if observed.progress is None:
-        return stored_condition(of, observed.pipeline.status)
-    guard = observed.progress.guard
-    if not guard.policy:
-        return Condition(of, True, "NoLimitPassed")
-    passed = (f"guard.{p.measure}.{p.policy[:1].lower()}{p.policy[1:]} ({limit_text(p)})" for p in guard.passed)
-    acted = "; " + guard.actions[-1].message if guard.actions else ""
-    reason = guard.policy if guard.policy in set(GuardPolicy) else "Unknown"
-    return Condition(of, False, reason, f"passed: {', '.join(sorted(passed))}{acted}")
-
-
-def limit_text(passed: PassedLimit) -> str:
-    """Return a limit of the guard with its unit."""
-    return f"{passed.limit}%" if passed.measure == GuardMeasure.RETAINED_WAL_PERCENT else size_text(passed.limit)
 
 
 def suspended(observed: Observed, acceptance: Acceptance) -> Condition:

@@ -214,8 +214,10 @@ def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, dri
     sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended",
               "safeWalBytes": None, "active": False, "sampledAt": "2030-01-31T11:59:00+00:00"}  # fmt: skip
     template = job["spec"]["template"]
+    # Not the Job's own labels: its controller would adopt the pod, and remove one of the two.
+    labels = {name: value for name, value in template["metadata"]["labels"].items() if name.startswith("levada.dev/")}
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
-           "metadata": {"name": "probe", "labels": template["metadata"]["labels"]}}  # fmt: skip
+           "metadata": {"name": "probe", "labels": labels}}  # fmt: skip
     kubectl.apply(pod)
     ended = {"phase": "Succeeded", "containerStatuses": [{
         "name": "lag", "image": "levada:test", "imageID": "", "ready": False, "restartCount": 0,

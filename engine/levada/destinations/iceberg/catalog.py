@@ -105,13 +105,30 @@ class IcebergCatalog:
         return IcebergShadow(session, table, lock, made.uncommitted(table), made.layout, made.lsn)
 
     def check(self) -> None:
-        """List the catalog's namespaces, and write and remove a file in the warehouse of a Hadoop catalog."""
+        """List the catalog's namespaces, and write and remove a file in the warehouse.
+
+        A REST catalog configures the file access of each table itself, so its warehouse is not tried.
+        """
         if not self._unchanged or has_tables(self.jvm, self._config.properties):
             self._inside(())
         warehouse = self._config.properties.get("warehouse")
-        if self._config.properties["type"] == "hadoop" and warehouse is not None:
-            with java_errors(f"write to {warehouse}"):
+        kind = self._config.properties["type"]
+        if warehouse is None or kind == "rest":
+            return
+        with java_errors(f"write to {warehouse}"):
+            if "io-impl" in self._config.properties:
+                self._probe_objects(warehouse)
+            elif kind in ("hadoop", "jdbc"):
                 self._probe(self.jvm.path(warehouse))
+
+    def _probe_objects(self, warehouse: str) -> None:
+        io = self.jvm.file_io(self._config.properties)
+        try:
+            probe = f"{warehouse.rstrip('/')}/.levada-check-{uuid.uuid4().hex}"
+            io.newOutputFile(probe).create().close()
+            io.deleteFile(probe)
+        finally:
+            io.close()
 
     def _probe(self, folder: JavaObject) -> None:
         files, created, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder

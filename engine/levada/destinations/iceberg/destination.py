@@ -147,7 +147,7 @@ class IcebergDestination(Destination):
         return min(self._capacity, _MOST_BATCHES)
 
     def check(self) -> None:
-        """Raise if the catalog's namespaces cannot be listed, or if a Hadoop catalog's warehouse cannot be written."""
+        """Raise if the catalog's namespaces cannot be listed, or if the warehouse cannot be written."""
         self._tables.check()
 
     def shutdown(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 JavaObject = Any
 """py4j has no types."""
 
+_REFUSED_BY_S3: Final = re.compile(r"\(Service: S3, Status Code: 40[13]\b")
 _DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
 _DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
 """Prefixes of the names of exceptions for a file that is missing or cannot be parsed."""
@@ -198,7 +200,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return CommitConflict("commit_conflict", message)
     if names and names[0] in _NOT_THERE:
         return Missing("table_missing", message)
-    if any(name.startswith(_DENIED) for name in names):
+    if any(name.startswith(_DENIED) for name in names) or _REFUSED_BY_S3.search(message):
         return AccessDenied("destination_denied", message, hint="check the destination's credentials and grants")
     # The connection to a catalog may fail with an EOFException too.
     cut = "EOFException" in names and "Failed to open file" in message
