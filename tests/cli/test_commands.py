@@ -371,3 +371,21 @@ def test_cleanup_creates_no_store(manifest: Path, db: Database) -> None:
 def test_schema_is_json() -> None:
     """An editor can read it."""
     assert json.loads(levada("schema").stdout)["oneOf"]
+
+
+def test_the_manifest_may_be_named_by_the_environment(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a driver's pod the variables name manifest, Secrets and work folder. An argument goes before them."""
+    manifest, secrets = tmp_path / "pipeline.yaml", tmp_path / "secrets"
+    manifest.write_text(yaml.safe_dump(manifest_of(db)))
+    (secrets / "shop-cdc").mkdir(parents=True)
+    for key in ("username", "password"):
+        (secrets / "shop-cdc" / key).write_text("postgres")
+    monkeypatch.setenv("LEVADA_MANIFEST", str(manifest))
+    monkeypatch.setenv("LEVADA_SECRETS", str(secrets))
+    monkeypatch.setenv("LEVADA_WORK_DIR", str(tmp_path / "work"))
+    shown = levada("status", "-o", "json")
+    assert shown.exit_code == Exit.OK, shown.output
+    assert json.loads(shown.stdout)["pipeline"] == manifest_of(db)["metadata"]["name"]
+    assert levada("status", tmp_path / "other.yaml").exit_code == Exit.USAGE

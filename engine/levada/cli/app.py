@@ -74,19 +74,31 @@ class LogFormat(StrEnum):
 ManifestFile = Annotated[
     Path,
     typer.Argument(
-        metavar="MANIFEST", help="YAML file with one Pipeline and its TableSyncs.", exists=True, dir_okay=False
+        metavar="MANIFEST",
+        help="YAML file with one Pipeline and its TableSyncs.",
+        envvar="LEVADA_MANIFEST",
+        exists=True,
+        dir_okay=False,
     ),
 ]
 Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Table names, as schema.name.")]
 Secrets = Annotated[
     Path | None,
     typer.Option(
-        "--secrets", metavar="DIR", help="Folder with a subfolder for each Secret, which has a file for each key."
+        "--secrets",
+        metavar="DIR",
+        help="Folder with a subfolder for each Secret, which has a file for each key.",
+        envvar="LEVADA_SECRETS",
     ),
 ]
 WorkDir = Annotated[
     Path | None,
-    typer.Option("--work-dir", metavar="DIR", help="Folder for caches. Default: .levada/<pipeline> next to MANIFEST."),
+    typer.Option(
+        "--work-dir",
+        metavar="DIR",
+        help="Folder for caches. Default: .levada/<pipeline> next to MANIFEST.",
+        envvar="LEVADA_WORK_DIR",
+    ),
 ]
 Format = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]

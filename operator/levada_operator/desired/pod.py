@@ -86,6 +86,8 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         environment["LEVADA_TAKE_OVER_FROM"] = owner.take_over_from
     if name == DRIVER_CONTAINER:
         environment["LEVADA_DEDICATED_COPIES"] = "1"
+        # For commands by kubectl exec.
+        environment |= {"LEVADA_MANIFEST": MANIFEST, "LEVADA_SECRETS": SECRETS_DIR, "LEVADA_WORK_DIR": WORK_DIR}
     if name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
         environment["LEVADA_TERMINATION_LOG"] = "/dev/termination-log"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:

@@ -10,13 +10,15 @@ from traffic import Traffic  # type: ignore[import-not-found]
 
 
 def test_shop_from_apply_to_nothing_left(place: Place) -> None:
-    """Applied as it is: Ready, equal to the source under writers, told by kubectl; deleted, it leaves but the lake."""
+    """Applied as it is: Ready, equal under writers, verified and told by kubectl; deleted, only the lake stays."""
     kubectl = place.kubectl
     traffic = Traffic(place.server.uri("shop")).start()
     kubectl("apply", "-f", str(SHOP / "pipeline.yaml"))
     place.ready()
     traffic.stop()
     place.equal()
+    verified = place.in_driver("levada", "verify")
+    assert verified.count(": equal at ") == len(TABLES), verified
 
     head, line = kubectl("get", "pipelines").splitlines()
     assert head.split() == ["NAME", "READY", "PHASE", "TABLES", "LAG", "AGE"]
