@@ -22,7 +22,7 @@ from levada.cli import formatting
 from levada.printable import printable
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
-from levada.status import CutProgress, CutsProgress, History, ManifestProgress, Progress
+from levada.status import CatchUpProgress, CatchUpState, CutProgress, CutsProgress, History, ManifestProgress, Progress
 from levada.values import Lsn, QualifiedTable
 
 Tabs = Callable[..., Tab]
@@ -58,7 +58,7 @@ def test_it_says_what_the_command_line_says(tab: Tabs) -> None:
         expect(page.locator("#summary")).to_contain_text("3/6 tables ready")
         expect(page.locator("#summary")).to_contain_text("does not catch up at this rate")
         expect(page.locator("#right .sentence")).to_have_text("1 table differs from the source")
-        expect(page.locator("#done .sentence")).to_have_text("1 copy runs, 5.0s left")
+        expect(page.locator("#done .sentence")).to_have_text("Does not catch up at this rate")
         expect(page.locator("#disk .sentence")).to_have_text("1 limit of the guard passed")
         parked, different, retried = page.locator("#errors-list article").all()
         assert "no_replica_identity" in parked.inner_text()
@@ -82,6 +82,28 @@ def test_it_says_what_the_command_line_says(tab: Tabs) -> None:
         assert "43.2%" in items
         assert "2 keys differ" in page.locator("#tables-body tr").filter(has_text="public.refunds").inner_text()
         assert "shop.carts_2 at the destination, suspended" in page.locator("#tables-body").inner_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentences"),
+    [
+        ({}, ("4.0 KiB of WAL retained", "The table is Ready", "0s behind at most")),
+        ({"catch_up": CatchUpProgress(CatchUpState.CAUGHT_UP, 0.0)}, ("", "", "Caught up")),
+        ({"catch_up": CatchUpProgress(CatchUpState.CATCHING_UP, 80.0)}, ("", "", "1m 20s to catch up")),
+        ({"capture": samples.capture(connected=False)}, ("", "", "The replication stream is not open")),
+        ({"slot": samples.slot(wal_status="extended")}, ("WAL is extended, 4.0 KiB retained", "", "")),
+        ({"slot": samples.slot(retained_bytes=None, wal_status=None)}, ("No slot is known yet", "", "")),
+        ({"state": "Failed", "error": samples.error()}, ("", "The pipeline has failed", "The pipeline is failed")),
+    ],
+)
+def test_each_question_has_an_answer(tab: Tabs, changes: dict[str, Any], sentences: tuple[str, ...]) -> None:
+    """The sentence names the worst of what is known. One that is empty here is not looked at."""
+    document = samples.progress(at=datetime.now(UTC), **changes)
+    with ProgressServer(lambda: document) as server:
+        page = tab().open(server.address)
+        for question, sentence in zip(("disk", "right", "done"), sentences, strict=True):
+            shown = page.locator(f"#{question} .sentence").inner_text()
+            assert shown == sentence or not sentence
 
 
 def test_names_are_texts(tab: Tabs) -> None:

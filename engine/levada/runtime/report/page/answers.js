@@ -66,13 +66,13 @@ function done(progress) {
   ];
   if (progress.state !== "Running") return answer("quiet", `The pipeline is ${progress.state.toLowerCase()}`, figures);
   if (!capture.connected) return answer("warn", "The replication stream is not open", figures);
+  if (left === "never") return answer("warn", "Does not catch up at this rate", figures);
   if (copies.length) {
     const known = copyLeft.every((s) => s !== null);
     const most = known ? `, ${duration(Math.max(...copyLeft))} left` : "";
     return answer("busy", `${counted(copies.length, "copy runs", "copies run")}${most}`, figures);
   }
   if (waiting) return answer("busy", `${counted(waiting, "table waits", "tables wait")} for a copy`, figures);
-  if (left === "never") return answer("warn", "Does not catch up at this rate", figures);
   if (left) return answer("busy", `${left} to catch up`, figures);
   if (progress.catchUp) return answer("good", "Caught up", figures);
   return behind === null ? answer("quiet", "Not known yet", figures) : answer("good", `${duration(behind)} behind at most`, figures);

@@ -42,7 +42,8 @@ export function outlook(catchUp) {
 function verifiedText(table, now) {
   const { verified } = table;
   if (!verified) return "";
-  const ago = `${duration(Math.max(0, Math.round((now - Date.parse(verified.at)) / 60000) * 60))} ago`;
+  const minutes = Math.round((now - Date.parse(verified.at)) / 60000);
+  const ago = minutes < 1 ? "just now" : `${duration(60 * minutes)} ago`;
   return verified.equal ? `equal, ${ago}` : `${counted(verified.differences, "key")} differ, ${ago}`;
 }
 
