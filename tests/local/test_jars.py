@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from levada.errors import NeedsOperator
-from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, write_bundle
+from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, trust_options, write_bundle
 
 CONTENT = b"PK\x03\x04 no class in it" * 1000
 JAR = Jar("org.example", "lib", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -129,3 +129,9 @@ def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: py
         read_bundle([wanted], file)
     assert raised.value.code == "bundle_unusable"
     assert [p.name for p in (tmp_path / "offline" / "jars").iterdir()] == [".lock"]
+
+
+def test_certificates_of_the_variable_stay_in_effect() -> None:
+    """The build of the image names a trust store by JAVA_TOOL_OPTIONS, which the machine's own must not override."""
+    assert trust_options("-Xmx1g -Djavax.net.ssl.trustStore=/run/trust.jks") == []
+    assert len(trust_options("-Xmx1g")) <= 1

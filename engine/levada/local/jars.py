@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 _TRUSTED: Final = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
 """The certificates that Debian and Red Hat keep for every Java. The Java of a Python package knows only public ones."""
+_TRUST_OPTION: Final = "javax.net.ssl.trustStore"
 _ACCESS_ERROR: Final = re.compile(r"(?:Server access error at url \S+ \()(?:[a-z]\w*\.)*(\S.*)\)")
 """Ivy's line about a repository that does not answer, with Java's error."""
 
@@ -171,10 +172,9 @@ def _run_ivy(jar: Jar, scratch: Path, downloaded: Downloaded | None) -> str:
     """Let Ivy download the jar into ``scratch``. Its cache is there too, so no partial download is ever reused."""
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"))
     settings = os.environ.get("LEVADA_IVY_SETTINGS")
-    trusted = [f"-Djavax.net.ssl.trustStore={file}" for file in _TRUSTED if file.exists()][:1]
     command: list[str | Path] = [
         require_java().executable,
-        *trusted,
+        *trust_options(os.environ.get("JAVA_TOOL_OPTIONS", "")),
         "-jar",
         ivy,
         *(("-settings", settings) if settings else ()),
@@ -192,6 +192,16 @@ def _run_ivy(jar: Jar, scratch: Path, downloaded: Downloaded | None) -> str:
             process.wait()
         output.seek(0)
         return output.read()
+
+
+def trust_options(java_tool_options: str) -> list[str]:
+    """Return Java's option for this machine's certificates, or none if there are none or JAVA_TOOL_OPTIONS has others.
+
+    An option of the command line would override that of the variable.
+    """
+    if _TRUST_OPTION in java_tool_options:
+        return []
+    return [f"-D{_TRUST_OPTION}={file}" for file in _TRUSTED if file.exists()][:1]
 
 
 def _runs(process: subprocess.Popen[bytes]) -> bool:
