@@ -1,0 +1,50 @@
+"""The page of a driver, through the tunnel that its docs describe."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import expect
+from tests.cluster.node.place import TABLES, Place
+from tests.servers.chromium import chromium
+
+PATIENCE_MS = 60_000
+
+
+@contextmanager
+def tunnel(place: Place) -> Iterator[str]:
+    """Forward a port of this machine to the driver's, and yield the address."""
+    command = ["kubectl", "-n", place.kubectl.namespace, "port-forward", "pod/shop-driver-0", ":8080"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            found = re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline())
+            assert found is not None
+            yield f"http://127.0.0.1:{found[1]}"
+        finally:
+            forward.terminate()
+
+
+def test_the_page_of_a_driver(shop: Place) -> None:
+    """It shows the tables of the Pipeline. Through the tunnel, a request under the name of another site is refused."""
+    with tunnel(shop) as address:
+        with chromium() as browser:
+            page = browser.new_page()
+            said: list[str] = []
+            page.on("console", lambda message: said.append(message.text))
+            page.goto(f"{address}/")
+            expect(page.locator("#tables-body tr")).to_have_count(len(TABLES), timeout=PATIENCE_MS)
+            expect(page.locator("#right .sentence")).to_have_text(f"All {len(TABLES)} tables are Ready")
+            assert said == []
+        with urllib.request.urlopen(f"{address}/v1/history", timeout=30) as answer:
+            assert json.load(answer)["version"] == 1
+        request = urllib.request.Request(f"{address}/v1/progress", headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(request, timeout=30)
