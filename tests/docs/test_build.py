@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,3 +16,10 @@ def test_the_documentation_is_built(tmp_path: Path) -> None:
     done = subprocess.run([*command, "docs", tmp_path], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "index.html").exists()
+
+
+def test_troubleshooting_names_each_alert() -> None:
+    """The page has the alerts that the chart has, and no other."""
+    rules = (ROOT / "charts" / "levada" / "templates" / "prometheusrule.yaml").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text("utf-8")
+    assert set(re.findall(r"`(Levada\w+)`", page)) == set(re.findall(r"alert: (\w+)", rules))
