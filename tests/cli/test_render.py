@@ -50,6 +50,15 @@ def test_passed_limits_of_the_guard_are_shown() -> None:
     assert "guard: orders is parked" not in list(changed_lines(now, now))
 
 
+def test_cuts_are_shown() -> None:
+    """The newest complete cut, and the pending one with the tables that it lacks."""
+    text = drawn(progress(cuts=samples.cuts()))
+    assert "cuts: levada_cut_20260131T110000Z at 0/3E8 is the newest complete one (2026-01-31T11:00:00" in text
+    assert "cuts: mönthly at 0/7D0 has 1 of 3 tables" in text
+    assert "cuts: mönthly is without public.orders: suspended" in text
+    assert "cuts:" not in drawn(progress())
+
+
 def test_the_time_to_catch_up_is_shown() -> None:
     """For the whole in the first line, for each table in its column. Never is said."""
     left = CatchUpProgress(CatchUpState.CATCHING_UP, 200.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import shutil
 import threading
 import time
 from typing import Any
@@ -15,8 +17,9 @@ from pyspark.sql import SparkSession
 from tests.conftest import Database
 from tests.faults.conftest import engine
 from tests.scenarios.engine import Engine
+from tests.verify.conftest import Shop, shop
 
-__all__ = ["engine"]
+__all__ = ["engine", "shop"]
 
 KILLS = 10
 TOTAL = 20_000
@@ -137,15 +140,22 @@ def bank(engine: Engine) -> Engine:
     return engine
 
 
-def test_every_cut_is_consistent_through_kills(bank: Engine) -> None:
+@pytest.mark.parametrize(("staging", "kills"), [("durable", KILLS), ("scratch", 4)])
+def test_every_cut_is_consistent_through_kills(bank: Engine, staging: str, kills: int) -> None:
     """Through ten kills at random moments, with a cut every five seconds, each complete cut has the same sum."""
     chance = random.Random(15)
+    if staging == "scratch":
+        # Each kill loses the staged changes, so that the stream begins again below what tables have applied.
+        bank.spec["staging"] = {"scratch": True}
+        bank.write_manifest()
     with Load(bank.db) as load:
         bank.start()
-        for _ in range(KILLS):
+        for _ in range(kills):
             bank.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)
             time.sleep(chance.uniform(0.5, 7))
             bank.kill()
+            if staging == "scratch":
+                shutil.rmtree(bank.folder / ".levada" / "shop" / "staging", ignore_errors=True)
             bank.start()
         kept = bank.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)["cuts"]["kept"]
         bank.wait_for(lambda p: p["cuts"]["kept"] >= kept + 2)
@@ -154,14 +164,61 @@ def test_every_cut_is_consistent_through_kills(bank: Engine) -> None:
         assert load.count > 1000
     found = listed(bank)
     complete = [cut for cut in found.values() if cut["phase"] == "Complete"]
-    assert len(complete) >= KILLS, found
+    assert len(complete) >= kills, found
     assert {(cut["tables"], cut["tagged"]) for cut in complete} == {(len(MONEY), len(MONEY))}, found
     totals = {cut["name"]: total_at(bank, cut["name"]) for cut in complete}
     assert set(totals.values()) == {TOTAL}, totals
     snapshots = {lake_table(bank, "savings").snapshot_by_name(name).snapshot_id for name in totals}  # type: ignore[union-attr] # total_at checks it
-    assert len(snapshots) > KILLS // 2, "the cuts are of few moments, so the test shows little"
+    assert len(snapshots) > kills // 2, "the cuts are of few moments, so the test shows little"
     for cut in found.values():
         assert cut["phase"] in ("Complete", "Pending") or cut["leftOut"], cut
+
+
+def test_cuts_and_verifications(shop: Shop) -> None:
+    """Cuts are right while tables are held and compared at other LSNs, and no comparison finds a difference."""
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, balance bigint)",
+        "CREATE TABLE u (id int PRIMARY KEY, balance bigint)",
+        "INSERT INTO t SELECT i, 10 FROM generate_series(1, 200) i",
+        "INSERT INTO u SELECT i, 10 FROM generate_series(1, 200) i",
+    )
+    shop.start()
+    shop.wait_caught_up()
+    pipeline, names = shop.pipeline, [f"cut{n}" for n in range(15)]
+    assert pipeline is not None
+    stop = threading.Event()
+
+    def move() -> None:
+        with shop.db.connect() as connection:
+            for n in itertools.count():
+                if stop.is_set():
+                    return
+                with connection.transaction():
+                    connection.execute(f"UPDATE t SET balance = balance - 1 WHERE id = {n % 200 + 1}")
+                    connection.execute(f"UPDATE u SET balance = balance + 1 WHERE id = {n % 170 + 1}")
+
+    def cut() -> None:
+        for name in names:
+            pipeline.request_cut(name)
+            stop.wait(0.5)
+
+    threads = [threading.Thread(target=work) for work in (move, cut)]
+    for thread in threads:
+        thread.start()
+    try:
+        for table in ("t", "u") * 3:
+            assert shop.verify(table, repair=True).equal
+        threads[1].join()
+        shop.wait(lambda p: p.cuts.kept == len(names))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    totals = {
+        name: sum(shop.sql(f"SELECT sum(balance) FROM {{t}} VERSION AS OF '{name}'", t)[0][0] for t in ("t", "u"))
+        for name in names
+    }
+    assert set(totals.values()) == {4000}, totals
 
 
 def test_the_commands(bank: Engine, spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ from tests.operator.samples import (
     written,
 )
 
+from levada_operator.decide.comparison import beyond_counters
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.events import transitions
 from levada_operator.decide.reconcile import reconcile
@@ -102,6 +103,23 @@ def test_short_interruptions_change_no_table() -> None:
         running(WAS_READY, body=soon, report=None),
     ):
         assert next(w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync")["phase"] == "Ready"
+
+
+def test_the_newest_complete_cut_is_kept() -> None:
+    """It is in the Pipeline's status, also while no driver reports. A new one alone is written as a counter."""
+    last = {"name": "noon", "phase": "Complete", "lsn": "0/FF", "at": "2026-01-31T12:00:00.000+00:00"}
+    none = progress(table_document())
+    some = progress(table_document(), cuts={"kept": 1, "lastComplete": last})
+    expected = {"lastComplete": {"name": "noon", "lsn": "0/FF", "at": "2026-01-31T12:00:00Z"}}
+
+    def of(seen: Observed) -> dict[str, Any]:
+        return dict(next(w.status for w in reconcile(seen).statuses if w.key.kind == "Pipeline"))
+
+    assert "cuts" not in of(running(report=none))
+    whole = of(running(report=some))
+    assert whole["cuts"] == expected
+    assert of(running(body=pipeline(status={"cuts": expected}), report=None))["cuts"] == expected
+    assert not beyond_counters(whole, whole | {"cuts": {"lastComplete": {**expected["lastComplete"], "name": "x"}}})
 
 
 def test_suspended_table_does_not_count_as_ready() -> None:

@@ -48,6 +48,7 @@ def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
         parts.append(tables(now, before))
     parts += [_text(line, "yellow") for line in (*memory_lines(now), *guard_lines(now), *differences(now))]
     parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
+    parts += [_text(line, "dim") for line in cut_lines(now)]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
 
@@ -97,6 +98,16 @@ def guard_lines(now: Progress) -> Iterator[str]:
         yield f"guard: {newest.message} ({utc_text(newest.at)})"
     if now.guard.pauses_copies:
         yield "guard: no copy begins until the pipeline is within its limits"
+
+
+def cut_lines(now: Progress) -> Iterator[str]:
+    """Yield a line for the newest complete cut, and one for the pending one."""
+    last, pending = now.cuts.last_complete, now.cuts.pending
+    if last is not None and last.at is not None:
+        yield f"cuts: {last.name} at {last.lsn} is the newest complete one ({utc_text(last.at)})"
+    if pending is not None:
+        yield f"cuts: {pending.name} at {pending.lsn} has {pending.tagged} of {pending.tables} tables"
+        yield from (f"cuts: {pending.name} is without {why}" for why in pending.left_out)
 
 
 def tables(now: Progress, before: Progress | None = None) -> Table:
