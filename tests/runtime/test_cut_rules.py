@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from levada.cli.cuts import lines, listed
 from levada.errors import NeedsOperator
+from levada.runtime.stages.lake_cuts import cut_progress
 from levada.runtime.tables.cut_rules import check_cut_name, outdated, scheduled_name
 from levada.status import CutPhase, CutProgress, utc_text
 from levada.stores import Cut
@@ -78,3 +79,12 @@ def test_lines_of_the_list() -> None:
         f"b: incomplete at 0/FF, 2 of 3 tables, {utc_text(NOON)}, last commit {utc_text(NOON - timedelta(seconds=1))}",
         "  without public.t: suspended",
     ]
+
+
+def test_reasons_of_many_tables_are_counted() -> None:
+    """A cut that lacks many tables has the reasons of some, and the number of the others."""
+    left_out = tuple((TableId(n), f"public.t{n}: suspended" if n < 2 else "") for n in range(60))
+    cut = Cut("a", Lsn(1), NOON, None, CutPhase.INCOMPLETE, tuple(map(TableId, range(100))), left_out)
+    found = cut_progress(cut)
+    assert found.left_out == ("public.t0: suspended", "public.t1: suspended", "58 more tables")
+    assert (found.tables, found.tagged) == (100, 40)

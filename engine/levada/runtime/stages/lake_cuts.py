@@ -38,7 +38,11 @@ _log = logging.getLogger(__name__)
 
 _THREADS: Final = 4
 _RETRY_S: Final = 30.0
-"""Seconds until a tag that could not be removed is removed again."""
+"""Seconds until tags that could not be removed or compared are tried again."""
+_EXPLAINED: Final = 50
+"""The number of left-out tables of a cut whose reasons are kept. A stored cut of many tables must not become large."""
+_LONGEST: Final = 200
+"""The number of characters of a reason that are kept."""
 _NO_TAGS: Final = frozenset({"destination_table_missing", "table_not_ours", "destination_collision"})
 """Error codes of a table that is not there or belongs to another owner, so that no tag has to be removed."""
 _ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
@@ -66,6 +70,12 @@ class LakeCuts(Stage):
         """The cuts by name. Of a pending one, the store does not have the tables that are left out meanwhile."""
         self._waiting = {cut.name: _to_visit(cut) for cut in self._cuts.values() if cut.phase not in _ENDED}
         """The tables that a pending cut has not tagged yet, and those from which a dropped cut is not removed yet."""
+        self._tagged = {
+            cut.name: _to_visit(cut) if cut.phase in _ENDED else set()
+            for cut in self._cuts.values()
+            if cut.phase is not CutPhase.DROPPING
+        }
+        """The tables that should have the tag of a cut that is not dropped."""
         self._last: Witness | None = None
         self._changed = True
         self.published: tuple[CutProgress, ...] = ()
@@ -117,6 +127,7 @@ class LakeCuts(Stage):
         if cut.phase is not CutPhase.DROPPING and self._save(replace(cut, phase=CutPhase.DROPPING)):
             # Also the tables that were left out, because a job may tag one of them just now.
             self._waiting[cut.name] = set(cut.tables)
+            self._tagged.pop(cut.name, None)
 
     # ---- the choice of the LSN ------------------------------------------------------------------------------------
 
@@ -157,6 +168,7 @@ class LakeCuts(Stage):
         """
         registry, lsn = self._registry, self._registry.staged_lsn
         left_out = {r.id: f"{r.name}: {why}" for r in registry.tables.values() if (why := reason_left_out(r))}
+        explained = set(sorted(left_out)[:_EXPLAINED])
         taking_part = registry.tables.keys() - left_out.keys()
         if lsn < after or name in self._cuts or (scheduled and not taking_part):
             return False
@@ -169,11 +181,11 @@ class LakeCuts(Stage):
             self._committed_at(lsn),
             CutPhase.PENDING,
             tuple(sorted(registry.tables)),
-            tuple(sorted(left_out.items())),
+            tuple((table, why if table in explained else "") for table, why in sorted(left_out.items())),
             scheduled,
         )
         if self._save(cut):
-            self._waiting[name] = _to_visit(cut)
+            self._waiting[name], self._tagged[name] = _to_visit(cut), set()
         return True
 
     def _committed_at(self, lsn: Lsn) -> datetime | None:
@@ -201,9 +213,12 @@ class LakeCuts(Stage):
         if pending and reached is None:
             return
         dropped = tuple(c.name for c in waiting if c.phase is CutPhase.DROPPING)
+        if not record.tag.checked and not any(record.id in tables for tables in self._tagged.values()):
+            record.tag.checked = True
+        unchecked = not why and not record.tag.checked
         if now < self._not_before.get(record.id, 0):
-            dropped = ()
-        if reached or dropped or (not why and not record.tag.checked and self._is_tagged(record.id)):
+            dropped, unchecked = (), False
+        if reached or dropped or unchecked:
             record.begin(Job.TAG)
             added = None if reached is None else NamedCut(reached.name, reached.lsn)
             self._pool.submit(self._run, record.id, added, dropped)
@@ -212,9 +227,6 @@ class LakeCuts(Stage):
         backlog = self._registry.backlog
         known = backlog.position_known(record.id) and not record.apply.watermark_unknown
         return known and self._registry.staged_lsn >= lsn and not backlog.pending_below(record.id, lsn)
-
-    def _is_tagged(self, table: TableId) -> bool:
-        return any(table in cut.tables for cut in self._cuts.values() if cut.phase in _ENDED)
 
     def _run(self, table: TableId, added: NamedCut | None, removed: tuple[str, ...]) -> None:  # in a pool
         self._inbox.put(JobStarted((table,), datetime.now(UTC)))
@@ -236,10 +248,12 @@ class LakeCuts(Stage):
         self._not_before.pop(record.id, None)
         if report.added is not None and self._is_pending(report.added.name):
             self._visited(report.added.name, record.id)
+            self._tagged[report.added.name].add(record.id)
         for name in report.removed:
             self._visited(name, record.id)
-        tagged = set(report.outcome)
-        lost = [cut for cut in self._cuts.values() if self._has_tagged(cut, record.id) and _named(cut) not in tagged]
+        there = {cut.name: cut.lsn for cut in report.outcome}
+        tagged = [self._cuts[name] for name, tables in self._tagged.items() if record.id in tables]
+        lost = [cut for cut in tagged if there.get(cut.name) != cut.lsn]
         self._leave_out(record.id, f"{record.name}: its tag is gone, as after a copy into a new table", lost)
 
     def _failed(self, record: TableRecord, report: TagEnded, error: BaseException) -> None:
@@ -250,23 +264,15 @@ class LakeCuts(Stage):
         code, message = ("internal_error", type(error).__name__) if known is None else (known.code, known.message)
         _log.warning("table %s: its cuts were not updated: %s [%s]", record.name, message, code, exc_info=known is None)
         # The table's own batches and maintenance report the error, if it concerns them.
-        record.tag.checked = True
+        self._not_before[record.id] = time.monotonic() + _RETRY_S
         if report.added is not None and self._is_pending(report.added.name):
             self._leave_out(record.id, f"{record.name}: {message} [{code}]", [self._cuts[report.added.name]])
         if code in _NO_TAGS:
             for name in report.removed:
                 self._visited(name, record.id)
-        elif report.removed:
-            self._not_before[record.id] = time.monotonic() + _RETRY_S
 
     def _is_pending(self, name: str) -> bool:
         return name in self._cuts and self._cuts[name].phase is CutPhase.PENDING
-
-    def _has_tagged(self, cut: Cut, table: TableId) -> bool:
-        """Return True if the table should have the tag of the cut."""
-        if cut.phase is CutPhase.DROPPING or table not in cut.tables:
-            return False
-        return table not in dict(cut.left_out) and table not in self._waiting.get(cut.name, ())
 
     def _visited(self, name: str, table: TableId) -> None:
         if name in self._waiting:
@@ -303,13 +309,16 @@ class LakeCuts(Stage):
     def _leave_out(self, table: TableId, why: str, cuts: Iterable[Cut]) -> None:
         for cut in cuts:
             self._visited(cut.name, table)
-            lacking = replace(cut, left_out=tuple(sorted({**dict(cut.left_out), table: why}.items())))
+            self._tagged[cut.name].discard(table)
+            kept_why = why[:_LONGEST] if len(cut.left_out) < _EXPLAINED else ""
+            lacking = replace(cut, left_out=tuple(sorted({**dict(cut.left_out), table: kept_why}.items())))
             if cut.phase is CutPhase.PENDING:
                 # Stored at its end. A process that continues it finds the same, or can tag the table.
                 self._cuts[cut.name] = lacking
             else:
                 self._save(replace(lacking, phase=CutPhase.INCOMPLETE))
-            _log.warning("cut %s lacks %s", cut.name, why)
+            if kept_why:
+                _log.warning("cut %s lacks %s", cut.name, kept_why)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -371,6 +380,7 @@ class LakeCuts(Stage):
 
 def cut_progress(cut: Cut, waiting: int = 0) -> CutProgress:
     """Return a cut as users see it. ``waiting`` tables have not reached it yet."""
+    explained = [why for _, why in cut.left_out if why]
     return CutProgress(
         name=cut.name,
         phase=cut.phase,
@@ -379,7 +389,7 @@ def cut_progress(cut: Cut, waiting: int = 0) -> CutProgress:
         committed_at=cut.committed_at,
         tables=len(cut.tables),
         tagged=len(cut.tables) - len(cut.left_out) - (waiting if cut.phase is CutPhase.PENDING else 0),
-        left_out=tuple(why for _, why in cut.left_out),
+        left_out=(*explained, *([f"{more} more tables"] if (more := len(cut.left_out) - len(explained)) else ())),
         scheduled=cut.scheduled,
     )
 
@@ -388,10 +398,6 @@ def _to_visit(cut: Cut) -> set[TableId]:
     if cut.phase is CutPhase.DROPPING:
         return set(cut.tables)
     return set(cut.tables) - dict(cut.left_out).keys()
-
-
-def _named(cut: Cut) -> NamedCut:
-    return NamedCut(cut.name, cut.lsn)
 
 
 def _unknown(name: str) -> NeedsOperator:
