@@ -43,6 +43,22 @@ def test_all_of_a_table_sync_is_taken_up() -> None:
     assert accept_change(other, BEFORE).manifests.table_syncs == ()
 
 
+def test_without_an_approval_no_table_is_copied_again() -> None:
+    """The fields that need a new copy wait, and all others of the TableSync are taken up. So it is when it goes."""
+    one = load_manifests(text({**ORDERS, "mode": "Changelog", "suspend": True, "resyncNonce": 3}))
+    changed = accept_change(BEFORE, one, resyncs=False)
+    assert changed.waiting == {"TableSync public.orders spec.mode": Change.RESYNC}
+    (taken,) = changed.manifests.table_syncs
+    assert (taken.spec.mode, taken.spec.suspend, taken.spec.resync_nonce) == (None, True, 3)
+    assert changed.applied == {"TableSync public.orders": Change.HOT}
+    gone = accept_change(one, BEFORE, resyncs=False)
+    (kept,) = gone.manifests.table_syncs
+    assert (kept.spec.mode, kept.spec.suspend) == ("Changelog", False)
+    assert gone.waiting == {"TableSync public.orders": Change.HOT}
+    plain = load_manifests(text({**ORDERS, "suspend": True}))
+    assert accept_change(plain, BEFORE, resyncs=False).waiting == {}
+
+
 def test_another_pipeline_is_refused() -> None:
     """What is immutable keeps all of the manifest from being taken up, and is named."""
     new = load_manifests(text(freshnessSeconds=3, source={"host": "db", "database": "other"}))

@@ -19,7 +19,7 @@ from levada.values import QualifiedTable
 
 NOT_THE_ENGINES = {
     "suspend": "`levada run` ends: see test_suspend of the scenarios",
-    "approval": "the operator leaves a change out of the manifest",
+    "approval": "read with each changed manifest: see test_following",
     "health.lagProbeSeconds": "of the operator's Jobs",
     "deletionPolicy.slot": "read by `levada cleanup`",
     "deletionPolicy.state": "read by `levada cleanup`",

@@ -171,6 +171,10 @@ def run(
         typer.Option("--port", metavar="N", min=0, max=65535, help="For probes, progress, metrics. 0: any free port."),
     ] = 0,
     timeout: Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds to reach --until.")] = None,
+    approve: Annotated[
+        bool,
+        typer.Option("--approve", help="With spec.approval: Manual, copy tables again if the manifest requires it."),
+    ] = False,
 ) -> Exit:
     """Run a pipeline until it is stopped or reaches a goal."""
     if timeout is not None and not timeout >= 0:
@@ -192,6 +196,7 @@ def run(
             timeout_s=timeout,
             called_at=CALLED_AT,
             debug=debugging(ctx),
+            approve=approve,
         )
         return run_engine(options, signals)
 

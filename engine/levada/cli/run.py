@@ -14,12 +14,13 @@ from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration
 from levada.cli.hints import runnable
-from levada.cli.manifests import read
+from levada.cli.manifests import folder, read
 from levada.cli.output import console, show_error, working
 from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.logs import add_fields
+from levada.runtime.host.approval import require_approval
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.goals import caught_up
 from levada.runtime.host.observer import EngineObserver
@@ -44,11 +45,19 @@ class RunOptions:
     timeout_s: float | None = None
     called_at: float = 0.0
     debug: bool = False
+    approve: bool = False
 
 
 def run(options: RunOptions, signals: StopSignals) -> Exit:
     """Run the engine and return its exit code. Raise the error that ended its pipeline."""
     manifests = read(options.manifest, options.secrets, options.work_dir)
+    if not options.approve:
+        work_dir = folder(options.manifest, manifests, options.work_dir)
+        try:
+            require_approval(manifests, secrets=options.secrets, work_dir=work_dir)
+        except NeedsOperator as error:
+            show_error(error, debug=options.debug)
+            return Exit.PREFLIGHT
     if not prepare(manifests, lambda: signals.received is not None):
         stopped = Stopped(None)
         console().print(final_message(manifests.pipeline.metadata.name, stopped, options), markup=False)

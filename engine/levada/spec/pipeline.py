@@ -115,9 +115,8 @@ class PipelineSpec(Model):
     runs.
     """
     approval: Approval = setting(Change.HOT, Approval.AUTOMATIC)
-    """Treatment of changed fields that copy tables again, except resyncNonce. Automatic: they take effect. Manual: the
-    operator leaves them out until their cost is approved, and all other changes take effect. `levada run` does not
-    wait.
+    """Treatment of changed fields that copy tables again, except resyncNonce. Automatic: they take effect. Manual: they
+    wait until their cost is approved, and all other changes take effect. `levada run` needs the option --approve.
     """
     restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
     """Change it to any other value to restart the driver. Copied and applied data is kept."""

@@ -21,9 +21,10 @@ from levada.spec import (
 )
 from levada.spec.pipeline import table_settings_problem
 from levada.spec.problems import invalid
+from levada.spec.resyncs import without_resyncs
 from levada.spec.running import Approval
 from levada.values import QualifiedTable
-from levada_operator.decide.approval import ResyncRequest, copied_tables, resync_request, withheld
+from levada_operator.decide.approval import ResyncRequest, copied_tables, resync_request
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
@@ -88,7 +89,7 @@ def _check(observed: Observed, before: Manifests | None) -> Acceptance:
         request = resync_request(observed.pipeline, observed.table_syncs, copied_tables(observed), before, manifests)
     if before is not None and request is not None:
         approved = pipeline.spec.approval is Approval.AUTOMATIC or observed.pipeline.approves == request.digest
-        manifests = manifests if approved else withheld(before, manifests)
+        manifests = manifests if approved else without_resyncs(before, manifests)
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)

@@ -6,12 +6,12 @@ copy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, changed_fields
-from levada.spec.model import keep_fields
+from levada.spec import Manifests
+from levada.spec.resyncs import resync_fields, table_settings
 from levada.values import QualifiedTable
 from levada_operator.decide.phase import COPYING, TableSyncPhase
 from levada_operator.decide.rounding import count_text, seconds_text, size_text
@@ -21,7 +21,6 @@ from levada_operator.observe.objects import PipelineObject, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _MAX_NAMES: Final = 10
-_NONCE: Final = "resyncNonce"
 _UNCOPIED: Final = frozenset(map(str, (TableSyncPhase.PENDING, TableSyncPhase.REMOVED, *COPYING)))
 
 
@@ -55,15 +54,15 @@ def resync_request(
     fields: list[str] = []
     tables: set[QualifiedTable] = set()
     versions: list[str] = []
-    if changed := _resyncs(changed_fields(before.pipeline.spec, after.pipeline.spec)):
+    if changed := resync_fields(before.pipeline.spec, after.pipeline.spec):
         fields += changed
         tables |= set(copied)
         versions.append(f"{pipeline.generation} {after.pipeline.spec.model_dump_json()}")
     objects, former = {table_of(t): t for t in table_syncs}, {t.spec.table.qualified for t in before.table_syncs}
-    for table, old, new in _pairs(before, after):
+    for table, old, new in table_settings(before, after):
         its = objects.get(table)
         unknown = table in former and (its is None or "phase" not in its.status)
-        if (table in copied or unknown) and (changed := _resyncs(changed_fields(old, new, str(table)))):
+        if (table in copied or unknown) and (changed := resync_fields(old, new, str(table))):
             fields += changed
             tables.add(table)
             version = "deleted" if its is None else f"{its.uid} {its.generation}"
@@ -72,19 +71,6 @@ def resync_request(
         return None
     named = sorted(tables)
     return ResyncRequest(tuple(fields), tuple(named), digest("\n".join([*fields, *map(str, named), *versions])))
-
-
-def withheld(before: Manifests, after: Manifests) -> Manifests:
-    """Return the new manifests with the former Resync fields. All other changes are in it."""
-    spec = keep_fields(before.pipeline.spec, after.pipeline.spec, Change.RESYNC)
-    written = {t.spec.table.qualified: t for t in after.table_syncs}
-    former = {t.spec.table.qualified: t for t in before.table_syncs}
-    kept = []
-    for table, old, new in _pairs(before, after):
-        # The requested resyncs take place.
-        fields = keep_fields(old, new, Change.RESYNC).model_copy(update={"resync_nonce": new.resync_nonce})
-        kept.append((written.get(table) or former[table]).model_copy(update={"spec": fields}))
-    return replace(after, pipeline=after.pipeline.model_copy(update={"spec": spec}), table_syncs=tuple(kept))
 
 
 def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:
@@ -122,22 +108,3 @@ def _counted(count: int, what: str) -> str:
 def _listed(names: Sequence[object]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(map(str, names[:_MAX_NAMES])) + more
-
-
-def _resyncs(changes: Mapping[str, Change]) -> list[str]:
-    resyncs = (path for path, change in changes.items() if change is Change.RESYNC)
-    return sorted(path for path in resyncs if not path.endswith(f".{_NONCE}"))
-
-
-def _pairs(before: Manifests, after: Manifests) -> Iterator[tuple[QualifiedTable, TableSyncSpec, TableSyncSpec]]:
-    """Yield the former and the new settings of each table that has settings of its own in either."""
-    old, new = ({t.spec.table.qualified: t for t in m.table_syncs} for m in (before, after))
-    for table in (*new, *(t for t in old if t not in new)):
-        yield table, _settings(old.get(table), new.get(table)), _settings(new.get(table), old.get(table))
-
-
-def _settings(its: TableSyncManifest | None, other: TableSyncManifest | None) -> TableSyncSpec:
-    if its is not None:
-        return its.spec
-    assert other is not None
-    return TableSyncSpec(pipelineRef=other.spec.pipeline_ref, table=other.spec.table)  # type: ignore[call-arg]  # default

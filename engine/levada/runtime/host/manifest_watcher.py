@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
+from levada.runtime.host.approval import needs_approval
 from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Change, Manifests, changed_fields, load_manifests, with_hot_fields
+from levada.spec.resyncs import without_resyncs
 from levada.status import ManifestProgress, WaitingField
 
 _log = logging.getLogger(__name__)
@@ -31,8 +33,10 @@ class AcceptedChange:
     waiting: Mapping[str, Change]
 
 
-def accept_change(running: Manifests, new: Manifests) -> AcceptedChange:
+def accept_change(running: Manifests, new: Manifests, *, resyncs: bool = True) -> AcceptedChange:
     """Return the part of a new manifest that a running engine applies: Hot fields, and all of TableSyncs. Pure.
+
+    Without ``resyncs``, fields of TableSyncs that copy a table again wait for a restart too.
 
     Raise InvalidManifest ``immutable_field_changed`` if an Immutable field differs, because that makes it another
     pipeline.
@@ -49,8 +53,10 @@ def accept_change(running: Manifests, new: Manifests) -> AcceptedChange:
         )
     waiting: dict[str, Change] = {field: change for field, change in fields.items() if change is not Change.HOT}
     hot: dict[str, Change] = {field: change for field, change in fields.items() if change is Change.HOT}
-    manifests = Manifests(with_hot_fields(running.pipeline, new.pipeline), new.table_syncs)
-    return AcceptedChange(manifests, hot | _changed_tables(running, new), waiting)
+    taken = new if resyncs else without_resyncs(running, new)
+    waiting |= _changed_tables(taken, new)
+    manifests = Manifests(with_hot_fields(running.pipeline, new.pipeline), taken.table_syncs)
+    return AcceptedChange(manifests, hot | _changed_tables(running, taken), waiting)
 
 
 def _changed_tables(running: Manifests, new: Manifests) -> dict[str, Change]:
@@ -74,6 +80,7 @@ class ManifestWatcher:
     """
 
     def __init__(self, path: Path | None, running: Manifests) -> None:
+        """Without an operator, resyncs wait for a restart with an approval if the manifest requires one."""
         self.path = path
         self._running = running
         self._seen: bytes | None = None
@@ -116,7 +123,8 @@ class ManifestWatcher:
             text = content.decode()
         except UnicodeDecodeError:
             raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
-        accepted = accept_change(self._running, load_manifests(text, str(path)))
+        new = load_manifests(text, str(path))
+        accepted = accept_change(self._running, new, resyncs=not needs_approval(new))
         if accepted.applied:
             apply(accepted.manifests)
             self._running = accepted.manifests

@@ -89,6 +89,11 @@ class _Stored:
     copied_as: Mapping[TableId, CopySettings] = field(default_factory=dict)
 
 
+def copied_as(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Mapping[TableId, CopySettings]:
+    """Return the settings of each table's last copy. Raise the error of a store that cannot be used."""
+    return _read_store(manifests, config, secrets).copied_as
+
+
 def _check_folder(work_dir: Path) -> None:
     """Raise NeedsOperator ``work_dir_unusable`` if the folder is not writable and cannot be created."""
     # Path.exists raises for a folder without the permission to search it.
