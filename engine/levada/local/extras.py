@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.metadata import PackageNotFoundError, distributions, metadata, requires, version
 
 from packaging.requirements import Requirement
 
@@ -16,7 +16,7 @@ class Extra:
     """An extra, or the package without extras if ``name`` is empty.
 
     ``installed`` has the versions of its packages, and ``lacking`` the requirements that no installed package meets.
-    ``wanted`` is False if its first package is missing: the extra was not installed.
+    ``wanted`` is False if the extra was not installed: it has no package here that is not needed by others anyway.
     """
 
     name: str
@@ -48,7 +48,14 @@ def installed_extra(name: str = "") -> Extra:
     lacking = tuple(
         f"{r.name}{r.specifier}" for r in needed if not (found := versions[r.name]) or not r.specifier.contains(found)
     )
-    return Extra(name, not needed or needed[0].name in installed, installed, lacking)
+    return Extra(name, not name or not installed.keys() <= _needed_by_others(), installed, lacking)
+
+
+def _needed_by_others() -> set[str]:
+    """Return the packages that other installed packages than Levada require, without their extras."""
+    others = (found.requires or () for found in distributions() if found.name != _DISTRIBUTION)
+    requirements = (Requirement(text) for texts in others for text in texts)
+    return {r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})}
 
 
 def _belongs(requirement: Requirement, extra: str) -> bool:
