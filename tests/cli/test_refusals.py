@@ -70,6 +70,18 @@ def test_a_bad_manifest_is_told_by_field(folder: Path, db: Database) -> None:
     )
 
 
+def test_cuts_of_a_destination_that_keeps_no_states(folder: Path, db: Database) -> None:
+    """The check says it before a run fails with it."""
+    manifest = manifest_of(db)
+    place = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    place |= {"schema": "replica", "credentialsSecretRef": {"name": "shop-cdc"}}
+    manifest["spec"] |= {"destination": {"postgres": place}, "cuts": {"everySeconds": 60}}
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    result = levada("check", path, "--secrets", folder / "secrets")
+    assert_told(result, Exit.PREFLIGHT, "cuts_unsupported", "remove spec.cuts")
+
+
 def test_a_wrong_password(folder: Path, db: Database) -> None:
     """The login is refused; the hint leads to the credentials."""
     with psycopg.connect(db.uri, autocommit=True) as c:

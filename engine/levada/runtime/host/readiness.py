@@ -29,6 +29,7 @@ from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
+from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.spec import Manifests
@@ -161,6 +162,7 @@ def _destination_problems(
     begun = stored.begun
     try:
         with _opened(manifests, secrets, config) as destination:
+            yield from _raised(lambda: check_cuts(config, destination))
             for error, refused in _place_problems(config, destination, stored):
                 unknown = begun and not stored.copied_as
                 yield _problem(error, _warning_if(unknown or not refused))
