@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.operator.samples import owner, owner_of
 
-from levada.spec.running import Driver
+from levada.spec.running import Driver, DriverMode
 from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_executor_rehearsal, build_lag_job
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
@@ -33,15 +33,22 @@ def containers(one: Owner) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
 def test_examples(path: Path) -> None:
-    """Each example is accepted, and has rights, ports, files and variables for Spark only if it may use Spark."""
+    """Each example is accepted, and has rights, ports, files and variables for Spark only if it may use Spark.
+
+    The same holds for executors, which are only for those of mode Cluster.
+    """
     one = owner_of(path.read_text())
     its = str(bodies(one)).lower()
+    executors = one.spec.driver.mode is DriverMode.CLUSTER
     assert ("spark" in its) is one.spec.destination.spark
-    assert "executor" not in its
-    assert build_executor_rehearsal(one) is None
-    kinds = [b["kind"] for b in bodies(one)]
-    assert kinds == ["ServiceAccount", "NetworkPolicy", "Service", "StatefulSet", "Job", "Job", "Job"]
-    assert [set(b["data"]) for b in build_objects(one, running=True) if "data" in b] == [{"pipeline.yaml"}]
+    assert ("executor" in its) is executors
+    assert (build_executor_rehearsal(one) is not None) is executors
+    kinds = [b["kind"] for b in bodies(one) if b["kind"] != "PersistentVolumeClaim"]
+    rights = ["ServiceAccount", "ServiceAccount", "Role", "RoleBinding"] if executors else ["ServiceAccount"]
+    policies = ["NetworkPolicy"] * (3 if executors else 1)
+    assert kinds == [*rights, *policies, "Service", "StatefulSet", "Job", "Job", "Job"]
+    files = {"pipeline.yaml", *(("executor.yaml", "spark.properties") if executors else ())}
+    assert [set(b["data"]) for b in build_objects(one, running=True) if "data" in b] == [files]
 
 
 @pytest.mark.parametrize(
