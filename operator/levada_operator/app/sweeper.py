@@ -115,7 +115,10 @@ class Sweeper:
                 raise
             # An operator for some namespaces only has no right to read objects of the cluster.
             self._may_list_storage = False
-            _log.warning("new Pipelines without spec.staging stage on scratch space: %s", error)
+            _log.warning(
+                "new Pipelines without spec.staging stage on scratch space, because the operator has no right to list"
+                " StorageClasses: set stagingVolume.use of the chart to Always for volumes"
+            )
             return
         self._cache.replace_storage_classes(bodies)
 
