@@ -37,7 +37,7 @@ class Machine:
             **kept,
             "HOME": str(folder),
             "PATH": f"{folder}/venv/bin:/usr/bin:/bin:/usr/sbin",
-            "LEVADA_CACHE": os.environ.get("LEVADA_INSTALL_CACHE") or str(folder / "cache"),
+            "LEVADA_CACHE": str(folder / "cache"),
             "COLUMNS": "80",
         }
 
