@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ docs: setup ## Build the documentation into build/docs. A broken link or a page 
 
 demo: setup ## Run the shop example from end to end
 	$(BIN)/python examples/shop/demo.py
+
+quickstart: ## Try Levada on a Kubernetes of this machine, by kind, k3d or minikube, and remove it again
+	examples/quickstart/quickstart.sh
 
 bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction bench-verify: bench-%: setup
 	$(BIN)/python -m benchmarks.$*

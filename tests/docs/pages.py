@@ -48,13 +48,19 @@ def blocks_of(page: Path) -> Iterator[Block]:
         yield Block(line, match["language"], match["code"], tuple("".join(outputs).splitlines()))
 
 
-def run_page(page: Path, folder: Path, environment: Mapping[str, str], timeout_s: float = 400) -> None:
-    """Run the blocks of a page in a folder. Raise AssertionError for one that fails or prints something else."""
+def run_page(
+    page: Path, folder: Path, environment: Mapping[str, str], timeout_s: float = 400, *, notes: Path | None = None
+) -> None:
+    """Run the blocks of a page in a folder. Raise AssertionError for one that fails or prints something else.
+
+    The script and what it prints are in the folder ``notes``, which is that of the page unless it is given.
+    """
     blocks = list(blocks_of(page))
     assert blocks
-    script = folder / "page.sh"
+    notes = notes or folder
+    script = notes / "page.sh"
     script.write_text("set -eu\n" + "".join(map(_shell, blocks)))
-    with (folder / "output").open("w+") as output:
+    with (notes / "output").open("w+") as output:
         process = subprocess.Popen(
             ["bash", script],
             stdout=output,

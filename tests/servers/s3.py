@@ -68,6 +68,11 @@ class ObjectStore:
         return f"s3://{BUCKET}/{path}?scheme=http&endpoint_override=127.0.0.1:{self.port}&region={REGION}"
 
 
+def jars() -> list[Path]:
+    """Return S3Proxy's jar, with all that it needs in it."""
+    return fetched("s3proxy-4.1.0", _JAR)
+
+
 @contextmanager
 def object_store(folder: Path, *, port: int | None = None, secret: str = _SECRET) -> Iterator[ObjectStore]:
     """Run a store over a folder, which has what an earlier one left, that answers to this secret key alone."""
@@ -75,6 +80,5 @@ def object_store(folder: Path, *, port: int | None = None, secret: str = _SECRET
     store = ObjectStore(port or free_port(), secret, folder / "buckets")
     settings = folder / "s3proxy.properties"
     settings.write_text(_SETTINGS.format(port=store.port, identity=_ID, credential=secret, folder=folder / "buckets"))
-    jars = fetched("s3proxy-4.1.0", _JAR)
-    with serving(folder / "s3proxy.log", store.port, jars, "org.gaul.s3proxy.Main", "--properties", str(settings)):
+    with serving(folder / "s3proxy.log", store.port, jars(), "org.gaul.s3proxy.Main", "--properties", str(settings)):
         yield store

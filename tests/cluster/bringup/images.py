@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -44,6 +44,15 @@ def ensure_image(layout: Layout) -> str:
                 _build(tag)
             _load(layout, tag)
     return tag
+
+
+def build_and_load(layout: Layout, context: Path, arguments: Mapping[str, str], names: Sequence[str]) -> None:
+    """Build a folder's Containerfile on the base image, and load the image into the node under each of the names."""
+    build = ["buildah", "build", "--quiet", *_isolation(), "--build-arg", f"BASE={BASE}"]
+    build += [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    subprocess.run([*build, *(f"--tag={name}" for name in names), str(context)], check=True, stdout=sys.stderr)
+    for name in names:
+        _load(layout, name)
 
 
 def _digest() -> str:
