@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.architecture.test_public_names import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,3 +25,9 @@ def test_troubleshooting_names_each_alert() -> None:
     rules = (ROOT / "charts" / "levada" / "templates" / "prometheusrule.yaml").read_text("utf-8")
     page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text("utf-8")
     assert set(re.findall(r"`(Levada\w+)`", page)) == set(re.findall(r"alert: (\w+)", rules))
+
+
+def test_the_api_has_each_public_package() -> None:
+    """The page of the Python API has every package whose names are a promise, and no other."""
+    page = (ROOT / "docs" / "api.md").read_text("utf-8")
+    assert sorted(re.findall(r"automodule:: (\S+)", page)) == sorted(PACKAGES)
