@@ -18,6 +18,7 @@ STATE_ROLE: Final = "state"
 """The role label of the ConfigMaps whose content only the driver writes."""
 COPY_ROLE: Final = "copy"
 """The role label of dedicated copies."""
+DRIVER_CONTAINER: Final = "driver"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 SKIP_CLEANUP: Final = f"{GROUP}/skip-cleanup"
 """Annotation of a Pipeline: ``"true"`` skips the clean-up when the Pipeline is deleted."""
@@ -51,6 +52,11 @@ def driver_name(pipeline: str) -> str:
 def driver_pod(pipeline: str) -> str:
     """Return the name that the StatefulSet gives the driver's pod."""
     return f"{driver_name(pipeline)}-0"
+
+
+def exec_prefix(namespace: str, pipeline: str) -> str:
+    """Return the words that run a command in the driver's container."""
+    return f"kubectl -n {namespace} exec {driver_pod(pipeline)} -c {DRIVER_CONTAINER} --"
 
 
 def executor_name(pipeline: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from levada.cli.hints import Invocation, runnable, set_invocation
 
 
@@ -21,3 +23,12 @@ def test_the_command_names_the_manifest_and_its_options() -> None:
         "levada", "resync", "my shop/pipeline.yaml", "--secrets", "secrets", "public.t",
     ]  # fmt: skip
     assert runnable("levada status MANIFEST").endswith("--secrets secrets --work-dir '/work dir'")
+
+
+def test_the_command_runs_in_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a driver's pod the hint is a command for where kubectl is. The variables of the pod have the options."""
+    monkeypatch.setenv("LEVADA_COMMAND_PREFIX", "kubectl -n data exec shop-driver-0 -c driver --")
+    set_invocation(Invocation(Path("/etc/levada/pipeline.yaml"), Path("/etc/levada/secrets"), Path("/var/lib/levada")))
+    assert runnable("levada resync MANIFEST --all") == (
+        "kubectl -n data exec shop-driver-0 -c driver -- levada resync /etc/levada/pipeline.yaml --all"
+    )

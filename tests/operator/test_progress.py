@@ -17,6 +17,7 @@ from tests.operator.samples import (
     NOON,
     at,
     document,
+    error_document,
     merge,
     pipeline,
     pod,
@@ -143,3 +144,17 @@ def test_the_status_has_each_phase_of_the_engine() -> None:
     """The phases of the CRD are those of the engine, and four of the operator's own."""
     assert {p.value for p in TableSyncPhase} - set(TablePhase) == {"Pending", "Stale", "Suspended", "Removed"}
     assert set(TablePhase) <= {p.value for p in TableSyncPhase}
+
+
+def test_solutions_are_commands_that_run_where_kubectl_does() -> None:
+    """The manifest is a file in the driver's pod. A driver that does not report it leaves the solution as it is."""
+    error = error_document(solution="resolve the cause, then: levada retry MANIFEST public.orders")
+    words = {"arguments": "/etc/levada/pipeline.yaml", "prefix": "kubectl -n data exec shop-driver-0 -c driver --"}
+    parked = table_document(phase="Errored", error=error)
+    _, table = statuses(running(report=Answers().after(document(parked, manifest=words)).report))
+    assert table["error"]["solution"] == (
+        "resolve the cause, then: kubectl -n data exec shop-driver-0 -c driver --"
+        " levada retry /etc/levada/pipeline.yaml public.orders"
+    )
+    _, table = statuses(running(report=Answers().after(document(parked)).report))
+    assert table["error"]["solution"] == error["solution"]

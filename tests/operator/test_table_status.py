@@ -212,6 +212,10 @@ def test_the_condition_verified_has_the_last_comparison(document: dict[str, Any]
     """A difference stays reported, also if the next comparison fails. The table's Ready does not depend on it."""
     status = statuses(running(report=progress(table_document(**document))))[1]
     assert of_type("Verified", status) == condition
+    if condition[1] == "Different":
+        message = next(c["message"] for c in status["conditions"] if c["type"] == "Verified")
+        command = "kubectl -n data exec shop-driver-0 -c driver -- levada verify --table public.orders"
+        assert message.endswith(f"see: {command}")
     assert of_type("Ready", status) == ("True", "Streaming")
 
 

@@ -152,6 +152,21 @@ def test_commands_name_the_manifest_of_a_laptop(tab: Tabs) -> None:
         expect(page.locator("#manifest-hint")).to_be_hidden()
 
 
+def test_commands_run_in_the_pod_of_a_driver(tab: Tabs) -> None:
+    """They are complete where kubectl is: the variables of the pod have the options."""
+    prefix = "kubectl -n data exec shop-driver-0 -c driver --"
+    manifest = ManifestProgress(arguments="/etc/levada/pipeline.yaml", prefix=prefix)
+    with ProgressServer(lambda: replace(documents.full(), manifest=manifest)) as server:
+        opened = tab(permissions=["clipboard-read", "clipboard-write"])
+        page = opened.open(server.address)
+        page.get_by_role("button", name="Copy the command for public.payments").click()
+        command = "levada retry /etc/levada/pipeline.yaml public.payments"
+        page.wait_for_function(
+            "text => navigator.clipboard.readText().then((copied) => copied === text)", arg=f"{prefix} {command}"
+        )
+        expect(page.locator("#manifest-hint")).to_be_hidden()
+
+
 def test_a_command_is_copied(tab: Tabs) -> None:
     """The button copies the command without the words before it. Without a clipboard, it selects the text.
 

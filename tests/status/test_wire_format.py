@@ -90,7 +90,10 @@ def full() -> Progress:
         catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
         error=samples.error(code="stale_epoch", retry_policy="NoRetry"),
         manifest=ManifestProgress(
-            samples.error(), (WaitingField("spec.source.host", "Restart"),), "/srv/pipeline.yaml --secrets /srv/secrets"
+            samples.error(),
+            (WaitingField("spec.source.host", "Restart"),),
+            "/srv/pipeline.yaml --secrets /srv/secrets",
+            "kubectl exec shop-driver-0 --",
         ),
         store=StoreProgress(retried),
         verified_lsn=Lsn(1),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from levada.runtime.host.manifest_file import COMMAND_PREFIX
 
 _COMMAND: Final = re.compile(r"\blevada (?P<verb>[a-z]+) MANIFEST\b")
 _WITH_WORK_DIR: Final = frozenset({"run", "check", "plan", "status", "cleanup", "takeover"})
@@ -38,6 +41,9 @@ def runnable(hint: str) -> str:
 
 def _command(verb: str, called: Invocation) -> str:
     words = ["levada", verb, str(called.manifest)]
+    if prefix := os.environ.get(COMMAND_PREFIX):
+        # The environment of the pod has the options.
+        return f"{prefix} {shlex.join(words)}"
     if called.secrets is not None:
         words += ["--secrets", str(called.secrets)]
     if called.work_dir is not None and verb in _WITH_WORK_DIR:

@@ -4,6 +4,7 @@ It is the JSON of ``/v1/progress``. `History` is that of ``/v1/history``.
 `levada.status.schema` prints their JSON schemas. Nothing here does I/O.
 """
 
+from levada.status.commands import runnable
 from levada.status.document import utc_text
 from levada.status.history import HISTORY_VERSION, History
 from levada.status.names import (
@@ -73,5 +74,6 @@ __all__ = [
     "WaitingField",
     "read_progress",
     "read_slot",
+    "runnable",
     "utc_text",
 ]

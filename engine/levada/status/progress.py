@@ -328,8 +328,10 @@ class ManifestProgress(Part):
     waiting: tuple[WaitingField, ...] = ()
     arguments: str = ""
     """The words that stand for MANIFEST in commands on the engine's machine, quoted for a shell: its path, and the
-    option of its Secrets. Empty in a pod, and for a manifest without a file.
+    option of its Secrets. Empty for a manifest without a file.
     """
+    prefix: str = ""
+    """The words before `levada` in commands, which run them in the driver's pod. Empty outside of a pod."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from levada_operator.names import PIPELINE_LABEL
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
-from levada_operator.observe.progress import ProgressReport
+from levada_operator.observe.progress import read_report
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -148,7 +148,7 @@ class Sweeper:
             if self._cache.record_unreadable(key, reason):
                 _log.warning("cannot read the progress of the driver of %s/%s: %s", *key, reason)
             return
-        self._cache.record_progress(key, ProgressReport(progress, now))
+        self._cache.record_progress(key, read_report(progress, now))
 
     def _count(self) -> None:
         for gauge, bodies in ((PIPELINES, self._cache.pipelines), (TABLES, self._cache.table_syncs)):

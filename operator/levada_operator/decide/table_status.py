@@ -23,7 +23,7 @@ from levada_operator.decide.rounding import (
     seconds_text,
 )
 from levada_operator.decide.table_phase import table_phase, unreported_since
-from levada_operator.names import copy_name
+from levada_operator.names import copy_name, exec_prefix
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
 from levada_operator.observe.observed import Observed
@@ -109,7 +109,7 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TablePr
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
 
 
-def table_verified(table_sync: TableSyncObject, report: TableProgress | None) -> Condition:
+def table_verified(observed: Observed, table_sync: TableSyncObject, report: TableProgress | None) -> Condition:
     """Return the condition Verified: True if the last comparison with the source found no difference.
 
     Without a report, return the stored condition.
@@ -120,7 +120,8 @@ def table_verified(table_sync: TableSyncObject, report: TableProgress | None) ->
     found = report.verified
     if found is not None and not found.equal:
         message = f"at {found.lsn} {found.differences} keys differed from the source"
-        ask = f"levada verify MANIFEST --table {report.table.argument}"
+        in_pod = exec_prefix(observed.pipeline.namespace, observed.pipeline.name)
+        ask = f"{in_pod} levada verify --table {report.table.argument}"
         return Condition(of, False, "Different", f"{message}; see: {ask}")
     if report.verify_error is not None:
         return Condition(of, None, "NotComparable", error_text(report.verify_error))

@@ -10,6 +10,7 @@ from levada_operator.desired.pod import HTTP_PORT
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
 from levada_operator.names import (
     COPY_ROLE,
+    DRIVER_CONTAINER,
     PIPELINE_LABEL,
     ROLE_LABEL,
     STATE_ROLE,
@@ -17,7 +18,6 @@ from levada_operator.names import (
     driver_name,
     executor_name,
 )
-from levada_operator.observe.pods import DRIVER_CONTAINER
 
 _RBAC = "rbac.authorization.k8s.io/v1"
 

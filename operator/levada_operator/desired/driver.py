@@ -9,8 +9,7 @@ from levada.spec import DeletionAction, DriverMode, format_bytes
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT, build_driver_template
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
-from levada_operator.names import TEMPLATE, digest, driver_name, labels, staging_name
-from levada_operator.observe.pods import DRIVER_CONTAINER
+from levada_operator.names import DRIVER_CONTAINER, TEMPLATE, digest, driver_name, labels, staging_name
 
 
 def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:

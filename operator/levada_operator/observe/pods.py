@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from levada_operator.names import ROLE_LABEL
+from levada_operator.names import DRIVER_CONTAINER, ROLE_LABEL
 from levada_operator.observe.objects import Body, read_time
 
-DRIVER_CONTAINER: Final = "driver"
 PREFLIGHT_CONTAINER: Final = "preflight"
 
 _ERROR_LINE: Final = re.compile(r"^error: (?P<message>.*) \[(?P<code>[a-z0-9_]+)\]$", re.MULTILINE)

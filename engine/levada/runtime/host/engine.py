@@ -13,7 +13,7 @@ from typing import Self
 from levada.errors import NeedsOperator
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.goals import Goal
-from levada.runtime.host.manifest_file import command_arguments, read_manifest_file, work_folder
+from levada.runtime.host.manifest_file import command_words, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import Outcome, Suspended
@@ -140,7 +140,7 @@ class Engine:
                 self._observer,
                 lambda: self._stopping,
                 self._server.set_progress_deadline,
-                command_arguments(self._watcher.path, self._secrets),
+                command_words(self._watcher.path, self._secrets),
             )
             self._run = Run(parts, until, deadline)
             return self._run.run()

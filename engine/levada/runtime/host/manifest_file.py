@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Final
 
 from levada.errors import InvalidManifest
 from levada.runtime.host.assembly import default_work_dir
-from levada.runtime.host.pod import TERMINATION_LOG
 from levada.spec import Manifests, load_manifests
+
+COMMAND_PREFIX: Final = "LEVADA_COMMAND_PREFIX"
+"""The variable with the words by which commands run in this pod. Set only in pods."""
 
 
 def read_manifest_file(path: Path) -> Manifests:
@@ -32,12 +35,11 @@ def work_folder(path: Path | None, manifests: Manifests, given: Path | None) -> 
     return (given or default_work_dir(parent, manifests.pipeline.metadata.name)).absolute()
 
 
-def command_arguments(path: Path | None, secrets: Path | None) -> str:
-    """Return the words that stand for MANIFEST in commands on this machine, quoted for a shell.
-
-    Return an empty string without a file, and in a pod, where requests are made by its TableSyncs.
-    """
-    if path is None or os.environ.get(TERMINATION_LOG):
-        return ""
-    options = [] if secrets is None else ["--secrets", str(secrets.absolute())]
-    return shlex.join([str(path.absolute()), *options])
+def command_words(path: Path | None, secrets: Path | None) -> tuple[str, str]:
+    """Return ``prefix`` and ``arguments`` of `ManifestProgress`. Both are empty without a file."""
+    if path is None:
+        return "", ""
+    prefix = os.environ.get(COMMAND_PREFIX, "")
+    # The environment of a pod names its Secrets.
+    options = [] if secrets is None or prefix else ["--secrets", str(secrets.absolute())]
+    return prefix, shlex.join([str(path.absolute()), *options])

@@ -46,7 +46,8 @@ class RunParts:
     """The parts of the engine that a run needs.
 
     ``memory`` has the content of a store in memory between runs. ``stopping`` returns True once the run should end.
-    ``set_progress_deadline`` receives the value of a changed manifest. ``arguments`` are those of `ManifestProgress`.
+    ``set_progress_deadline`` receives the value of a changed manifest. ``command_words`` are the prefix and
+    the arguments of `ManifestProgress`.
     """
 
     watcher: ManifestWatcher
@@ -56,7 +57,7 @@ class RunParts:
     observer: EngineObserver
     stopping: Callable[[], bool]
     set_progress_deadline: Callable[[float], None]
-    arguments: str
+    command_words: tuple[str, str]
 
 
 class Run:
@@ -215,8 +216,9 @@ class Run:
         return self._parts.watcher.running.pipeline.spec.suspend
 
     def _progress_of(self, pipeline: Pipeline) -> Progress:
-        parts = self._parts
-        return replace(pipeline.progress(), manifest=replace(parts.watcher.progress, arguments=parts.arguments))
+        prefix, arguments = self._parts.command_words
+        manifest = replace(self._parts.watcher.progress, prefix=prefix, arguments=arguments)
+        return replace(pipeline.progress(), manifest=manifest)
 
     def _leave(self, pipeline: Pipeline, secret: SecretWatcher) -> Callable[[], bool]:
         """Return a function that checks the manifest and the Secret once a second.

@@ -9,7 +9,7 @@ const COMMAND = /(?:^|: )((?:levada [a-z]+|kubectl|ALTER|CREATE|DROP|GRANT|REVOK
 
 /** Show the lists of a document. A section without an item is hidden. */
 export function showLists(progress) {
-  const runnable = (solution) => withManifest(solution, progress.manifest.arguments);
+  const runnable = (solution) => withManifest(solution, progress.manifest);
   showErrors([...errorsOf(progress)].map(({ what, error }) => ({ what, error: { ...error, solution: runnable(error.solution) } })));
   showGuard(progress.guard);
   showCopies(progress.tables);
@@ -18,7 +18,10 @@ export function showLists(progress) {
 }
 
 /** Return a solution whose commands have the path of the manifest and its options, if the engine knows them. */
-const withManifest = (solution, words) => (words ? solution.replace(/\b(levada [a-z]+) MANIFEST\b/g, (_, command) => `${command} ${words}`) : solution);
+function withManifest(solution, { prefix, arguments: words }) {
+  const inPod = prefix ? `${prefix} ` : "";
+  return words ? solution.replace(/\b(levada [a-z]+) MANIFEST\b/g, (_, command) => `${inPod}${command} ${words}`) : solution;
+}
 
 function* errorsOf(progress) {
   const own = [["Pipeline", progress.error], ["Store", progress.store.error], ["Capture", progress.capture.error], ["Changed manifest", progress.manifest.error]];
