@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import yaml
-from tests.cli.test_commands import manifest, manifest_of, on
+from tests.cli.test_commands import kept, manifest, manifest_of, on, publish
 from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
+from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.tables.requests import CopySettings
+from levada.spec import load_manifests
+from levada.stores import PostgresStore
+from levada.stores.interface import TableControls
+from levada.stores.phases import Ready
+from levada.values import QualifiedTable
 
 __all__ = ["manifest"]
 
@@ -65,3 +73,48 @@ def test_a_problem_stops_the_plan(manifest: Path, db: Database) -> None:
     assert "no_tables_selected" in done.output
     found = json.loads(on(manifest, "plan", "-o", "json").stdout)
     assert (found["ok"], found["plan"]) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("above", "waits"), [(None, True), ("1Gi", False), (1, True)], ids=["every", "smaller", "larger"]
+)
+def test_tables_that_are_copied_again(manifest: Path, db: Database, above: str | int | None, waits: bool) -> None:
+    """Tables whose settings have changed, whose resync is requested, or whose slot is lost, with the reason."""
+    db.execute("INSERT INTO orders SELECT generate_series(1, 100)")
+    slot = {"name": db.name, "onLost": "Resync"}
+    source = {**manifest_of(db)["spec"]["source"], "slot": slot}
+    pipeline = manifest_of(db, source=source, approval="Manual", **({} if above is None else {"approvalAbove": above}))
+    config = pipeline_config(load_manifests(yaml.safe_dump(pipeline)), secrets=manifest.parent / "secrets")
+    publish(db)
+    for name in ("orders", "items"):
+        table = kept(db, name, Ready())
+        store = PostgresStore(db.connection, config.name)
+        store.next_epoch()
+        copied = CopySettings.of(config, QualifiedTable("public", name))
+        store.store_table_controls(table, TableControls(made_as=copied.to_text()))
+        store.close()
+    table_sync = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "TableSync",
+        "metadata": {"name": "orders"},
+        "spec": {"pipelineRef": {"name": config.name}, "table": {"name": "orders"}, "mode": "Changelog"},
+    }
+
+    def planned() -> dict[str, str]:
+        plan = json.loads(on(manifest, "plan", "-o", "json").stdout)["plan"]
+        assert plan["approvalRequired"] is ("settings changed" in {t["copiedAgain"] for t in plan["tables"]} and waits)
+        assert plan["copyBytes"] == sum(t["bytes"] for t in plan["tables"] if t["copiedAgain"])
+        return {table["name"]: table["copiedAgain"] for table in plan["tables"]}
+
+    manifest.write_text(yaml.safe_dump_all([pipeline, table_sync]))
+    assert planned() == {"orders": "settings changed", "items": "slot lost"}
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", db.name)
+    assert planned() == {"orders": "settings changed", "items": None}
+    text = on(manifest, "plan").stdout
+    assert "to copy: 1 tables" in text
+    assert "of these, 1 are copied again: settings changed" in text
+    assert ("--approve" in text) is waits
+    table_sync["spec"] = {"pipelineRef": {"name": config.name}, "table": {"name": "orders"}, "resyncNonce": 2}
+    manifest.write_text(yaml.safe_dump_all([pipeline, table_sync]))
+    assert planned() == {"orders": "requested", "items": None}
+    db.query("SELECT pg_drop_replication_slot(%s)", db.name)

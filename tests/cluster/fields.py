@@ -11,6 +11,7 @@ from levada.spec.model import CHANGE, Model
 PATCHES: dict[str, Any] = {
     "suspend": True,
     "approval": "Manual",
+    "approvalAbove": "1Gi",
     "restartNonce": 1,
     "source.host": "other.pg.svc",
     "source.port": 5433,

@@ -55,3 +55,46 @@ def test_a_changed_manifest_waits_for_the_option(engine: Engine, db: Database) -
     engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")
     engine.levada("run", *engine.options(), "--until", "caught-up")
     engine.assert_equal("orders", "events")
+
+
+def test_small_tables_are_copied_again_without_an_approval(engine: Engine, db: Database) -> None:
+    """Up to approvalAbove, by the tables' sizes at the source now, while it runs and at a start. Then a table grows."""
+    for name in ("orders", "events"):
+        db.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text, w text)", f"INSERT INTO {name} VALUES (1, 'a', 'b')"
+        )
+    engine.spec = {"approval": "Manual", "approvalAbove": "1Mi"}
+    engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+    engine.write_manifest(orders(columns={"exclude": ["w"]}))
+    engine.wait_log("table public.orders is copied again", 60)
+    engine.wait_caught_up()
+    assert engine.stop() == 0
+    engine.write_manifest(orders())
+    engine.start()
+    engine.wait_log("copied again without an approval, as they are small: public.orders")
+    engine.wait_caught_up()
+    engine.assert_equal("orders", "events")
+    db.execute("INSERT INTO orders SELECT i, repeat(md5(i::text), 20), '' FROM generate_series(2, 5000) i")
+    engine.wait_caught_up()
+    engine.write_manifest(orders(columns={"exclude": ["w"]}))
+    waiting = engine.wait_for(lambda p: p["manifest"]["waiting"])["manifest"]["waiting"]
+    assert [field["field"] for field in waiting] == ["TableSync public.orders spec.columns.exclude"]
+    # A table without a copy needs no approval for the fields of its first one.
+    events = {**orders(mode="Changelog"), "metadata": {"name": "fresh"}}
+    events["spec"] = {**events["spec"], "table": {"name": "fresh"}}
+    engine.write_manifest(orders(columns={"exclude": ["w"]}), events)
+    engine.wait_log("TableSync public.fresh (Hot)")
+    db.execute("CREATE TABLE fresh (id int PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
+    progress = engine.wait_for(lambda p: any(t["name"] == "fresh" and t["phase"] == "Ready" for t in p["tables"]))
+    assert {t["name"]: t["mode"] for t in progress["tables"]} == {
+        "orders": "Upsert",
+        "events": "Upsert",
+        "fresh": "Changelog",
+    }
+    assert engine.stop() == 0
+    refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False)
+    assert "copies 1 tables again: public.orders, about" in refused.stderr
+    assert "and spec.approvalAbove 1Mi" in refused.stderr
+    engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")

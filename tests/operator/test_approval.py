@@ -111,6 +111,36 @@ def test_automatic_shows_the_cost_only() -> None:
     assert approved(after, accept(after)).message == condition["message"]
 
 
+def test_small_changes_take_effect() -> None:
+    """Up to approvalAbove, by the sizes of the last copies together. A table of unknown size counts as larger."""
+    both = copied(), copied("events")
+    for above, waits in (("6Gi", False), ("6442450943", True), ("100Gi", False)):
+        seen = written(*both, approvalAbove=above, **TEXT)
+        accepted = accept(seen)
+        assert accepted.waits is waits
+        assert approved(seen, accepted).reason == ("ApprovalRequired" if waits else "Automatic")
+    assert not accept(written(copied(mode="Changelog"), copied("events"), approvalAbove="3Gi")).waits
+    for unknown in ({"phase": "Ready"}, {"phase": "Ready", "copy": {"rows": 0, "bytes": 0, "percent": 100}}):
+        table = merge(table_sync("empty"), {"status": unknown})
+        waiting(written(*both, table, approvalAbove="100Gi", **TEXT))
+
+
+def test_a_size_that_becomes_known_decides_again() -> None:
+    """The result is not remembered from a time when the size was another one."""
+    waiting(written(merge(copied(), {"status": {"copy": None}}), approvalAbove="100Gi", **TEXT))
+    assert not accept(written(copied(), approvalAbove="100Gi", **TEXT)).waits
+
+
+def test_a_first_copy_is_made_with_its_own_fields() -> None:
+    """The columns that a new table excludes do not wait for the approval of another table's change."""
+    new = table_sync("users", columns={"exclude": ["secret"]})
+    accepted = waiting(written(copied(mode="Changelog"), new))
+    assert accepted.manifests is not None
+    taken = {t.spec.table.name: t.spec for t in accepted.manifests.table_syncs}
+    assert taken["users"].columns.exclude == ("secret",)
+    assert "orders" not in taken or taken["orders"].mode is None
+
+
 def test_other_changes_take_effect_meanwhile() -> None:
     """A suspension is not held up by a resync that waits, nor a requested resync, nor another field of the table."""
     seen = written(copied(mode="Changelog", resyncNonce=3, suspend=True), copied("events"), freshnessSeconds=30, **TEXT)

@@ -12,6 +12,7 @@ from levada.errors import InvalidManifest
 from levada.runtime.host.manifest_watcher import ManifestWatcher, accept_change
 from levada.spec import Change, Manifests, load_manifests
 from levada.status import WaitingField
+from levada.values import QualifiedTable
 
 
 def text(*table_syncs: dict[str, Any], **spec: Any) -> str:
@@ -43,20 +44,33 @@ def test_all_of_a_table_sync_is_taken_up() -> None:
     assert accept_change(other, BEFORE).manifests.table_syncs == ()
 
 
+COPIED = {QualifiedTable("public", "orders")}
+
+
 def test_without_an_approval_no_table_is_copied_again() -> None:
     """The fields that need a new copy wait, and all others of the TableSync are taken up. So it is when it goes."""
     one = load_manifests(text({**ORDERS, "mode": "Changelog", "suspend": True, "resyncNonce": 3}))
-    changed = accept_change(BEFORE, one, resyncs=False)
+    changed = accept_change(BEFORE, one, COPIED)
     assert changed.waiting == {"TableSync public.orders spec.mode": Change.RESYNC}
     (taken,) = changed.manifests.table_syncs
     assert (taken.spec.mode, taken.spec.suspend, taken.spec.resync_nonce) == (None, True, 3)
     assert changed.applied == {"TableSync public.orders": Change.HOT}
-    gone = accept_change(one, BEFORE, resyncs=False)
+    gone = accept_change(one, BEFORE, COPIED)
     (kept,) = gone.manifests.table_syncs
     assert (kept.spec.mode, kept.spec.suspend) == ("Changelog", False)
     assert gone.waiting == {"TableSync public.orders": Change.HOT}
     plain = load_manifests(text({**ORDERS, "suspend": True}))
-    assert accept_change(plain, BEFORE, resyncs=False).waiting == {}
+    assert accept_change(plain, BEFORE, COPIED).waiting == {}
+
+
+def test_a_first_copy_has_the_fields_of_its_table() -> None:
+    """The columns that a new table excludes do not wait until another table's change is approved."""
+    both = text({**ORDERS, "mode": "Changelog"}, {"table": {"name": "users"}, "columns": {"exclude": ["secret"]}})
+    changed = accept_change(BEFORE, load_manifests(both), COPIED)
+    assert changed.waiting == {"TableSync public.orders spec.mode": Change.RESYNC}
+    taken = {t.spec.table.name: t.spec for t in changed.manifests.table_syncs}
+    assert (taken["orders"].mode, taken["users"].columns.exclude) == (None, ("secret",))
+    assert accept_change(BEFORE, load_manifests(both)).waiting == {}
 
 
 def test_another_pipeline_is_refused() -> None:

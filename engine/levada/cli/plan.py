@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,12 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
                 "rows": table.estimate.rows,
                 "bytes": table.estimate.bytes,
                 "copied": table.copied,
+                "copiedAgain": table.again or None,
             }
             for table in found.tables
         ],
         "changesAtSource": list(found.changes),
+        "approvalRequired": found.waits,
         "copyBytes": found.bytes,
         "copySecondsAtLeast": found.copy_s,
         "connections": found.connections,
@@ -92,7 +95,7 @@ def grid(found: RunPlan) -> Table:
     for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "COPY", "DESTINATION"):
         of_numbers = name in ("ROWS", "SIZE")
         made.add_column(name, justify="right" if of_numbers else "left", overflow="ellipsis", no_wrap=True)
-    for table in sorted(found.tables, key=lambda t: (t.copied, -t.estimate.bytes, t.name)):
+    for table in sorted(found.tables, key=lambda t: (t.copied and not t.again, -t.estimate.bytes, t.name)):
         made.add_row(*(Text(one_record(cell)) for cell in _cells(table)))
     return made
 
@@ -105,7 +108,7 @@ def _cells(table: PlannedTable) -> tuple[str, ...]:
         size(table.estimate.bytes),
         table.estimate.identity,
         table.mode,
-        "no" if table.copied else "yes",
+        table.again or ("no" if table.copied else "yes"),
         table.target,
     )
 
@@ -113,6 +116,10 @@ def _cells(table: PlannedTable) -> tuple[str, ...]:
 def lines(found: RunPlan) -> Iterator[str]:
     """Yield what is copied and staged, how long that takes, and what changes at the source."""
     yield f"to copy: {len(found.to_copy)} tables, {size(found.bytes)}"
+    for reason, count in Counter(table.again for table in found.to_copy if table.again).items():
+        yield f"of these, {count} are copied again: {reason}"
+    if found.waits:
+        yield "spec.approval is Manual: only levada run with the option --approve starts"
     if found.copy_s is not None and found.rates.read is not None:
         read = size(found.rates.read)
         yield (

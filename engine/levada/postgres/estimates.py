@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.values import QualifiedTable
+
+_EXACT_BYTES: Final = sql.SQL("pg_table_size(l.oid)")
+_LAST_BYTES: Final = sql.SQL("""(
+    SELECT sum(greatest(f.relpages, 0)) * current_setting('block_size')::bigint
+    FROM pg_class s JOIN pg_class f ON f.oid IN (s.oid, s.reltoastrelid) WHERE s.oid = l.oid)""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +23,37 @@ class TableEstimate:
     """The size of a table with its partitions, and its replica identity.
 
     ``rows`` is None if it was never analysed. ``bytes`` includes TOAST. ``identity`` is ``primary key``, ``index``,
-    ``full`` or ``nothing``.
+    ``full`` or ``nothing``. ``current`` is False if a table was locked, so that ``bytes`` is of its last VACUUM.
     """
 
     rows: int | None
     bytes: int
     identity: str
+    current: bool = True
 
 
 @source_errors("estimating the sizes of tables")
 def estimate_tables(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
 ) -> Mapping[QualifiedTable, TableEstimate]:
-    """Return the estimated sizes of those tables that exist."""
-    rows = conn.execute(
-        """
+    """Return the estimated sizes of those tables that exist.
+
+    Wait at most a second for locked tables. Then all sizes are those of the last VACUUM or ANALYZE.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            return _estimate(conn, tables, _EXACT_BYTES)
+    except psycopg.errors.LockNotAvailable:
+        return _estimate(conn, tables, _LAST_BYTES)
+
+
+def _estimate(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable], size_of: sql.SQL
+) -> Mapping[QualifiedTable, TableEstimate]:
+    query = sql.SQL("""
         SELECT n.nspname, c.relname, max(l.reltuples) >= 0, sum(greatest(l.reltuples, 0))::bigint,
-               sum(coalesce(pg_table_size(l.oid), 0))::bigint,
+               sum(coalesce({size}, 0))::bigint,
                CASE c.relreplident
                     WHEN 'f' THEN 'full'
                     WHEN 'i' THEN 'index'
@@ -48,10 +68,10 @@ def estimate_tables(
             SELECT t.relid, p.reltuples FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
             WHERE c.relkind = 'p' AND t.isleaf
         ) AS l
-        GROUP BY 1, 2, c.oid, c.relreplident""",
-        [[t.schema for t in tables], [t.name for t in tables]],
-    ).fetchall()
+        GROUP BY 1, 2, c.oid, c.relreplident""")
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    rows = conn.execute(query.format(size=size_of), names).fetchall()
     return {
-        QualifiedTable(schema, name): TableEstimate(count if known else None, size, identity)
+        QualifiedTable(schema, name): TableEstimate(count if known else None, size, identity, size_of is _EXACT_BYTES)
         for schema, name, known, count, size, identity in rows
     }

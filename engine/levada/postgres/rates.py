@@ -15,10 +15,12 @@ from levada.postgres.failures import source_errors
 from levada.postgres.lag import current_wal_lsn
 from levada.values import QualifiedTable
 
-_BLOCKS: Final = 8192
-"""The blocks of the largest table that are read: 64 MiB."""
+SAMPLE_BYTES: Final = 64 << 20
+"""The bytes of the largest table that are read, by the mean size of its blocks with their TOAST."""
+MOST_S: Final = 10
+"""Seconds after which a read is given up. The first blocks may have more TOAST than the others."""
 _READ_S: Final = 2.0
-_LEAST_S: Final = 0.05
+LEAST_S: Final = 0.05
 """A read that is shorter than this says nothing."""
 
 
@@ -34,30 +36,41 @@ def measure_rates(source: PostgresConnection, tables: Sequence[QualifiedTable]) 
     """Measure the rates. A part of the first of ``tables`` that is no partition root is read."""
     with source.connect(application="plan") as connection:
         begun, before = time.monotonic(), current_wal_lsn(connection)
-        read = next((rate for table in tables if (rate := _read(connection, table)) is not None), None)
+        read = next((rate for table in tables if (rate := read_rate(connection, table)) is not None), None)
         time.sleep(max(0.0, _READ_S - (time.monotonic() - begun)))
         written = current_wal_lsn(connection) - before
         return SourceRates(read, max(0, written) / (time.monotonic() - begun))
 
 
 @source_errors("measuring how fast a table is read")
-def _read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
+def read_rate(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
+    """Return the bytes per second of a part of the table, or None if it is small, locked, no plain table, or gone."""
+    try:
+        with conn.transaction():
+            conn.execute(sql.SQL("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '{}s'").format(MOST_S))
+            return _timed_read(conn, table)
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.UndefinedTable):
+        return None
+
+
+def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
     row = conn.execute(
         """
-        SELECT c.relpages, pg_table_size(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        SELECT pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid)
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r'""",
         [table.schema, table.name],
     ).fetchone()
-    if row is None or row[0] <= 0:
+    if row is None or not row[0]:
         return None
     pages, size = row
+    share = min(1.0, max(1, pages * SAMPLE_BYTES // size) / pages)
     query = sql.SQL("COPY (SELECT * FROM ONLY {} WHERE ctid < {}::tid) TO STDOUT (FORMAT binary)").format(
-        sql.Identifier(table.schema, table.name), sql.Literal(f"({min(pages, _BLOCKS)},0)")
+        sql.Identifier(table.schema, table.name), sql.Literal(f"({round(pages * share)},0)")
     )
     begun = time.monotonic()
     with conn.cursor().copy(query) as copied:
         for _ in copied:
             pass
     seconds = time.monotonic() - begun
-    share = min(pages, _BLOCKS) / pages
-    return None if seconds < _LEAST_S else float(size) * share / seconds
+    return None if seconds < LEAST_S else float(size) * share / seconds

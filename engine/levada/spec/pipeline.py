@@ -118,6 +118,11 @@ class PipelineSpec(Model):
     """Treatment of changed fields that copy tables again, except resyncNonce. Automatic: they take effect. Manual: they
     wait until their cost is approved, and all other changes take effect. `levada run` needs the option --approve.
     """
+    approval_above: Bytes | None = setting(Change.HOT, None)
+    """With approval Manual, the total size of the tables to copy again above which a change waits. A smaller change
+    takes effect. `levada run` estimates the sizes at the source. The operator takes those of the last copies. Tables of
+    unknown size count as larger. Unset: every such change waits.
+    """
     restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
     """Change it to any other value to restart the driver. Copied and applied data is kept."""
     source: Source = setting(Change.RESTART)

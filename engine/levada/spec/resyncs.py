@@ -5,7 +5,7 @@ A changed resyncNonce is none of them, because it requests the copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -33,15 +33,20 @@ def table_settings(
         yield table, _settings(old.get(table), new.get(table)), _settings(new.get(table), old.get(table))
 
 
-def without_resyncs(before: Manifests, after: Manifests) -> Manifests:
+def without_resyncs(before: Manifests, after: Manifests, copied: Collection[QualifiedTable]) -> Manifests:
     """Return the new version with the former values of the fields that copy tables again. All other changes are in it.
 
+    The fields of a TableSync whose table is not in ``copied`` are changed too: its first copy is made with them.
     A TableSync that only the former version has is kept for these fields, with its defaults otherwise.
     """
     spec = keep_fields(before.pipeline.spec, after.pipeline.spec, Change.RESYNC)
     written = {t.spec.table.qualified: t for t in (*before.table_syncs, *after.table_syncs)}
     now, kept = {t.spec.table.qualified for t in after.table_syncs}, []
     for table, old, new in table_settings(before, after):
+        if table not in copied:
+            if table in now:
+                kept.append(written[table])
+            continue
         fields = keep_fields(old, new, Change.RESYNC).model_copy(update={_NONCE: getattr(new, _NONCE)})
         if table in now or fields != new:
             kept.append(written[table].model_copy(update={"spec": fields}))

@@ -24,7 +24,7 @@ from levada.spec.problems import invalid
 from levada.spec.resyncs import without_resyncs
 from levada.spec.running import Approval
 from levada.values import QualifiedTable
-from levada_operator.decide.approval import ResyncRequest, copied_tables, resync_request
+from levada_operator.decide.approval import ResyncRequest, copied_tables, is_small, resync_request
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
@@ -72,9 +72,10 @@ def accept(observed: Observed) -> Acceptance:
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
     copied = copied_tables(observed)
+    sizes = [copy and (copy["rows"], copy["bytes"]) for t in observed.table_syncs for copy in (t.status.get("copy"),)]
     inputs = (
         (pipeline.spec, tables, before, observed.conflicts, observed.defaults)
-        + (place if before is None else (pipeline.generation, pipeline.approves, copied))
+        + (place if before is None else (pipeline.generation, pipeline.approves, copied, sizes))
     )  # fmt: skip
     return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
 
@@ -88,8 +89,12 @@ def _check(observed: Observed, before: Manifests | None) -> Acceptance:
     if before is not None:
         request = resync_request(observed.pipeline, observed.table_syncs, copied_tables(observed), before, manifests)
     if before is not None and request is not None:
-        approved = pipeline.spec.approval is Approval.AUTOMATIC or observed.pipeline.approves == request.digest
-        manifests = manifests if approved else without_resyncs(before, manifests)
+        approved = (
+            pipeline.spec.approval is Approval.AUTOMATIC
+            or observed.pipeline.approves == request.digest
+            or is_small(request, observed.table_syncs, pipeline.spec.approval_above)
+        )
+        manifests = manifests if approved else without_resyncs(before, manifests, request.tables)
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)

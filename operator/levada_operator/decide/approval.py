@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from levada.spec import Manifests
 from levada.spec.resyncs import resync_fields, table_settings
@@ -73,13 +73,21 @@ def resync_request(
     return ResyncRequest(tuple(fields), tuple(named), digest("\n".join([*fields, *map(str, named), *versions])))
 
 
+def is_small(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], limit: int | None) -> bool:
+    """Return True if the last copies of the request's tables have at most ``limit`` bytes. Unset: no request is small.
+
+    The size of a table is known if its last copy had rows. A driver that started after a copy reports it without rows.
+    """
+    copies = _last_copies(request, table_syncs)
+    return limit is not None and all(c.get("rows") for c in copies) and sum(c["bytes"] for c in copies) <= limit
+
+
 def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:
     """Return the changed fields, and the tables that they copy again with the size and the time of their last copies.
 
     ``at_once`` is the number of tables that are copied at the same time.
     """
-    statuses = {table_of(t): t.status.get("copy") or {} for t in table_syncs}
-    copies = [statuses.get(table, {}) for table in request.tables]
+    copies = _last_copies(request, table_syncs)
     known = [copy for copy in copies if copy.get("rows")]
     figures = [_counted(len(copies), "table")]
     if known:
@@ -99,6 +107,12 @@ def approve_command(pipeline: PipelineObject, request: ResyncRequest) -> str:
     """Return the command that approves the request."""
     where = f"kubectl annotate pipeline {pipeline.name} -n {pipeline.namespace}"
     return f"{where} --overwrite {APPROVE}={request.digest}"
+
+
+def _last_copies(request: ResyncRequest, table_syncs: Sequence[TableSyncObject]) -> list[dict[str, Any]]:
+    """Return the last copy of each table of the request, empty if it is unknown."""
+    statuses = {table_of(t): t.status.get("copy") or {} for t in table_syncs}
+    return [statuses.get(table, {}) for table in request.tables]
 
 
 def _counted(count: int, what: str) -> str:

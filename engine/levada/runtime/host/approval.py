@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.estimates import estimate_tables
+from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
-from levada.runtime.host.readiness import copied_as
-from levada.runtime.tables.requests import CopySettings, settings_changed
-from levada.spec import Manifests
+from levada.runtime.host.readiness import stored_controls
+from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
+from levada.spec import Manifests, format_bytes
+from levada.spec.resyncs import resync_fields, table_settings
 from levada.spec.running import Approval
+from levada.values import QualifiedTable
+
+_log = logging.getLogger(__name__)
 
 
 def needs_approval(manifests: Manifests) -> bool:
@@ -18,20 +26,95 @@ def needs_approval(manifests: Manifests) -> bool:
     return manifests.pipeline.spec.approval is Approval.MANUAL and not os.environ.get(PIPELINE_UID)
 
 
+def size_waits(manifests: Manifests, size: int | None) -> bool:
+    """Return True if changes that copy tables of ``size`` bytes again wait for an approval. None: it is unknown."""
+    limit = manifests.pipeline.spec.approval_above
+    return needs_approval(manifests) and (limit is None or size is None or size > limit)
+
+
+def tables_with_changed_settings(
+    manifests: Manifests, *, secrets: Path | None, work_dir: Path
+) -> tuple[QualifiedTable, ...]:
+    """Return the tables that a start copies again, because their last copies have other settings. Sorted.
+
+    Raise the store's error.
+    """
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    copies = [last_copy_settings(its) for its in stored_controls(manifests, config, secrets).values()]
+    return tuple(
+        sorted(
+            before.table
+            for before in copies
+            if before is not None
+            and config.selects(before.table)
+            and settings_changed(before, CopySettings.of(config, before.table, before))
+        )
+    )
+
+
 def require_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> None:
-    """Raise NeedsOperator ``approval_required`` if the manifest would copy tables again. Raise the store's error."""
+    """Raise NeedsOperator ``approval_required`` if the manifest would copy tables again, above ``approvalAbove``.
+
+    Raise the error of the store or of the source.
+    """
     if not needs_approval(manifests):
         return
-    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
-    changed = sorted(
-        before.table
-        for before in copied_as(manifests, config, secrets).values()
-        if config.selects(before.table) and settings_changed(before, CopySettings.of(config, before.table, before))
+    if not (changed := tables_with_changed_settings(manifests, secrets=secrets, work_dir=work_dir)):
+        return
+    size = _size(pipeline_config(manifests, secrets=secrets, work_dir=work_dir), changed)
+    if not size_waits(manifests, size):
+        _log.info("copied again without an approval, as they are small: %s", _listed(changed))
+        return
+    raise NeedsOperator(
+        "approval_required",
+        f"the changed manifest copies {len(changed)} tables again: {_listed(changed)}, {_size_text(size)}."
+        f" spec.approval is Manual{_limit_text(manifests)}",
+        hint="levada run MANIFEST --approve, or set the fields back",
     )
-    if changed:
-        raise NeedsOperator(
-            "approval_required",
-            f"the changed manifest copies {len(changed)} tables again: {', '.join(map(str, changed[:10]))}"
-            f"{' and others' if len(changed) > 10 else ''}. spec.approval is Manual",
-            hint="levada run MANIFEST --approve, or set the fields back",
-        )
+
+
+def waiting_tables(
+    running: Manifests, new: Manifests, copied: Collection[QualifiedTable] | None, *, secrets: Path | None
+) -> frozenset[QualifiedTable]:
+    """Return the tables whose changed TableSyncs wait for an approval, because they copy the tables again.
+
+    ``copied`` are the tables that have a copy, or None if they are not known. Then all count. If the source does not
+    return the sizes of tables, they all wait.
+    """
+    if not needs_approval(new):
+        return frozenset()
+    changed = frozenset(
+        table
+        for table, old, now in table_settings(running, new)
+        if (copied is None or table in copied) and resync_fields(old, now)
+    )
+    if not changed or new.pipeline.spec.approval_above is None:
+        return changed
+    try:
+        size = _size(pipeline_config(running, secrets=secrets), changed)
+    except LevadaError as error:
+        _log.warning("the sizes of tables are not known, so that their changes wait for an approval: %s", error)
+        return changed
+    return changed if size_waits(new, size) else frozenset()
+
+
+def _size(config: PipelineConfig, tables: Collection[QualifiedTable]) -> int | None:
+    """Return the estimated bytes of the tables at the source, or None if one does not exist or is locked."""
+    with config.source.connect(application="approval") as connection:
+        found = estimate_tables(connection, tables)
+    known = len(found) == len(set(tables)) and all(its.current for its in found.values())
+    return sum(its.bytes for its in found.values()) if known else None
+
+
+def _size_text(size: int | None) -> str:
+    return "of unknown size" if size is None else f"about {size / 2**20:,.1f} MiB"
+
+
+def _limit_text(manifests: Manifests) -> str:
+    limit = manifests.pipeline.spec.approval_above
+    return "" if limit is None else f", and spec.approvalAbove {format_bytes(limit)}"
+
+
+def _listed(tables: Collection[QualifiedTable]) -> str:
+    names = ", ".join(map(str, sorted(tables)[:10]))
+    return f"{names}{' and others' if len(tables) > 10 else ''}"

@@ -12,6 +12,7 @@ from typing import Self
 
 from levada.errors import NeedsOperator
 from levada.runtime.host.access_token import access_token
+from levada.runtime.host.approval import waiting_tables
 from levada.runtime.host.goals import Goal
 from levada.runtime.host.manifest_file import command_words, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
@@ -23,7 +24,7 @@ from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.http import LOOPBACK, ProgressServer
 from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
-from levada.status import CutProgress, Progress
+from levada.status import CutProgress, Progress, TablePhase
 from levada.stores import MemoryStorage
 from levada.values import QualifiedTable
 from levada.verify.report import TableReport
@@ -57,7 +58,7 @@ class Engine:
         """Read the manifest. Raise InvalidManifest, which lists every problem found."""
         path = manifest if isinstance(manifest, Path) else None
         manifests = read_manifest_file(manifest) if isinstance(manifest, Path) else manifest
-        self._watcher = ManifestWatcher(path, manifests)
+        self._watcher = ManifestWatcher(path, manifests, self._waiting_tables)
         self._secrets = secrets
         self._work_dir = work_folder(path, manifests, work_dir)
         self._listen = (host, port)
@@ -183,6 +184,11 @@ class Engine:
         if run is None:
             raise not_running(self.name)
         return run
+
+    def _waiting_tables(self, running: Manifests, new: Manifests) -> frozenset[QualifiedTable]:
+        progress = self.progress()
+        copied = None if progress is None else {t.table for t in progress.tables if t.phase != TablePhase.INIT}
+        return waiting_tables(running, new, copied, secrets=self._secrets)
 
     @property
     def _suspended(self) -> bool:

@@ -6,16 +6,16 @@ Changes of Hot fields and of TableSyncs are applied. Changes of other fields wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
-from levada.runtime.host.approval import needs_approval
 from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Change, Manifests, changed_fields, load_manifests, with_hot_fields
 from levada.spec.resyncs import without_resyncs
 from levada.status import ManifestProgress, WaitingField
+from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -33,10 +33,10 @@ class AcceptedChange:
     waiting: Mapping[str, Change]
 
 
-def accept_change(running: Manifests, new: Manifests, *, resyncs: bool = True) -> AcceptedChange:
+def accept_change(running: Manifests, new: Manifests, waits: Collection[QualifiedTable] = ()) -> AcceptedChange:
     """Return the part of a new manifest that a running engine applies: Hot fields, and all of TableSyncs. Pure.
 
-    Without ``resyncs``, fields of TableSyncs that copy a table again wait for a restart too.
+    For the tables in ``waits``, fields of TableSyncs that copy a table again wait for a restart too.
 
     Raise InvalidManifest ``immutable_field_changed`` if an Immutable field differs, because that makes it another
     pipeline.
@@ -53,7 +53,7 @@ def accept_change(running: Manifests, new: Manifests, *, resyncs: bool = True) -
         )
     waiting: dict[str, Change] = {field: change for field, change in fields.items() if change is not Change.HOT}
     hot: dict[str, Change] = {field: change for field, change in fields.items() if change is Change.HOT}
-    taken = new if resyncs else without_resyncs(running, new)
+    taken = without_resyncs(running, new, waits) if waits else new
     waiting |= _changed_tables(taken, new)
     manifests = Manifests(with_hot_fields(running.pipeline, new.pipeline), taken.table_syncs)
     return AcceptedChange(manifests, hot | _changed_tables(running, taken), waiting)
@@ -79,9 +79,15 @@ class ManifestWatcher:
     It compares contents. The file of a mounted ConfigMap is a symbolic link whose own times do not change.
     """
 
-    def __init__(self, path: Path | None, running: Manifests) -> None:
-        """Without an operator, resyncs wait for a restart with an approval if the manifest requires one."""
+    def __init__(
+        self,
+        path: Path | None,
+        running: Manifests,
+        waits: Callable[[Manifests, Manifests], Collection[QualifiedTable]] = lambda running, new: (),
+    ) -> None:
+        """``waits`` returns the tables that a change must not copy again before a restart with an approval."""
         self.path = path
+        self._waits = waits
         self._running = running
         self._seen: bytes | None = None
         self._judged: bytes | None = None
@@ -124,7 +130,7 @@ class ManifestWatcher:
         except UnicodeDecodeError:
             raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
         new = load_manifests(text, str(path))
-        accepted = accept_change(self._running, new, resyncs=not needs_approval(new))
+        accepted = accept_change(self._running, new, self._waits(self._running, new))
         if accepted.applied:
             apply(accepted.manifests)
             self._running = accepted.manifests

@@ -15,18 +15,29 @@ from levada.postgres.publications import CoverageReport
 from levada.postgres.rates import SourceRates, measure_rates
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
+from levada.runtime.host.approval import size_waits
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.plugins import target_names
-from levada.runtime.host.readiness import publication_coverage
+from levada.runtime.host.readiness import publication_coverage, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.tables.places import target_name
-from levada.runtime.tables.requests import CopySettings
+from levada.runtime.tables.requests import (
+    CopySettings,
+    TableRequest,
+    last_copy_settings,
+    pending_request,
+    settings_changed,
+)
 from levada.spec import Manifests
 from levada.status import TablePhase
+from levada.stores.interface import TableControls
 from levada.values import QualifiedTable
 
+SETTINGS_CHANGED: Final = "settings changed"
+REQUESTED: Final = "requested"
+SLOT_LOST: Final = "slot lost"
 _UNKNOWN: Final = TableEstimate(None, 0, "")
 _TRIED: Final = 5
 """The number of tables of which one is read. Partition roots cannot be, and small tables take no time."""
@@ -35,7 +46,8 @@ _NOT_COPIED: Final = frozenset({TablePhase.INIT.value, TablePhase.DATA_SYNC.valu
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table of a run. ``copied`` is True if the destination has it, so that no copy begins.
+    """A table of a run. ``copied`` is True if the destination has it. ``again`` is why it is copied again nevertheless:
+    its settings have changed, its resync was requested, or the slot is missing. Empty if no copy begins.
 
     ``target`` is its name at the destination, empty if only a running destination of another package knows it.
     """
@@ -45,6 +57,7 @@ class PlannedTable:
     mode: str
     estimate: TableEstimate
     copied: bool
+    again: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,8 @@ class RunPlan:
 
     ``changes`` is SQL of what is created at the source. ``copy_s`` is a lower bound of the time of all copies, None if
     the tables are too small to measure it. ``staged`` is an estimate of the changes that are staged meanwhile.
-    ``staging_free`` is None for an object store.
+    ``staging_free`` is None for an object store. ``waits`` is True if a run needs an approval of the tables whose
+    settings have changed.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -63,11 +77,12 @@ class RunPlan:
     copy_s: float | None
     staged: int | None
     staging_free: int | None
+    waits: bool = False
 
     @property
     def to_copy(self) -> tuple[PlannedTable, ...]:
         """The tables that are copied."""
-        return tuple(table for table in self.tables if not table.copied)
+        return tuple(table for table in self.tables if table.again or not table.copied)
 
     @property
     def bytes(self) -> int:
@@ -86,10 +101,13 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     with config.source.connect(application="plan") as connection:
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage)
+        lost = _slot_lost(config, connection)
     known = stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables
-    copied = {table.table for table in known if table.phase not in _NOT_COPIED}
-    tables = _tables(manifests, config, names, estimates, copied)
-    to_copy = [table for table in tables if not table.copied]
+    copied = {table.table: table.id for table in known if table.phase not in _NOT_COPIED}
+    controls = stored_controls(manifests, config, secrets) if copied else {}
+    again = {name: _reason(config, name, controls.get(id_)) or lost for name, id_ in copied.items()}
+    tables = _tables(manifests, config, names, estimates, again)
+    to_copy = [table for table in tables if table.again or not table.copied]
     largest = sorted(to_copy, key=lambda t: -t.estimate.bytes)[:_TRIED]
     rates = measure_rates(config.source, [table.name for table in largest])
     # Each connection needs a core here and at the source, of which the number is unknown.
@@ -97,7 +115,9 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     size = sum(table.estimate.bytes for table in to_copy)
     copy_s = None if rates.read is None else size / (rates.read * max(1, connections))
     staged = None if copy_s is None else int(rates.wal * copy_s)
-    return RunPlan(tables, changes, rates, connections, copy_s, staged, open_staging(config.staging).free_bytes())
+    free = open_staging(config.staging).free_bytes()
+    waits = _waits(manifests, tables)
+    return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits)
 
 
 def _tables(
@@ -105,7 +125,7 @@ def _tables(
     config: PipelineConfig,
     names: Iterable[QualifiedTable],
     estimates: Mapping[QualifiedTable, TableEstimate],
-    copied: set[QualifiedTable],
+    again: Mapping[QualifiedTable, str],
 ) -> tuple[PlannedTable, ...]:
     targets = target_names(manifests)
     return tuple(
@@ -114,10 +134,33 @@ def _tables(
             target_name(targets, name, CopySettings.of(config, name)),
             config.table(name).mode.value,
             estimates.get(name, _UNKNOWN),
-            name in copied,
+            name in again,
+            again.get(name, ""),
         )
         for name in names
     )
+
+
+def _slot_lost(config: PipelineConfig, connection: psycopg.Connection[Any]) -> str:
+    """Return the reason to copy all tables again if the slot is missing or invalidated, else an empty string."""
+    slot = inspect_slot(connection, config.slot.name)
+    return SLOT_LOST if config.slot.resync_when_lost and (slot is None or slot.lost) else ""
+
+
+def _waits(manifests: Manifests, tables: Iterable[PlannedTable]) -> bool:
+    changed = [table.estimate for table in tables if table.again == SETTINGS_CHANGED]
+    size = sum(its.bytes for its in changed) if all(its.current for its in changed) else None
+    return bool(changed) and size_waits(manifests, size)
+
+
+def _reason(config: PipelineConfig, name: QualifiedTable, controls: TableControls | None) -> str:
+    """Return why a start copies a table again, or an empty string."""
+    before = last_copy_settings(controls)
+    wanted = CopySettings.of(config, name, before)
+    if settings_changed(before, wanted):
+        return SETTINGS_CHANGED
+    request = pending_request(controls or TableControls(), config.table(name), wanted)
+    return REQUESTED if request is TableRequest.RESYNC else ""
 
 
 def _changes(config: PipelineConfig, connection: psycopg.Connection[Any], coverage: CoverageReport) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
-from levada.stores.interface import OwnerRecord
+from levada.stores.interface import OwnerRecord, TableControls
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
 from levada.values import TableId
@@ -82,17 +82,23 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
 class _Stored:
     """The part of the store that the checks need.
 
-    ``begun`` is set once a table was copied. ``copied_as`` has the settings of each table's last copy.
+    ``begun`` is set once a table was copied. ``copied_as`` are the settings of each table's last copy.
     """
 
     begun: bool = False
     owner: OwnerRecord | None = None
-    copied_as: Mapping[TableId, CopySettings] = field(default_factory=dict)
+    controls: Mapping[TableId, TableControls] = field(default_factory=dict)
+
+    @property
+    def copied_as(self) -> Mapping[TableId, CopySettings]:
+        return {t: before for t, its in self.controls.items() if (before := last_copy_settings(its)) is not None}
 
 
-def copied_as(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Mapping[TableId, CopySettings]:
-    """Return the settings of each table's last copy. Raise the error of a store that cannot be used."""
-    return _read_store(manifests, config, secrets).copied_as
+def stored_controls(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None
+) -> Mapping[TableId, TableControls]:
+    """Return the handled requests of each table. Raise the error of a store that cannot be used."""
+    return _read_store(manifests, config, secrets).controls
 
 
 def _check_folder(work_dir: Path) -> None:
@@ -125,10 +131,8 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         store.load_table_controls()
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
-        copied_as = {
-            t: before for t in states if (before := last_copy_settings(store.get_table_controls(t))) is not None
-        }
-        return _Stored(begun, store.get_owner_record(), copied_as)
+        controls = {t: its for t in states if (its := store.get_table_controls(t)) is not None}
+        return _Stored(begun, store.get_owner_record(), controls)
 
 
 def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
