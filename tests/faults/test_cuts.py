@@ -18,6 +18,7 @@ from tests.conftest import Database
 from tests.faults.conftest import engine
 from tests.scenarios.engine import Engine
 from tests.verify.conftest import Shop, shop
+from tests.writers import Writers
 
 __all__ = ["engine", "shop"]
 
@@ -38,37 +39,17 @@ TABLES = (
 )
 
 
-class Load:
+class Load(Writers):
     """Transactions that move money, from several connections. Some are open for seconds, and some are large."""
 
     def __init__(self, db: Database) -> None:
-        self._db, self._stop = db, threading.Event()
-        self._failure: BaseException | None = None
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(3)]
-        self.count = 0
+        super().__init__(db, threads=3)
+        self._chances = [random.Random(seed) for seed in range(3)]
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self, seed: int) -> None:
-        chance = random.Random(seed)
-        try:
-            with self._db.connect() as connection:
-                while not self._stop.wait(0.01):
-                    with connection.transaction():
-                        self._move(connection, chance, seed)
-                    self.count += 1
-        except BaseException as error:
-            self._failure = error
+    def write(self, connection: Any, seed: int) -> None:
+        with connection.transaction():
+            self._move(connection, self._chances[seed], seed)
+        self.stopped.wait(0.01)
 
     def _move(self, c: Any, chance: random.Random, seed: int) -> None:
         # Each thread has accounts of its own, so that open transactions lock no other's rows.
@@ -83,7 +64,7 @@ class Load:
                 c.execute(f"INSERT INTO entries VALUES ({amount}, 'paid')")
             case n if n < 95:
                 c.execute(f"UPDATE savings SET balance = balance - {amount} WHERE id = {one}")
-                self._stop.wait(chance.uniform(1, 6))
+                self.stopped.wait(chance.uniform(1, 6))
                 c.execute(f"UPDATE checking SET balance = balance + {amount} WHERE id = {two}")
             case n if n < 98:
                 c.execute(f"UPDATE savings SET balance = balance - 1 WHERE (id - 1) % 3 = {seed}")

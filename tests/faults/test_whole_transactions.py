@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Database
 from tests.faults.test_postgres_destination import server, target, write_manifest
 from tests.scenarios.engine import Engine
+from tests.writers import Writers
 
 __all__ = ["server", "target"]
 
@@ -19,38 +20,25 @@ TOTAL = 100_000
 ACCOUNTS = 100
 
 
-class Transfers:
+class Transfers(Writers):
     """Moves money between accounts of two tables, and enters each transfer with its parent into two more."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.count = 0
+        super().__init__(db)
+        self._chance = random.Random(1)
 
-    def __enter__(self) -> Transfers:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        rng = random.Random(1)
-        with self._db.connect() as c:
-            while not self._stop.is_set():
-                self.count += 1
-                amount, one, two = rng.randint(-50, 50), rng.randint(1, ACCOUNTS), rng.randint(1, ACCOUNTS)
-                with c.transaction():
-                    c.execute("INSERT INTO orders VALUES (%s)", [self.count])
-                    c.execute("UPDATE checking SET balance = balance - %s WHERE id = %s", [amount, one])
-                    c.execute("UPDATE savings SET balance = balance + %s WHERE id = %s", [amount, two])
-                    c.execute("INSERT INTO items VALUES (%s, %s)", [self.count, self.count])
-                    if self.count % 7 == 0:
-                        c.execute("DELETE FROM items WHERE id = %s", [self.count - 3])
-                        c.execute("DELETE FROM orders WHERE id = %s", [self.count - 3])
-                self._stop.wait(0.002)
+    def write(self, connection: Any, seed: int) -> None:
+        c, rng, number = connection, self._chance, self.count + 1
+        amount, one, two = rng.randint(-50, 50), rng.randint(1, ACCOUNTS), rng.randint(1, ACCOUNTS)
+        with c.transaction():
+            c.execute("INSERT INTO orders VALUES (%s)", [number])
+            c.execute("UPDATE checking SET balance = balance - %s WHERE id = %s", [amount, one])
+            c.execute("UPDATE savings SET balance = balance + %s WHERE id = %s", [amount, two])
+            c.execute("INSERT INTO items VALUES (%s, %s)", [number, number])
+            if number % 7 == 0:
+                c.execute("DELETE FROM items WHERE id = %s", [number - 3])
+                c.execute("DELETE FROM orders WHERE id = %s", [number - 3])
+        self.stopped.wait(0.002)
 
 
 class Reader:

@@ -195,6 +195,7 @@ class Supervisor:
                 self._copies.changes_wanted(tables[table], report)
             case CopyEnded(table, outcome):
                 self._copies.ended(tables[table], outcome)
+                self.lake_cuts.copied(table)
             case HoldWanted():
                 self._cuts.hold(report)
             case CutWanted():
@@ -296,6 +297,7 @@ class Supervisor:
         if not self._discovery.ended(report):
             return
         assert report.tables is not None
+        self.lake_cuts.tables_changed()
         if not self.registry.membership.discovered(report.tables, self._copy_after_session):
             self._discovery.soon()
 

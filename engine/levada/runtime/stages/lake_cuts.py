@@ -27,7 +27,6 @@ from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled
 from levada.runtime.tables.record import TableRecord
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
-from levada.stores.phases import Errored, Ready
 from levada.values import Lsn, TableId, Watermark, Witness
 
 if TYPE_CHECKING:
@@ -37,8 +36,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 4
-_RETRY_S: Final = 30.0
-"""Seconds until tags that could not be removed or compared are tried again."""
+RETRY_S: Final = 30.0
+"""Seconds until tags that could not be removed or compared are tried again, and cuts that could not be stored."""
+CHECK_EVERY_S: Final = 600.0
+"""Seconds after which the tags of every table are compared with the stored cuts again."""
 _EXPLAINED: Final = 50
 """The number of left-out tables of a cut whose reasons are kept. A stored cut of many tables must not become large."""
 _LONGEST: Final = 200
@@ -65,7 +66,6 @@ class LakeCuts(Stage):
         """The time of the next scheduled cut, of the monotonic clock."""
         self._not_before: dict[TableId, float] = {}
         """The times before which tags are not removed again."""
-        self._replicated: frozenset[TableId] = frozenset()
         self._cuts = dict(parts.store.get_cuts())
         """The cuts by name. Of a pending one, the store does not have the tables that are left out meanwhile."""
         self._waiting = {cut.name: _to_visit(cut) for cut in self._cuts.values() if cut.phase not in _ENDED}
@@ -76,6 +76,16 @@ class LakeCuts(Stage):
             if cut.phase is not CutPhase.DROPPING
         }
         """The tables that should have the tag of a cut that is not dropped."""
+        self._unchecked: set[TableId] = set()
+        """The tables whose tags are compared with the stored cuts, as another hand or a copy may have removed some."""
+        self._check_at = 0.0
+        """The time from which all tables are unchecked again."""
+        self._freed: set[TableId] = set()
+        """The tables that a cut waits for no longer, until they are visited."""
+        self._tables_changed = True
+        self._unsaved: set[str] = set()
+        """The cuts whose state is not in the store, which had no room."""
+        self._save_at = 0.0
         self._last: Witness | None = None
         self._changed = True
         self.published: tuple[CutProgress, ...] = ()
@@ -84,6 +94,14 @@ class LakeCuts(Stage):
     def segment_staged(self, manifest: Manifest) -> None:
         """Remember the last transaction that is staged. Capture's position follows only later."""
         self._last = manifest.last or self._last
+
+    def tables_changed(self) -> None:
+        """Leave out the tables that are no longer replicated, at the next start."""
+        self._tables_changed = True
+
+    def copied(self, table: TableId) -> None:
+        """Compare the tags of a table with the stored cuts, because a copy into a new table has none of them."""
+        self._unchecked.add(table)
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
@@ -124,7 +142,8 @@ class LakeCuts(Stage):
         report.reply(None if cut is not None or requested else _unknown(report.name))
 
     def _drop(self, cut: Cut) -> None:
-        if cut.phase is not CutPhase.DROPPING and self._save(replace(cut, phase=CutPhase.DROPPING)):
+        if cut.phase is not CutPhase.DROPPING:
+            self._change(replace(cut, phase=CutPhase.DROPPING))
             # Also the tables that were left out, because a job may tag one of them just now.
             self._waiting[cut.name] = set(cut.tables)
             self._tagged.pop(cut.name, None)
@@ -132,14 +151,25 @@ class LakeCuts(Stage):
     # ---- the choice of the LSN ------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Begin the cuts that are due, and the next steps of the others. ``now`` is in seconds, monotonic."""
+        """Begin the cuts that are due, and the next steps of the others. ``now`` is in seconds, monotonic.
+
+        Only the tables are visited for which a cut has something to do.
+        """
         self._begin_scheduled(now, self._config_ref.current.cuts)
         self._requests = [r for r in self._requests if not self._begin(r.name, r.after, scheduled=False)]
-        if self._cuts:
+        if self._tables_changed:
             self._leave_out_removed()
-            for record in self._registry.tables.values():
+        if self._unsaved and now >= self._save_at:
+            self._save_again(now)
+        if now >= self._check_at:
+            self._check_at = now + CHECK_EVERY_S
+            self._unchecked.update(*self._tagged.values())
+        visited = self._unchecked.union(self._freed, *self._waiting.values())
+        self._freed.clear()
+        for table in visited:
+            if (record := self._registry.tables.get(table)) is not None:
                 self._continue(record, now)
-            self._end()
+        self._end()
         if self._changed:
             self._publish()
 
@@ -148,12 +178,11 @@ class LakeCuts(Stage):
         if schedule is None:
             self._next = None
             return
-        scheduled = [cut for cut in self._cuts.values() if cut.scheduled]
         if self._next is None:
-            age_s = min(((datetime.now(UTC) - c.at).total_seconds() for c in scheduled), default=schedule.every_s)
-            self._next = now + schedule.every_s - age_s
+            ages = ((datetime.now(UTC) - c.at).total_seconds() for c in self._cuts.values() if c.scheduled)
+            self._next = now + schedule.every_s - min(ages, default=schedule.every_s)
         self._next = min(self._next, now + schedule.every_s)
-        if now < self._next or any(cut.phase is CutPhase.PENDING for cut in scheduled):
+        if now < self._next or any(self._cuts[n].scheduled and self._is_pending(n) for n in self._waiting):
             return
         if self._begin(scheduled_name(datetime.now(UTC)), Lsn(0), scheduled=True):
             self._next += schedule.every_s * (1 + (now - self._next) // schedule.every_s)
@@ -167,10 +196,12 @@ class LakeCuts(Stage):
         has applied.
         """
         registry, lsn = self._registry, self._registry.staged_lsn
+        if lsn < after or name in self._cuts:
+            return False
         left_out = {r.id: f"{r.name}: {why}" for r in registry.tables.values() if (why := reason_left_out(r))}
         explained = set(sorted(left_out)[:_EXPLAINED])
         taking_part = registry.tables.keys() - left_out.keys()
-        if lsn < after or name in self._cuts or (scheduled and not taking_part):
+        if scheduled and not taking_part:
             return False
         if any(not registry.backlog.position_known(t) or registry.backlog.applied_lsn(t) > lsn for t in taking_part):
             return False
@@ -184,7 +215,7 @@ class LakeCuts(Stage):
             tuple((table, why if table in explained else "") for table, why in sorted(left_out.items())),
             scheduled,
         )
-        if self._save(cut):
+        if self._store_new(cut):
             self._waiting[name], self._tagged[name] = _to_visit(cut), set()
         return True
 
@@ -205,17 +236,15 @@ class LakeCuts(Stage):
             self._leave_out(record.id, f"{record.name}: {why}", pending)
             pending = []
         record.tag.until = pending[0].lsn if pending else None
-        if not isinstance(record.phase, Ready | Errored):
-            record.tag.checked = False
         if record.busy:
             return
         reached = next((c for c in pending if self._has_reached(record, c.lsn)), None)
         if pending and reached is None:
             return
         dropped = tuple(c.name for c in waiting if c.phase is CutPhase.DROPPING)
-        if not record.tag.checked and not any(record.id in tables for tables in self._tagged.values()):
-            record.tag.checked = True
-        unchecked = not why and not record.tag.checked
+        if record.id in self._unchecked and not any(record.id in tables for tables in self._tagged.values()):
+            self._unchecked.discard(record.id)
+        unchecked = not why and record.id in self._unchecked
         if now < self._not_before.get(record.id, 0):
             dropped, unchecked = (), False
         if reached or dropped or unchecked:
@@ -244,7 +273,7 @@ class LakeCuts(Stage):
         if isinstance(report.outcome, BaseException):
             self._failed(record, report, report.outcome)
             return
-        record.tag.checked = True
+        self._unchecked.discard(record.id)
         self._not_before.pop(record.id, None)
         if report.added is not None and self._is_pending(report.added.name):
             self._visited(report.added.name, record.id)
@@ -264,7 +293,7 @@ class LakeCuts(Stage):
         code, message = ("internal_error", type(error).__name__) if known is None else (known.code, known.message)
         _log.warning("table %s: its cuts were not updated: %s [%s]", record.name, message, code, exc_info=known is None)
         # The table's own batches and maintenance report the error, if it concerns them.
-        self._not_before[record.id] = time.monotonic() + _RETRY_S
+        self._not_before[record.id] = time.monotonic() + RETRY_S
         if report.added is not None and self._is_pending(report.added.name):
             self._leave_out(record.id, f"{record.name}: {message} [{code}]", [self._cuts[report.added.name]])
         if code in _NO_TAGS:
@@ -277,6 +306,7 @@ class LakeCuts(Stage):
     def _visited(self, name: str, table: TableId) -> None:
         if name in self._waiting:
             self._waiting[name].discard(table)
+            self._freed.add(table)
             self._changed = True
 
     # ---- tables that are left out ---------------------------------------------------------------------------------
@@ -295,10 +325,9 @@ class LakeCuts(Stage):
         self._end()
 
     def _leave_out_removed(self) -> None:
-        replicated = frozenset(self._registry.tables)
-        if replicated == self._replicated:
-            return
-        self._replicated = replicated
+        self._tables_changed = False
+        replicated = self._registry.tables.keys()
+        self._unchecked &= replicated
         for cut in tuple(self._cuts.values()):
             for table in set(cut.tables) - replicated - dict(cut.left_out).keys():
                 if cut.phase is CutPhase.DROPPING:
@@ -316,7 +345,7 @@ class LakeCuts(Stage):
                 # Stored at its end. A process that continues it finds the same, or can tag the table.
                 self._cuts[cut.name] = lacking
             else:
-                self._save(replace(lacking, phase=CutPhase.INCOMPLETE))
+                self._change(replace(lacking, phase=CutPhase.INCOMPLETE))
             if kept_why:
                 _log.warning("cut %s lacks %s", cut.name, kept_why)
 
@@ -333,23 +362,44 @@ class LakeCuts(Stage):
             if cut.phase is CutPhase.DROPPING:
                 self._store.delete_cut(name)
                 del self._cuts[name]
+                self._unsaved.discard(name)
                 _log.info("cut %s is dropped", name)
             else:
                 phase = CutPhase.INCOMPLETE if cut.left_out else CutPhase.COMPLETE
-                self._save(replace(cut, phase=phase))
+                self._change(replace(cut, phase=phase))
                 _log.info("cut %s at %s is %s", name, cut.lsn, phase.lower())
             del self._waiting[name]
             self._changed = True
 
-    def _save(self, cut: Cut) -> bool:
-        """Store a cut. Return False if the store has no room, which is no reason to end the pipeline."""
+    def _store_new(self, cut: Cut) -> bool:
+        """Store a new cut. Return False if the store has no room, which is no reason to end the pipeline."""
         try:
             self._store.store_cut(cut)
         except NeedsOperator as error:
-            _log.error("cut %s cannot be stored: %s", cut.name, error)
+            _log.error("cut %s cannot be stored, so it is not made: %s", cut.name, error)
             return False
         self._cuts[cut.name], self._changed = cut, True
         return True
+
+    def _change(self, cut: Cut) -> None:
+        """Change a cut. If the store has no room, the change is stored later.
+
+        Until then another process finds the former state, and compares the tables with it.
+        """
+        self._cuts[cut.name], self._changed = cut, True
+        try:
+            self._store.store_cut(cut)
+        except NeedsOperator as error:
+            _log.error("cut %s is %s, which cannot be stored: %s", cut.name, cut.phase.lower(), error)
+            self._unsaved.add(cut.name)
+            self._save_at = time.monotonic() + RETRY_S
+        else:
+            self._unsaved.discard(cut.name)
+
+    def _save_again(self, now: float) -> None:
+        self._save_at = now + RETRY_S
+        for name in tuple(self._unsaved):
+            self._change(self._cuts[name])
 
     def close(self) -> None:
         """Wait for the running jobs. Their reports are in the inbox afterwards."""

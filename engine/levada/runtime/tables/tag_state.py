@@ -15,8 +15,6 @@ class TagState:
     """
 
     until: Lsn | None = None
-    checked: bool = False
-    """True if the table's tags were compared with the stored cuts since its last copy."""
 
     def end_of(self, batch_end: Lsn) -> Lsn:
         """Return the LSN at which a batch ends whose last segment ends at ``batch_end``."""
