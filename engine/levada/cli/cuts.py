@@ -36,7 +36,10 @@ class CutCommand:
 
 
 def cut(command: CutCommand, output: Output) -> Exit:
-    """Make or drop a cut, wait until that is done, and print it. Return FAILED if it lacks a table unexpectedly."""
+    """Make or drop a cut, wait until that is done, and print it.
+
+    Return FAILED if it lacks a table unexpectedly, or if a signal ended the wait.
+    """
     manifests, secrets, work_dir = command.manifests, command.secrets, command.work_dir
     prepare(manifests)
     with (
@@ -47,10 +50,10 @@ def cut(command: CutCommand, output: Output) -> Exit:
         if command.drop:
             client.drop(command.name)
             with working("dropping the cut"):
-                while signals.received is None and _find(client, command.name) is not None:
+                while (is_there := _is_dropping(client, command.name)) and signals.received is None:
                     time.sleep(_POLL_S)
-            console().print(f"cut {command.name} is dropped", markup=False)
-            return Exit.OK
+            console().print(f"cut {command.name} is {'being ' if is_there else ''}dropped", markup=False)
+            return Exit.FAILED if is_there else Exit.OK
         client.request(command.name, partial=command.partial)
         with working("waiting for the tables"):
             found = _await_end(client, command.name, signals)
@@ -80,6 +83,12 @@ def _await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgre
 
 def _find(client: CutsClient, name: str) -> CutProgress | None:
     return next((cut for cut in client.cuts() if cut.name == name), None)
+
+
+def _is_dropping(client: CutsClient, name: str) -> bool:
+    """Return False also if there is a new cut of that name."""
+    found = _find(client, name)
+    return found is not None and found.phase == CutPhase.DROPPING
 
 
 def cuts(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
