@@ -81,6 +81,27 @@ def test_a_cut_survives_a_resync(hadoop: Lake) -> None:
     assert destination.update_cuts(ORDERS.id, None, (), hadoop.mark(0)) == {}
 
 
+@pytest.mark.parametrize("who", ["Levada", "others"])
+def test_a_limit_of_the_age_of_tags(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """A cut outlives the table property that lets tags expire by their age, whoever expires snapshots."""
+    keep_the_current_snapshot_only(monkeypatch)
+    destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1})
+    stream = copy(hadoop, destination)
+    hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1')")
+    cut(hadoop, destination, "copied", 1000)
+    expected = items(hadoop)
+    for round_ in range(3):
+        stream.update(id=1, item=f"round {round_}", note=None)
+        apply(hadoop, destination, stream)
+    if who == "Levada":
+        destination._known.states[ORDERS.id].maintained_at = -1e9
+        destination.maintain(ORDERS.id)
+    else:
+        hadoop.sql(EXPIRE)
+    assert len(hadoop.sql("SELECT * FROM {t}.snapshots")) < 4, "nothing has expired, so the test shows nothing"
+    assert items_at(hadoop, "copied") == expected
+
+
 @pytest.mark.parametrize("form", ["TAG", "BRANCH"])
 def test_names_of_others(hadoop: Lake, form: str) -> None:
     """A branch or tag of another writer is neither moved nor removed."""
@@ -97,8 +118,11 @@ def test_names_of_others(hadoop: Lake, form: str) -> None:
 MEDDLING: dict[str, Callable[[Lake], object]] = {
     "dropped": lambda lake: lake.sql("ALTER TABLE {t} DROP TAG `noon`"),
     "moved": lambda lake: lake.sql("ALTER TABLE {t} REPLACE TAG `noon`"),
-    "property removed": lambda lake: lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('levada.cuts')"),
-    "property damaged": lambda lake: lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('levada.cuts' = '[1]')"),
+    "property removed": lambda lake: lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('levada.cut.noon')"),
+    "property damaged": lambda lake: lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('levada.cut.noon' = '1')"),
+    "property of another state": lambda lake: lake.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES ('levada.cut.noon' = '0/3E8 1')"
+    ),
 }
 
 

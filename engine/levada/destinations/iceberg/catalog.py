@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -22,6 +21,7 @@ from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes
+from levada.destinations.iceberg.warehouse_check import try_warehouse
 from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
@@ -111,38 +111,7 @@ class IcebergCatalog:
         """
         if not self._unchanged or has_tables(self.jvm, self._config.properties):
             self._inside(())
-        warehouse = self._config.properties.get("warehouse")
-        kind = self._config.properties["type"]
-        if warehouse is None or kind == "rest":
-            return
-        with java_errors(f"write to {warehouse}"):
-            if "io-impl" in self._config.properties:
-                self._probe_objects(warehouse)
-            elif kind in ("hadoop", "jdbc"):
-                self._probe(self.jvm.path(warehouse))
-
-    def _probe_objects(self, warehouse: str) -> None:
-        io = self.jvm.file_io(self._config.properties)
-        try:
-            probe = f"{warehouse.rstrip('/')}/.levada-check-{uuid.uuid4().hex}"
-            io.newOutputFile(probe).create().close()
-            io.deleteFile(probe)
-        finally:
-            io.close()
-
-    def _probe(self, folder: JavaObject) -> None:
-        files, created, missing = folder.getFileSystem(self.jvm.hadoop_conf), [], folder
-        while missing is not None and not files.exists(missing):
-            created.append(missing)
-            missing = missing.getParent()
-        probe = self.jvm.path(folder, f".levada-check-{uuid.uuid4().hex}")
-        try:
-            files.create(probe).close()
-            files.delete(probe, False)
-        finally:
-            for path in created:
-                if files.exists(path):
-                    files.delete(path, False)
+        try_warehouse(self.jvm, self._config.properties)
 
     def exists(self, name: TableName) -> bool:
         """Return True if the catalog has a table of this name, of any owner."""

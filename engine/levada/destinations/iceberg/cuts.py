@@ -1,16 +1,16 @@
 """Cuts: tags at the snapshots that hold exactly the changes below an LSN.
 
-The property `Property.CUTS` has the LSN and the snapshot of each tag, in the same commit as the tag. So a tag that
-another writer has made, moved or removed is never taken for a cut.
+A property of each cut has the LSN and the snapshot of its tag, in the same commit as the tag. So a tag that another
+writer has made, moved or removed is never taken for a cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 from levada.destinations.iceberg.foreign_changes import missing
-from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.metadata import CUT
 from levada.errors import NeedsOperator, Transient
 from levada.values import Lsn
 
@@ -19,23 +19,21 @@ if TYPE_CHECKING:
     from levada.destinations.interface import NamedCut
 
 
-def update_cuts(table: IcebergTable, added: NamedCut | None, removed: Collection[str]) -> Mapping[str, Lsn]:
+def update_cuts(table: IcebergTable, added: NamedCut | None, removed: Set[str]) -> Mapping[str, Lsn]:
     """Tag the current snapshot for ``added``, remove the tags of other cuts, and return the cuts that there are now.
 
-    The caller has checked that the table is intact. A tag that exists for the same LSN stays where it is. Raise
-    CommitConflict if the table changed since it was last read.
+    ``added`` is not one of ``removed``. The caller has checked that the table is intact. A tag that exists for the same
+    LSN stays where it is. Raise CommitConflict if the table changed since it was last read.
     """
-    metadata, known = table.metadata, table.metadata.cuts
-    is_new = added is not None and known.get(added.name) != added.lsn
-    kept = {name: lsn for name, lsn in known.items() if name not in removed}
-    gone = known.keys() - kept.keys()
-    if added is not None and is_new:
-        snapshot = _state_at(table, added)
-        kept.pop(added.name, None)
-        text = metadata.with_cuts(kept, {added.name: (added.lsn, snapshot)})
-        table.set_tags({added.name: snapshot}, gone - {added.name}, {Property.CUTS.value: text})
-    elif gone:
-        table.set_tags({}, gone, {Property.CUTS.value: metadata.with_cuts(kept, {})})
+    known = table.metadata.cuts
+    recorded = table.metadata.properties
+    properties: dict[str, str | None] = {CUT + name: None for name in removed if CUT + name in recorded}
+    tagged: dict[str, int] = {}
+    if added is not None and known.get(added.name) != added.lsn:
+        tagged[added.name] = snapshot = _state_at(table, added)
+        properties[CUT + added.name] = f"{added.lsn} {snapshot}"
+    if properties:
+        table.set_tags(tagged, known.keys() & removed, properties)
     return table.metadata.cuts
 
 

@@ -38,13 +38,12 @@ from levada.destinations.iceberg.maintenance import (
 )
 from levada.destinations.iceberg.range_files import RangeFiles
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
-from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.settings import Settings, TableSettings
+from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, NamedCut, TableMode
-from levada.destinations.key_index.index import index_errors
 from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
@@ -106,6 +105,7 @@ class IcebergDestination(Destination):
         self._maintenance = maintenance or MaintenanceSettings()
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
         self._known = KnownTables(self._tables, context.work_dir / "iceberg-keys")
+        self._shadows = ShadowCopies(self._tables, self._known)
 
     @classmethod
     def spark_conf(cls, settings: Settings | None) -> Mapping[str, str]:
@@ -337,7 +337,7 @@ class IcebergDestination(Destination):
                 if added is not None:
                     self._intact(state, opened)
                 try:
-                    return update_cuts(opened, added, removed)
+                    return update_cuts(opened, added, frozenset(removed))
                 except (CommitConflict, CommitUnknown):
                     if attempt == _ATTEMPTS:
                         raise
@@ -370,81 +370,23 @@ class IcebergDestination(Destination):
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to data files that no commit refers to. Return False if there is no readable table of ours."""
-        state, schema = self._known.of(target), target.schema
-        with state.lock:
-            table = self._known.open_replaceable(state, schema)
-            if table is None or not self._serves(state, table, target):
-                return False
-            table.check_epoch(mark)
-            table.upgrade()
-            state.forget_replacement()
-            folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(table, target, self.effective_mode(target), mark, folder, rows.kept_place)
-            if made is None:
-                return False
-            state.replacement, storage = made, made.lease.storage(table)
-        copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
-        writer = PartitionWriter(storage, made.new_files, schema, copied)
-        written = rows.map_ranges(writer, RangeFiles(storage, made.new_files.arrow))
-        with vanishing(), index_errors(made.index_folder):
-            made.copied(written, storage)
-        return True
+        return self._shadows.copy(target, self.effective_mode(target), rows, mark)
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
         """Write the batch to more files that no commit refers to. Return False if the batch changes the columns."""
-        (table_id,) = events.tables
-        changes = events.changes(table_id)
-        state = self._known.of(changes.target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None or state.replacement is None:
-                return False
-            with vanishing(), index_errors(state.replacement.index_folder):
-                return state.replacement.apply(changes, mark, state.replacement.lease.storage(table))
+        return self._shadows.apply(events, mark)
 
     def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
         """Return the shadow copy's rows. No commit refers to its files, so only this process can read them."""
-        state = self._known.of(target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None or state.replacement is None:
-                return None
-            with vanishing():
-                return self._tables.fixed_shadow(table, state.replacement, state.lock)
+        return self._shadows.fixed(target)
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
-        state = self._known.find(table)
-        if state is None:
-            return False
-        with state.lock:
-            opened, made = self._known.open(state), state.replacement
-            if opened is None or made is None:
-                return False
-            snapshot = made.commit(opened, mark)
-            if snapshot is None:
-                return False
-            state.index.opened = None
-            made.hand_over_index(snapshot, state.index.folder)
-            RangeFiles(made.lease.storage(opened), made.new_files.arrow).remove(made.range_names)
-            state.replacement, state.schema, state.mark = None, made.schema, mark
-            return True
+        return self._shadows.swap(table, mark)
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index, and release its lease on the table."""
-        state = self._known.find(table)
-        if state is None:
-            return
-        with state.lock:
-            opened, made = self._known.open(state), state.replacement
-            if made is not None and opened is not None:
-                made.lease.release(opened)
-            state.forget_replacement()
-
-    def _serves(self, state: TableState, table: IcebergTable, target: TableTarget) -> bool:
-        """Return True if the table is a finished copy under the target's name, and one commit can replace it."""
-        named = state.name == self._tables.table_name(target)
-        return named and table.metadata.mark is not None and table.is_replaceable()
+        self._shadows.drop(table)
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self._maintenance

@@ -6,7 +6,8 @@ It is parsed from Iceberg's JSON format (specification, appendix C). That takes 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -25,6 +26,13 @@ LSN: Final = "levada.lsn"
 
 DATA_PATH: Final = "write.data.path"
 """Iceberg's property for the folder of new data and delete files."""
+
+
+CUT: Final = "levada.cut."
+"""The prefix of the property of each cut, before its name. Its text has the LSN and the snapshot of the cut's tag.
+
+Each cut has a property of its own, because a REST catalog merges the properties of concurrent commits by their keys.
+"""
 
 
 class Property(StrEnum):
@@ -51,8 +59,6 @@ class Property(StrEnum):
     """The copy lease, in JSON: the epoch of the copying driver, and the folder of its files."""
     SET = RECORD
     """The properties that the manifest has set, in JSON."""
-    CUTS = "levada.cuts"
-    """The LSN and the snapshot of each tag of a cut, in JSON. See `TableMetadata.cuts`."""
     LAST_COMMIT = "levada.last-commit"
     """The watermark, snapshot and schema of Levada's last commit, in JSON. See `LastCommit`."""
 
@@ -221,20 +227,14 @@ class TableMetadata:
     @property
     def cuts(self) -> dict[str, Lsn]:
         """The LSN of each cut by its tag. A tag that another writer has moved or removed is none."""
-        return {n: lsn for n, (lsn, id_) in self._recorded_cuts().items() if self.refs.get(n) == Reference(id_, False)}
+        return {n: lsn for n, lsn, id_ in self._recorded_cuts() if self.refs.get(n) == Reference(id_, False)}
 
-    def with_cuts(self, kept: Mapping[str, Lsn], added: Mapping[str, tuple[Lsn, int]]) -> str | None:
-        """Return the text of `Property.CUTS` for the cuts that are kept, and for added ones with their snapshots."""
-        recorded = self._recorded_cuts()
-        cuts = {name: recorded[name] for name in kept} | dict(added)
-        return json.dumps({n: [str(lsn), id_] for n, (lsn, id_) in cuts.items()}) if cuts else None
-
-    def _recorded_cuts(self) -> dict[str, tuple[Lsn, int]]:
-        try:
-            recorded = json.loads(self.properties.get(Property.CUTS.value, "{}"))
-            return {str(name): (Lsn.parse(lsn), int(id_)) for name, (lsn, id_) in recorded.items()}
-        except (ValueError, TypeError, AttributeError):
-            return {}
+    def _recorded_cuts(self) -> Iterator[tuple[str, Lsn, int]]:
+        for key, text in self.properties.items():
+            if key.startswith(CUT):
+                with suppress(ValueError):
+                    lsn, snapshot = text.split()
+                    yield key.removeprefix(CUT), Lsn.parse(lsn), int(snapshot)
 
     @property
     def mark(self) -> Watermark | None:

@@ -1,4 +1,4 @@
-"""An Iceberg table through Iceberg's Java API: its metadata, and atomic commits.
+"""Atomic commits to an Iceberg table through Iceberg's Java API.
 
 A commit is a compare-and-set on the metadata that was read. It fails if another writer committed in between. So the
 epoch, the watermark and the row positions on which a commit is based are still valid when it succeeds.
@@ -8,107 +8,34 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
-from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.delete_files import (
-    DeleteFiles,
-    NewDeletes,
-    PlannedDeletes,
-    read_vector,
-)
-from levada.destinations.iceberg.file_describer import FileDescriber, KnownModes, require_files
-from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
-from levada.destinations.iceberg.java import (
-    CommitConflict,
-    CommitUnknown,
-    JavaObject,
-    Jvm,
-    each,
-    java_errors,
-)
-from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
-from levada.destinations.iceberg.metadata import LastCommit, Property, Snapshot, TableMetadata, stamp
-from levada.destinations.iceberg.partitioning import FilePartition, SortOrder, Spec, order_json, spec_json
+from levada.destinations.iceberg.delete_files import NewDeletes
+from levada.destinations.iceberg.file_describer import FileDescriber, require_files
+from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, java_errors
+from levada.destinations.iceberg.metadata import LastCommit, Property, stamp
+from levada.destinations.iceberg.partitioning import SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
-from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
+from levada.destinations.iceberg.table_reader import TableReader
+from levada.errors import LevadaError, NeedsOperator
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
 
-VECTORS_SINCE: Final = 3
-"""The format version from which rows are deleted by deletion vectors instead of position-delete files."""
-
 NO_DELETES: Final = NewDeletes()
+_NEVER_MS: Final = (1 << 63) - 1
+"""The age in milliseconds of a tag that never expires, which is Java's largest long."""
 
 
-class IcebergTable:
-    """A table with the metadata that was read last. Not thread-safe.
+class IcebergTable(TableReader):
+    """A table with the commits to it. Not thread-safe.
 
-    ``format_version`` is the configured one, to which `upgrade` brings the table.
+    `upgrade` brings the table to the configured format version.
     """
-
-    def __init__(self, jvm: Jvm, name: TableName, java: JavaObject, format_version: int) -> None:
-        self.name = name
-        self._format_version = format_version
-        self._jvm = jvm
-        self.java = java
-        self._read_from = ""
-        self._read_file: LocalFile | None = None
-        self._snapshots: Mapping[int, Snapshot] = {}
-        self._modes = KnownModes(jvm)
-        self._stored: tuple[tuple[str, str], ...] = ()
-        self._storage: IcebergStorage | None = None
-        with java_errors(f"read {name}"):
-            self._ops = java.operations()
-            current = self._ops.current()
-            self._read(current, current.metadataFileLocation())
-
-    def refresh(self) -> None:
-        """Read the table's newest metadata."""
-        with java_errors(f"read {self.name}"):
-            current = self._ops.refresh()
-            location = current.metadataFileLocation()
-            if location != self._read_from:
-                self._read(current, location)
-
-    def _read(self, current: JavaObject, location: str) -> None:
-        text = self._jvm.iceberg.TableMetadataParser.toJson(current)
-        self.metadata = TableMetadata.parse(text, self._snapshots)
-        self._snapshots = self.metadata.snapshots
-        self._read_from, self._read_file = location, local_file(location)
-
-    def has_same_file(self) -> bool:
-        """Return True if the metadata was read from a local file, and the file is still the same.
-
-        Otherwise a table that was dropped and created again may have another file of the same name.
-        """
-        return self._read_file is not None and self._read_file == local_file(self._read_from)
-
-    def check_intact(self) -> Lineage:
-        """Return the snapshots since Levada's last commit, none of which changes a row.
-
-        Raise DestinationChanged if another writer changed rows, columns or partitioning, or rolled the table back.
-        A table without a recorded commit passes the check, because it has no watermark either.
-        """
-        recorded = self.metadata.last_commit
-        if recorded is None:
-            return Lineage(Verdict.INTACT)
-        self._check_writable()
-        check_columns(self.name, self.metadata)
-        found = judge(recorded.snapshot_id, self.metadata.snapshot_id, self._versions())
-        if found.verdict is not Verdict.INTACT:
-            raise refusal(self.name, self.metadata, found)
-        return found
-
-    def _check_writable(self) -> None:
-        check_writable(self.name, self.metadata, self._format_version)
 
     def upgrade(self) -> None:
         """Upgrade the table to the configured format version, if it has an older one. Its files stay valid."""
@@ -118,27 +45,6 @@ class IcebergTable:
             base = self._ops.current()
             self.commit_metadata(base, self._builder(base).upgradeFormatVersion(self._format_version).build())
         _log.info("upgraded %s to format version %d", self.name, self._format_version)
-
-    @property
-    def has_vectors(self) -> bool:
-        """True if rows are deleted by deletion vectors, and not by position-delete files."""
-        return self.metadata.format_version >= VECTORS_SINCE
-
-    def _versions(self) -> Iterator[Mapping[int, Snapshot]]:
-        """Yield the snapshots in each retained version of the metadata, newest first."""
-        yield self.metadata.snapshots
-        for location in self.metadata.log:
-            # Skip a version that was removed or damaged.
-            with suppress(DestinationChanged), java_errors(f"read {location}"):
-                parser = self._jvm.iceberg.TableMetadataParser
-                text = parser.toJson(parser.read(self.java.io(), location))
-                yield TableMetadata.parse(text).snapshots
-
-    def current_schema_id(self) -> int | None:
-        """Return the ID of the schema with which the current snapshot was written. None without a snapshot."""
-        with java_errors(f"read {self.name}"):
-            snapshot = self.java.currentSnapshot()
-            return None if snapshot is None else int(snapshot.schemaId())
 
     def record_current(self) -> None:
         """Record the current snapshot as Levada's last commit. Call it after `check_intact`, as its rows are the same.
@@ -158,23 +64,6 @@ class IcebergTable:
         if mark is None:
             return {}
         return {Property.LAST_COMMIT.value: LastCommit(mark, snapshot_id, schema_id).to_text()}
-
-    def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]] | None:
-        """Return the paths of the data files that a snapshot added, and of those that it removed.
-
-        Return None if it added files of a kind that Levada does not write.
-        """
-        with java_errors(f"read snapshot {snapshot_id} of {self.name}"):
-            snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
-            added = list(each(snapshot.addedDataFiles(io)))
-            if any(_is_strange(file) for file in added):
-                return None
-            return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
-
-    def partitions(self) -> dict[str, FilePartition]:
-        """Return the partition of each data file of the current snapshot, by path."""
-        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-            return {task.file().location(): self._partition(task.file()) for task in tasks}
 
     def release_columns(self, layout: IcebergSchema) -> None:
         """Rewrite the table to partitions that use only columns of ``layout``, if a file has others.
@@ -197,54 +86,6 @@ class IcebergTable:
             _log.info("%s: rewriting all rows, because a column of their partitions was dropped", self.name)
             self.rewrite_all()
 
-    def _partition(self, file: JavaObject) -> FilePartition:
-        number = int(file.specId())
-        if not self.metadata.specs[number]:
-            return FilePartition(number)
-        kind = self.java.specs().get(number).partitionType()
-        return FilePartition(number, self._jvm.iceberg.SingleValueParser.toJson(kind, file.partition()))
-
-    def is_replaceable(self) -> bool:
-        """Return True if one commit can replace all rows of the table."""
-        try:
-            self._check_writable()
-            with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-                for _ in tasks:
-                    pass
-        except DestinationChanged as error:
-            _log.warning("%s cannot be replaced in place: %s", self.name, error.message)
-            return False
-        return True
-
-    def plan(self) -> Mapping[str, PlannedDeletes] | None:
-        """Return the data files, each with its deletion vector, or with the position-delete files that may apply to it.
-
-        Return None if another writer added a file that is not Parquet, or an equality delete.
-        """
-        planned: dict[str, PlannedDeletes] = {}
-        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-            specs = self.java.specs()
-            for task in tasks:
-                file, deletes = task.file(), PlannedDeletes()
-                if _is_strange(file):
-                    return None
-                for delete in task.deletes():
-                    if str(delete.content()) != "POSITION_DELETES":
-                        return None
-                    if str(delete.format()) == "PUFFIN":
-                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, specs.get(delete.specId())))
-                    elif _is_strange(delete):
-                        return None
-                    else:
-                        deletes = replace(deletes, files=deletes.files | {delete.location()})
-                planned[file.location()] = deletes
-        return planned
-
-    def delete_files(self) -> DeleteFiles:
-        """Return all delete files of the current snapshot, also those that apply to no data file."""
-        with java_errors(f"read the delete files of {self.name}"):
-            return DeleteFiles.read(self._jvm, self.java)
-
     def rewrite_all(self) -> None:
         """Let Spark rewrite all rows to Parquet files without deletes."""
         self.set_properties({"write.format.default": "parquet"})
@@ -253,24 +94,6 @@ class IcebergTable:
             rewrite = actions.rewriteDataFiles(self.java).option("rewrite-all", "true")
             rewrite.option("remove-dangling-deletes", "true").execute()
         self.refresh()
-
-    @property
-    def own_folder(self) -> str | None:
-        """The folder of new files, if it belongs to this table alone, else None."""
-        own = self.metadata.own_folder
-        return own if own is not None and self.storage().folder.startswith(own) else None
-
-    def storage(self) -> IcebergStorage:
-        """Return the folder for new files, and the properties to access it."""
-        properties = ((k, v) for k, v in self.metadata.properties.items() if k.startswith("write."))
-        depends_on = (("location", self.metadata.location), *sorted(properties))
-        if self._storage is None or self._stored != depends_on:
-            with java_errors(f"read {self.name}"):
-                folder = self.java.locationProvider().newDataLocation("")
-                form = parquet_settings(self.metadata.properties)
-                self._storage = IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
-                self._stored = depends_on
-        return self._storage
 
     def write(
         self,
@@ -365,30 +188,6 @@ class IcebergTable:
                 for file in task.deletes():
                     update.removeDeletes(file)
 
-    @contextmanager
-    def _scan(self) -> Iterator[Iterator[JavaObject]]:
-        """Plan a scan of all files, and close it in any case. A plain generator would close it late after an error."""
-        tasks = self.java.newScan().planFiles()
-        try:
-            yield each(tasks)
-        finally:
-            tasks.close()
-
-    def paths_in_use(self) -> list[str]:
-        """Return the paths of the data and delete files of the current snapshot."""
-        with self._scan() as tasks:
-            return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
-
-    def missing_files(self, snapshot: int) -> list[str]:
-        """Return the paths of the data files of a snapshot that do not exist."""
-        with java_errors(f"look for the files of {self.name}"):
-            io, tasks = self.java.io(), self.java.newScan().useSnapshot(snapshot).planFiles()
-            try:
-                paths = [task.file().location() for task in each(tasks)]
-            finally:
-                tasks.close()
-            return [path for path in paths if not io.newInputFile(path).exists()]
-
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove data files from the table in one commit, without reading them. It is not recorded, see `write`."""
         gone = frozenset(paths)
@@ -453,7 +252,8 @@ class IcebergTable:
     ) -> None:
         """Set tags with their snapshots, remove others, and set properties, in one commit.
 
-        Raise CommitConflict if the table changed since it was last read.
+        The tags do not expire by age, whatever the table property ``history.expire.max-ref-age-ms`` has. Raise
+        CommitConflict if the table changed since it was last read.
         """
         with java_errors(f"set tags of {self.name}"):
             base = self._ops.current()
@@ -463,22 +263,9 @@ class IcebergTable:
             for name in untagged:
                 builder = builder.removeRef(name)
             for name, snapshot in tagged.items():
-                builder = builder.setRef(name, self._jvm.iceberg.SnapshotRef.tagBuilder(snapshot).build())
+                tag = self._jvm.iceberg.SnapshotRef.tagBuilder(snapshot).maxRefAgeMs(_NEVER_MS)
+                builder = builder.setRef(name, tag.build())
             self.commit_metadata(base, builder.build())
-
-    def check_epoch(self, mark: Watermark) -> None:
-        """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""
-        current = self.metadata.mark
-        if current is None:
-            return
-        if current.pipeline != mark.pipeline:
-            raise NeedsOperator(
-                "table_of_another_pipeline",
-                f"pipeline {current.pipeline} writes to {self.name}",
-                hint="give the table another name with destinationTable in its TableSync",
-            )
-        if current.epoch > mark.epoch:
-            raise StaleEpoch(mark.epoch, current.epoch)
 
     def _commit(
         self,
@@ -570,7 +357,3 @@ class IcebergTable:
         self._ops.commit(base, changed)
         current = self._ops.refresh()
         self._read(current, current.metadataFileLocation())
-
-
-def _is_strange(file: JavaObject) -> bool:
-    return str(file.format()) != "PARQUET"

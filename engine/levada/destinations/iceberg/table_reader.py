@@ -1,0 +1,235 @@
+"""An Iceberg table read through Iceberg's Java API: its metadata, and the files of a snapshot. It commits nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, read_vector
+from levada.destinations.iceberg.file_describer import KnownModes
+from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
+from levada.destinations.iceberg.java import JavaObject, Jvm, each, java_errors
+from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
+from levada.destinations.iceberg.metadata import Snapshot, TableMetadata
+from levada.destinations.iceberg.partitioning import FilePartition
+from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
+from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.values import Watermark
+
+_log = logging.getLogger(__name__)
+
+VECTORS_SINCE: Final = 3
+"""The format version from which rows are deleted by deletion vectors instead of position-delete files."""
+
+
+class TableReader:
+    """A table with the metadata that was read last. Not thread-safe.
+
+    ``format_version`` is the configured one.
+    """
+
+    def __init__(self, jvm: Jvm, name: TableName, java: JavaObject, format_version: int) -> None:
+        self.name = name
+        self._format_version = format_version
+        self._jvm = jvm
+        self.java = java
+        self._read_from = ""
+        self._read_file: LocalFile | None = None
+        self._snapshots: Mapping[int, Snapshot] = {}
+        self._modes = KnownModes(jvm)
+        self._stored: tuple[tuple[str, str], ...] = ()
+        self._storage: IcebergStorage | None = None
+        with java_errors(f"read {name}"):
+            self._ops = java.operations()
+            current = self._ops.current()
+            self._read(current, current.metadataFileLocation())
+
+    def refresh(self) -> None:
+        """Read the table's newest metadata."""
+        with java_errors(f"read {self.name}"):
+            current = self._ops.refresh()
+            location = current.metadataFileLocation()
+            if location != self._read_from:
+                self._read(current, location)
+
+    def _read(self, current: JavaObject, location: str) -> None:
+        text = self._jvm.iceberg.TableMetadataParser.toJson(current)
+        self.metadata = TableMetadata.parse(text, self._snapshots)
+        self._snapshots = self.metadata.snapshots
+        self._read_from, self._read_file = location, local_file(location)
+
+    def has_same_file(self) -> bool:
+        """Return True if the metadata was read from a local file, and the file is still the same.
+
+        Otherwise a table that was dropped and created again may have another file of the same name.
+        """
+        return self._read_file is not None and self._read_file == local_file(self._read_from)
+
+    def check_intact(self) -> Lineage:
+        """Return the snapshots since Levada's last commit, none of which changes a row.
+
+        Raise DestinationChanged if another writer changed rows, columns or partitioning, or rolled the table back.
+        A table without a recorded commit passes the check, because it has no watermark either.
+        """
+        recorded = self.metadata.last_commit
+        if recorded is None:
+            return Lineage(Verdict.INTACT)
+        self._check_writable()
+        check_columns(self.name, self.metadata)
+        found = judge(recorded.snapshot_id, self.metadata.snapshot_id, self._versions())
+        if found.verdict is not Verdict.INTACT:
+            raise refusal(self.name, self.metadata, found)
+        return found
+
+    def _check_writable(self) -> None:
+        check_writable(self.name, self.metadata, self._format_version)
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if rows are deleted by deletion vectors, and not by position-delete files."""
+        return self.metadata.format_version >= VECTORS_SINCE
+
+    def _versions(self) -> Iterator[Mapping[int, Snapshot]]:
+        """Yield the snapshots in each retained version of the metadata, newest first."""
+        yield self.metadata.snapshots
+        for location in self.metadata.log:
+            # Skip a version that was removed or damaged.
+            with suppress(DestinationChanged), java_errors(f"read {location}"):
+                parser = self._jvm.iceberg.TableMetadataParser
+                text = parser.toJson(parser.read(self.java.io(), location))
+                yield TableMetadata.parse(text).snapshots
+
+    def current_schema_id(self) -> int | None:
+        """Return the ID of the schema with which the current snapshot was written. None without a snapshot."""
+        with java_errors(f"read {self.name}"):
+            snapshot = self.java.currentSnapshot()
+            return None if snapshot is None else int(snapshot.schemaId())
+
+    def changed_files(self, snapshot_id: int) -> tuple[list[str], list[str]] | None:
+        """Return the paths of the data files that a snapshot added, and of those that it removed.
+
+        Return None if it added files of a kind that Levada does not write.
+        """
+        with java_errors(f"read snapshot {snapshot_id} of {self.name}"):
+            snapshot, io = self.java.snapshot(snapshot_id), self.java.io()
+            added = list(each(snapshot.addedDataFiles(io)))
+            if any(_is_strange(file) for file in added):
+                return None
+            return [f.location() for f in added], [f.location() for f in each(snapshot.removedDataFiles(io))]
+
+    def partitions(self) -> dict[str, FilePartition]:
+        """Return the partition of each data file of the current snapshot, by path."""
+        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            return {task.file().location(): self._partition(task.file()) for task in tasks}
+
+    def _partition(self, file: JavaObject) -> FilePartition:
+        number = int(file.specId())
+        if not self.metadata.specs[number]:
+            return FilePartition(number)
+        kind = self.java.specs().get(number).partitionType()
+        return FilePartition(number, self._jvm.iceberg.SingleValueParser.toJson(kind, file.partition()))
+
+    def is_replaceable(self) -> bool:
+        """Return True if one commit can replace all rows of the table."""
+        try:
+            self._check_writable()
+            with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+                for _ in tasks:
+                    pass
+        except DestinationChanged as error:
+            _log.warning("%s cannot be replaced in place: %s", self.name, error.message)
+            return False
+        return True
+
+    def plan(self) -> Mapping[str, PlannedDeletes] | None:
+        """Return the data files, each with its deletion vector, or with the position-delete files that may apply to it.
+
+        Return None if another writer added a file that is not Parquet, or an equality delete.
+        """
+        planned: dict[str, PlannedDeletes] = {}
+        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
+            specs = self.java.specs()
+            for task in tasks:
+                file, deletes = task.file(), PlannedDeletes()
+                if _is_strange(file):
+                    return None
+                for delete in task.deletes():
+                    if str(delete.content()) != "POSITION_DELETES":
+                        return None
+                    if str(delete.format()) == "PUFFIN":
+                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, specs.get(delete.specId())))
+                    elif _is_strange(delete):
+                        return None
+                    else:
+                        deletes = replace(deletes, files=deletes.files | {delete.location()})
+                planned[file.location()] = deletes
+        return planned
+
+    def delete_files(self) -> DeleteFiles:
+        """Return all delete files of the current snapshot, also those that apply to no data file."""
+        with java_errors(f"read the delete files of {self.name}"):
+            return DeleteFiles.read(self._jvm, self.java)
+
+    @property
+    def own_folder(self) -> str | None:
+        """The folder of new files, if it belongs to this table alone, else None."""
+        own = self.metadata.own_folder
+        return own if own is not None and self.storage().folder.startswith(own) else None
+
+    def storage(self) -> IcebergStorage:
+        """Return the folder for new files, and the properties to access it."""
+        properties = ((k, v) for k, v in self.metadata.properties.items() if k.startswith("write."))
+        depends_on = (("location", self.metadata.location), *sorted(properties))
+        if self._storage is None or self._stored != depends_on:
+            with java_errors(f"read {self.name}"):
+                folder = self.java.locationProvider().newDataLocation("")
+                form = parquet_settings(self.metadata.properties)
+                self._storage = IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
+                self._stored = depends_on
+        return self._storage
+
+    @contextmanager
+    def _scan(self) -> Iterator[Iterator[JavaObject]]:
+        """Plan a scan of all files, and close it in any case. A plain generator would close it late after an error."""
+        tasks = self.java.newScan().planFiles()
+        try:
+            yield each(tasks)
+        finally:
+            tasks.close()
+
+    def paths_in_use(self) -> list[str]:
+        """Return the paths of the data and delete files of the current snapshot."""
+        with self._scan() as tasks:
+            return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
+
+    def missing_files(self, snapshot: int) -> list[str]:
+        """Return the paths of the data files of a snapshot that do not exist."""
+        with java_errors(f"look for the files of {self.name}"):
+            io, tasks = self.java.io(), self.java.newScan().useSnapshot(snapshot).planFiles()
+            try:
+                paths = [task.file().location() for task in each(tasks)]
+            finally:
+                tasks.close()
+            return [path for path in paths if not io.newInputFile(path).exists()]
+
+    def check_epoch(self, mark: Watermark) -> None:
+        """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""
+        current = self.metadata.mark
+        if current is None:
+            return
+        if current.pipeline != mark.pipeline:
+            raise NeedsOperator(
+                "table_of_another_pipeline",
+                f"pipeline {current.pipeline} writes to {self.name}",
+                hint="give the table another name with destinationTable in its TableSync",
+            )
+        if current.epoch > mark.epoch:
+            raise StaleEpoch(mark.epoch, current.epoch)
+
+
+def _is_strange(file: JavaObject) -> bool:
+    return str(file.format()) != "PARQUET"
