@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -70,3 +71,19 @@ def test_quiet_and_debug(capsys: pytest.CaptureFixture[str]) -> None:
     configure(quiet=True, debug=True)
     logging.getLogger("levada").debug("shown")
     assert capsys.readouterr().err.count("shown") == 1
+
+
+def test_short_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time and the message, and the level if it is a warning. With ``--debug`` the logger too."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    configure()
+    logging.getLogger("levada.capture").info("begins at %s", "a\nb")
+    logging.getLogger("levada.capture").warning("waits")
+    configure(debug=True)
+    logging.getLogger("levada.capture").info("ends")
+    first, second, third = terminal.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d begins at a\\nb", first)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING waits", second)
+    assert third.endswith(" INFO levada.capture: ends")

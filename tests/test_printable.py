@@ -13,7 +13,7 @@ from levada.cli.output import show_problem
 from levada.cli.render import dashboard, summary
 from levada.cli.report import LineReport
 from levada.logs import LineFormatter
-from levada.printable import one_record, printable
+from levada.printable import counted, one_record, printable
 
 EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 
@@ -58,3 +58,8 @@ def test_a_name_does_not_move_the_cursor_in_the_dashboard() -> None:
     assert out.getvalue().count("\\x1b[2J\\n2026") >= 6
     assert not {"\x1b", "\x9b", "\u202e"} & set(out.getvalue())
     assert not {"\x1b", "\x9b", "\u202e", "\n"} & set(summary(shown))
+
+
+def test_a_number_has_its_noun() -> None:
+    """One is singular, and everything else plural. Digits have groups."""
+    assert [counted(n, "row") for n in (0, 1, 2, 20_000)] == ["0 rows", "1 row", "2 rows", "20,000 rows"]

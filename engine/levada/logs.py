@@ -22,11 +22,15 @@ _QUIET: Final = ("py4j", "pyspark", "pyiceberg", "fsspec", "urllib3", "asyncio")
 def configure(*, as_json: bool = False, debug: bool = False, quiet: bool = False) -> None:
     """Send every log record to standard error. Replaces the former configuration.
 
+    On a terminal lines have no more than the time, the level of a warning or an error, and the message. With ``debug``
+    they are as elsewhere.
+
     Levada's own records are logged from INFO on, all of them with ``debug``, only errors with ``quiet``. Records of
     libraries are logged from WARNING on.
     """
     handler = _StandardError()
-    handler.setFormatter(_Json() if as_json else LineFormatter())
+    short = sys.stderr.isatty() and not debug
+    handler.setFormatter(_Json() if as_json else ShortFormatter() if short else LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -63,6 +67,15 @@ class LineFormatter(_UtcTime):
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
         """Return the traceback, indented so that its lines do not look like records."""
         return indent(printable(super().formatException(ei)), "  ", lambda line: True)
+
+
+class ShortFormatter(LineFormatter):
+    """Lines such as ``12:00:00 message`` or ``12:00:00 WARNING message``, in UTC."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
+        """Return the line."""
+        level = f"{record.levelname} " if record.levelno > logging.INFO else ""
+        return one_record(f"{datetime.fromtimestamp(record.created, UTC):%H:%M:%S} {level}{record.message}")
 
 
 _OF_ARGUMENTS: Final[dict[str, type]] = {"table": QualifiedTable, "lsn": Lsn}

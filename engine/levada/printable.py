@@ -15,6 +15,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, which gets an ``s`` unless the number is 1: ``1 table``, ``20,000 rows``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def one_record(text: str) -> str:
     """Return the text so that no line of it looks like the begin of a record: only indented lines are kept apart."""
     return _NEW_LINE.sub(r"\\n", printable(text))

@@ -14,6 +14,7 @@ from tests.conftest import Database
 from levada.cli.exit_codes import Exit
 from levada.cli.new_manifest import NewPipeline, manifest_text
 from levada.postgres.estimates import TableEstimate
+from levada.segments.staging import Staging
 from levada.spec import load_manifests
 from levada.spec.source import TlsMode
 from levada.values import QualifiedTable
@@ -94,13 +95,40 @@ def test_a_wrong_source_is_named(given: str, said: str, tmp_path: Path) -> None:
 
 
 def test_odd_names_stay_what_they_are(db: Database, tmp_path: Path) -> None:
-    """Names with quotes, line breaks and colons neither break the YAML nor select another table."""
-    odd = 'a: "b"\n# c'
+    """Names with quotes, line breaks, colons and emoji neither break the YAML nor select another table."""
+    odd = 'a: "b"\n# c🐘\u202e\x7f'
     with db.connect() as connection:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(odd)))
         connection.execute(sql.SQL("CREATE TABLE {}.{} (id int PRIMARY KEY)").format(*[sql.Identifier(odd)] * 2))
     assert levada("init", dsn(db), "--dir", tmp_path).exit_code == Exit.OK
     assert load_manifests((tmp_path / "pipeline.yaml").read_text()).selects(QualifiedTable(odd, odd))
+
+
+@pytest.mark.parametrize("text", ['a: "b"\n# c', "🐘 שלום \u202e\x7f\x85\u2028\ufeff", "\\U0001F418", "100%"])
+def test_names_are_read_back(text: str) -> None:
+    """A manifest has each name of a database as PostgreSQL has it. Characters beyond U+FFFF have no pair of escapes."""
+    new = NewPipeline("a", "::1", 5433, text, "a-source", TlsMode.DISABLE, "file:///lake", "s3://staging", {})
+    assert load_manifests(manifest_text(new)).pipeline.spec.source.database == text
+
+
+@pytest.mark.parametrize("folder", ["my shop", "100% füll 🐘"])
+def test_any_folder(db: Database, tmp_path: Path, folder: str) -> None:
+    """The staging area of a new manifest is below its folder, whatever characters are in the folder's name."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    assert levada("init", dsn(db), "--dir", tmp_path / folder).exit_code == Exit.OK
+    text = (tmp_path / folder / "pipeline.yaml").read_text()
+    assert "Found, the largest first (1 table)" in text
+    staging = Staging.open(load_manifests(text).pipeline.spec.staging.uri)
+    staging.publish("a", b"a", naming=())
+    assert (tmp_path / folder / "staging" / "a").exists()
+
+
+def test_a_folder_that_cannot_have_a_lake(db: Database, tmp_path: Path) -> None:
+    """Iceberg's libraries disagree on # in a path. Nothing is written, the Secret neither."""
+    done = levada("init", dsn(db), "--dir", tmp_path / "a#b")
+    assert done.exit_code == Exit.USAGE
+    assert "a folder with # or ?" in done.output
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", TlsMode)

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from tests.cli.test_commands import kept, manifest, manifest_of, on, publish
 from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
+from levada.cli.plan import fitting_grid
+from levada.postgres.estimates import TableEstimate
+from levada.postgres.rates import SourceRates
 from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.host.plan import PlannedTable, RunPlan
 from levada.runtime.tables.requests import CopySettings
 from levada.spec import load_manifests
 from levada.stores import PostgresStore
@@ -111,10 +116,29 @@ def test_tables_that_are_copied_again(manifest: Path, db: Database, above: str |
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", db.name)
     assert planned() == {"orders": "settings changed", "items": None}
     text = on(manifest, "plan").stdout
-    assert "to copy: 1 tables" in text
-    assert "of these, 1 are copied again: settings changed" in text
+    assert "to copy: 1 table," in text
+    assert "copied again: 1 table, settings changed" in text
     assert ("--approve" in text) is waits
     table_sync["spec"] = {"pipelineRef": {"name": config.name}, "table": {"name": "orders"}, "resyncNonce": 2}
     manifest.write_text(yaml.safe_dump_all([pipeline, table_sync]))
     assert planned() == {"orders": "requested", "items": None}
     db.query("SELECT pg_drop_replication_slot(%s)", db.name)
+
+
+@pytest.mark.parametrize("width", [80, 200, 100_000])
+def test_nothing_is_cut(width: int) -> None:
+    """Each name and figure is whole at each width. Names that are longer than a line are folded."""
+    names = ["orders", "x" * 63, "[bold]m"]
+    estimate = TableEstimate(20_000, 1 << 60, "full")
+    tables = [
+        PlannedTable(QualifiedTable("public", n), f"shop_public.{n}", "Changelog", estimate, copied=False)
+        for n in names
+    ]
+    console = Console(width=width, color_system=None)
+    with console.capture() as shown:
+        console.print(fitting_grid(RunPlan(tuple(tables), (), SourceRates(None, 0.0), 1, None, None, None), console))
+    text = shown.get()
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("~20,000") == text.count("1024 PiB") == text.count("Changelog") == len(names)
+    assert text.count("[bold]m") == text.count("public.orders") == 2
+    assert text.count("x") == 2 * 63

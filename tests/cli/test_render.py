@@ -88,7 +88,7 @@ def test_a_resync_is_reported() -> None:
     copying = samples.table("orders", resync=ResyncProgress(ResyncStep.COPYING, samples.copying(), 7))
     text = drawn(progress(copying))
     assert "public.orders: resync: copying (the table stays readable), 50.0%, 500 rows, 5.0s left" in text
-    assert "1/1 tables ready" in text
+    assert "1/1 table ready" in text
     behind = progress(samples.table("orders", resync=ResyncProgress(ResyncStep.CATCHING_UP, None, 7, samples.error())))
     assert "7 changes" in drawn(behind)
     assert "resync of public.orders: " in drawn(behind)

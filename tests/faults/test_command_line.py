@@ -62,7 +62,7 @@ def test_check_reports_what_a_start_would_meet(shop: Engine, tmp_path: Path) -> 
     shop.spec = {}
     shop.write_manifest()
     done = shop.levada("check", *shop.options())
-    assert "ready, 1 tables selected" in done.stdout
+    assert "ready, 1 table selected" in done.stdout
     assert not shop.warehouse.exists(), "the check leaves nothing behind"
     assert not (shop.folder / "staging").exists()
     shop.levada("run", *shop.options(), "--until", "caught-up")

@@ -114,7 +114,7 @@ def test_a_lost_slot_holds_only_for_tables_that_a_resync_can_name(db: Database, 
     db.query("SELECT pg_drop_replication_slot(%s)", config.slot.name)
     with pytest.raises(SlotLost) as raised:
         start(config, PostgresStore(db.connection, "shop"))
-    assert (raised.value.code, ". 1 tables depend" in raised.value.message) == ("slot_missing", True)
+    assert (raised.value.code, "needed by 1 table" in raised.value.message) == ("slot_missing", True)
     PostgresStore(db.connection, "shop").request_table_action(ids["t"], TableAction.RESYNC)
     start(config, PostgresStore(db.connection, "shop"))
     store = PostgresStore(db.connection, "shop")

@@ -333,6 +333,31 @@ def test_an_unknown_file_system_is_told() -> None:
     assert unknown.value.code == "staging_unusable"
 
 
+@pytest.mark.parametrize("form", ["file://{}", "file:{}", "file://localhost{}"])
+def test_a_file_uri_names_one_folder_of_this_machine(tmp_path: Path, form: str) -> None:
+    """Spaces, letters beyond ASCII, # and ? are part of the folder's name, and %25 is a percent sign.
+
+    Such a folder is synced like any other, so the slot may be acknowledged for what is in it.
+    """
+    folder = tmp_path / "my #1? 100% füld"
+    staging = Staging.open(form.format(str(folder).replace("%", "%25")))
+    staging.probe()
+    assert not folder.exists()
+    staging.publish("a", b"a", naming=())
+    assert (folder / "a").read_bytes() == b"a"
+    assert staging._local
+
+
+def test_a_file_uri_of_another_host_is_refused() -> None:
+    """Two slashes instead of three make the first folder the name of a host. The hint has three."""
+    with pytest.raises(NeedsOperator, match="host var") as refused:
+        Staging.open("file://var/lake")
+    assert (refused.value.code, refused.value.hint) == (
+        "staging_unusable",
+        "set spec.staging.uri: file:///var/lake",
+    )
+
+
 def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit LSN's statistics skip row groups; what is asked for by the column is all that is read."""
     staging = Staging.open(str(tmp_path))

@@ -99,7 +99,7 @@ def test_a_copy_that_differs_is_given_up(shop: Shop, monkeypatch: pytest.MonkeyP
     assert given_up.resync is not None
     assert given_up.resync.error is not None
     assert given_up.resync.error.code == "copy_differs"
-    assert "100 keys differ (100 missing)" in given_up.resync.error.reason
+    assert "in 100 keys (100 missing)" in given_up.resync.error.reason
     assert "secret" not in given_up.resync.error.reason
     assert (given_up.phase, given_up.error) == ("Ready", None)
     assert shop.sql("SELECT snapshot_id FROM {t}.snapshots") == before

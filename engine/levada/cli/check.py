@@ -10,6 +10,7 @@ from levada.cli.downloads import prepare
 from levada.cli.output import Output, console, show_problem, working, write_json
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.plugins import destination_settings
@@ -72,7 +73,7 @@ def show_coverage(report: CoverageReport, config: PipelineConfig) -> None:
     """Print the tables that will be replicated, and the publication's limitations."""
     out, publication = console(), config.publication
     count = len(report.present) + len(report.missing)
-    out.print(f"{config.source.where}: ready, {count} tables selected", markup=False)
+    out.print(f"{config.source.where}: ready, {counted(count, 'table')} selected", markup=False)
     for table in sorted((*report.present, *report.missing)):
         out.print(f"  {table}", markup=False)
     if report.missing and publication.managed:

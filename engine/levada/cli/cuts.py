@@ -14,6 +14,7 @@ from levada.cli.local_engine import local_engine, running_engine
 from levada.cli.output import Output, console, working, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import Transient
+from levada.printable import counted
 from levada.runtime.host.cuts_client import CutsClient, stored_cuts
 from levada.spec import Manifests
 from levada.status import CutPhase, CutProgress, utc_text
@@ -113,7 +114,7 @@ def listed(found: Sequence[CutProgress]) -> Iterator[str]:
 
 def lines(found: CutProgress) -> Iterator[str]:
     """Return the lines of one cut. Pure."""
-    state, tables = found.phase.lower(), f"{found.tagged} of {found.tables} tables"
+    state, tables = found.phase.lower(), f"{found.tagged} of {counted(found.tables, 'table')}"
     if found.lsn is None or found.at is None:
         yield f"{found.name}: {state}"
         return

@@ -21,6 +21,7 @@ from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.estimates import TableEstimate, estimate_tables
 from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.printable import counted
 from levada.private import private_file, private_folder
 from levada.spec import load_manifests
 from levada.spec.source import TlsMode
@@ -68,7 +69,7 @@ def init(options: InitOptions) -> Exit:
         secret=secret,
         tls=tls,
         warehouse=f"file://{(options.lake or folder / 'lake').absolute()}",
-        staging=f"file://{folder / 'staging'}",
+        staging="file://" + str(folder / "staging").replace("%", "%25"),
         tables=tables,
     )
     text = manifest_text(new)
@@ -165,7 +166,7 @@ def _write_secret(secrets: Path, name: str, **keys: str) -> None:
 
 def _show(new: NewPipeline, manifest: Path, secrets: Path) -> None:
     lines = [
-        f"found {len(new.tables)} tables, with TLS mode {new.tls.value}",
+        f"found {counted(len(new.tables), 'table')}, with TLS mode {new.tls.value}",
         f"wrote {_short(manifest)} and {_short(secrets / new.secret)}",
         "next:",
     ]

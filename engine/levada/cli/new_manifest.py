@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from levada.cli.formatting import number, size
+from levada.cli.formatting import size
 from levada.postgres.estimates import TableEstimate
+from levada.printable import counted, one_record
 from levada.spec.source import TlsMode
 from levada.values import QualifiedTable
 
@@ -79,8 +80,8 @@ def _found(tables: Mapping[QualifiedTable, TableEstimate | None]) -> str:
     if not tables:
         return "    # The database has no table yet. New tables are taken up while the pipeline runs.\n"
     largest = sorted(tables, key=lambda t: (-_bytes(tables[t]), t))
-    lines = [f"    # Found, the largest first ({len(tables)} tables):"]
-    lines += [f"    #   {json.dumps(str(table))[1:-1]}{_size(tables[table])}" for table in largest[:_LISTED]]
+    lines = [f"    # Found, the largest first ({counted(len(tables), 'table')}):"]
+    lines += [f"    #   {one_record(str(table))}{_size(tables[table])}" for table in largest[:_LISTED]]
     if len(largest) > _LISTED:
         lines.append(f"    #   and {len(largest) - _LISTED} more")
     return "\n".join(lines) + "\n"
@@ -93,10 +94,14 @@ def _bytes(estimate: TableEstimate | None) -> int:
 def _size(estimate: TableEstimate | None) -> str:
     if estimate is None:
         return ""
-    rows = "" if estimate.rows is None else f"about {number(estimate.rows)} rows, "
+    rows = "" if estimate.rows is None else f"about {counted(estimate.rows, 'row')}, "
     return f": {rows}{size(estimate.bytes)}"
 
 
 def _yaml(text: str) -> str:
-    """Return the text as a YAML scalar. A JSON string is one, and names of databases may have any characters."""
-    return json.dumps(text)
+    """Return the text as a YAML scalar. Names of databases may have any characters.
+
+    A JSON string is one, except for characters beyond U+FFFF, for which JSON has two escapes and YAML one.
+    """
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in quoted)

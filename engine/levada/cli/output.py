@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.panel import Panel
@@ -21,6 +21,9 @@ from rich.text import Text
 from levada.cli.hints import runnable
 from levada.errors import LevadaError
 from levada.printable import printable
+
+UNBOUNDED: Final = 100_000
+"""A width that no line reaches."""
 
 
 class Output(StrEnum):
@@ -39,8 +42,10 @@ class _Console(Console):
 
 
 def console() -> Console:
-    """Return a console that writes to the current standard output."""
-    return _Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Return a console that writes to the current standard output. Elsewhere than on a terminal nothing is cut."""
+    if sys.stdout.isatty():
+        return _Console(file=sys.stdout, highlight=False)
+    return _Console(file=sys.stdout, highlight=False, soft_wrap=True, width=UNBOUNDED)
 
 
 def error_console() -> Console:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -14,9 +16,9 @@ from levada.cli.check import problems_json, refused, show_problems
 from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration, number, size
-from levada.cli.output import Output, console, working, write_json
+from levada.cli.output import UNBOUNDED, Output, console, working, write_json
 from levada.errors import LevadaError
-from levada.printable import one_record
+from levada.printable import counted, one_record
 from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
 from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
@@ -39,9 +41,10 @@ def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Out
         )
     else:
         if found is not None:
-            console().print(grid(found))
+            console().print(fitting_grid(found, console()))
             for line in lines(found):
-                console().print(line, markup=False, soft_wrap=True)
+                # Statements are copied from the terminal, so they have no line breaks of its width.
+                console().print(line, markup=False, soft_wrap=line.startswith(" "))
         show_problems(problems)
     return Exit.PREFLIGHT if stopped else Exit.OK
 
@@ -89,35 +92,39 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
     }
 
 
-def grid(found: RunPlan) -> Table:
-    """Return the tables, the largest first."""
+def fitting_grid(found: RunPlan, target: Console) -> Table:
+    """Return the tables as wide as the console allows."""
+    wide = grid(found)
+    needed = Measurement.get(target, target.options.update(max_width=UNBOUNDED), wide).maximum
+    return grid(found, narrow=True) if needed > target.width else wide
+
+
+def grid(found: RunPlan, *, narrow: bool = False) -> Table:
+    """Return the tables, the largest first. ``narrow`` puts names at the destination below those at the source."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "COPY", "DESTINATION"):
-        of_numbers = name in ("ROWS", "SIZE")
-        made.add_column(name, justify="right" if of_numbers else "left", overflow="ellipsis", no_wrap=True)
+    for name in ("TABLE", "ROWS", "SIZE", "IDENTITY", "MODE", "COPY", *(() if narrow else ("DESTINATION",))):
+        justify: Literal["left", "right"] = "right" if name in ("ROWS", "SIZE") else "left"
+        wraps = name in ("TABLE", "COPY", "DESTINATION")
+        made.add_column(name, justify=justify, overflow="fold", no_wrap=not wraps)
     for table in sorted(found.tables, key=lambda t: (t.copied and not t.again, -t.estimate.bytes, t.name)):
-        made.add_row(*(Text(one_record(cell)) for cell in _cells(table)))
+        name, target = one_record(str(table.name)), one_record(table.target)
+        of_name = [f"{name}\n  {target}"] if narrow else [name]
+        made.add_row(*map(Text, (*of_name, *_cells(table), *(() if narrow else (target,)))))
     return made
 
 
 def _cells(table: PlannedTable) -> tuple[str, ...]:
+    """Return what is between the table's two names."""
     rows = "" if table.estimate.rows is None else f"~{number(table.estimate.rows)}"
-    return (
-        str(table.name),
-        rows,
-        size(table.estimate.bytes),
-        table.estimate.identity,
-        table.mode,
-        table.again or ("no" if table.copied else "yes"),
-        table.target,
-    )
+    copy = table.again or ("no" if table.copied else "yes")
+    return rows, size(table.estimate.bytes), table.estimate.identity, table.mode, one_record(copy)
 
 
 def lines(found: RunPlan) -> Iterator[str]:
     """Yield what is copied and staged, how long that takes, and what changes at the source."""
-    yield f"to copy: {len(found.to_copy)} tables, {size(found.bytes)}"
+    yield f"to copy: {counted(len(found.to_copy), 'table')}, {size(found.bytes)}"
     for reason, count in Counter(table.again for table in found.to_copy if table.again).items():
-        yield f"of these, {count} are copied again: {reason}"
+        yield f"copied again: {counted(count, 'table')}, {reason}"
     if found.waits:
         yield "spec.approval is Manual: only levada run with the option --approve starts"
     if found.copy_s is not None and found.rates.read is not None:

@@ -5,7 +5,8 @@ Names and messages come from elsewhere. `dashboard`, `changed_lines` and `summar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
-from levada.printable import one_record
+from levada.printable import counted, one_record
 from levada.status import (
     CatchUpProgress,
     CatchUpState,
@@ -41,11 +42,16 @@ _STYLES: Mapping[str, str] = {
 _UNCOPIED: Final = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC, TablePhase.ERRORED})
 
 
-def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
-    """Return the whole pipeline for a terminal. Rates are computed from the difference to ``before``."""
+def dashboard(now: Progress, before: Progress | None = None, most_tables: int | None = None) -> RenderableType:
+    """Return the whole pipeline for a terminal. Rates are computed from the difference to ``before``.
+
+    If there are more than ``most_tables``, those are listed that are most worth a look, and the others are counted.
+    """
     parts: list[RenderableType] = [_markup(headline(now)), _markup(slot_line(now), "dim")]
     if now.tables:
-        parts.append(tables(now, before))
+        listed = most_urgent(now.tables, most_tables)
+        parts.append(tables(now, before, listed))
+        parts += [_text(line, "dim") for line in unlisted_lines(now.tables, listed)]
     parts += [_text(line, "yellow") for line in (*memory_lines(now), *guard_lines(now), *differences(now))]
     parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
     parts += [_text(line, "dim") for line in cut_lines(now)]
@@ -55,8 +61,8 @@ def dashboard(now: Progress, before: Progress | None = None) -> RenderableType:
 
 def headline(now: Progress) -> str:
     """Return the pipeline's name, state and number of ready tables, with markup."""
-    ready = now.tables_by_phase.get(TablePhase.READY, 0)
-    text = f"[bold]{escape(now.pipeline)}[/bold]  {escape(now.state)}  {ready}/{len(now.tables)} tables ready"
+    ready = f"{now.tables_by_phase.get(TablePhase.READY, 0)}/{counted(len(now.tables), 'table')} ready"
+    text = f"[bold]{escape(now.pipeline)}[/bold]  {escape(now.state)}  {ready}"
     arriving = rate(now.capture.rows_per_second)
     text += f"  {arriving} arriving" if arriving else ""
     left = _outlook(now.catch_up)
@@ -106,35 +112,56 @@ def cut_lines(now: Progress) -> Iterator[str]:
     if last is not None and last.at is not None:
         yield f"cuts: {last.name} at {last.lsn} is the newest complete one ({utc_text(last.at)})"
     if pending is not None:
-        yield f"cuts: {pending.name} at {pending.lsn} has {pending.tagged} of {pending.tables} tables"
+        yield f"cuts: {pending.name} at {pending.lsn} has {pending.tagged} of {counted(pending.tables, 'table')}"
         yield from (f"cuts: {pending.name} is without {why}" for why in pending.left_out)
 
 
-def tables(now: Progress, before: Progress | None = None) -> Table:
-    """Return a table with one row for each replicated table."""
+def most_urgent(tables: Sequence[TableProgress], most: int | None) -> Sequence[TableProgress]:
+    """Return at most ``most`` tables in their order: those with errors first, then copies, then those that trail."""
+    if most is None or len(tables) <= most:
+        return tables
+
+    def urgency(table: TableProgress) -> tuple[bool, int, float]:
+        phases = (TablePhase.DATA_SYNC, TablePhase.INIT, TablePhase.READY)
+        place = phases.index(table.phase) if table.phase in phases else 0
+        return table.error is None, place, -(table.lag_seconds or 0.0)
+
+    chosen = {table.id for table in sorted(tables, key=urgency)[:most]}
+    return [table for table in tables if table.id in chosen]
+
+
+def unlisted_lines(tables: Sequence[TableProgress], listed: Sequence[TableProgress]) -> Iterator[str]:
+    """Yield a line with the phases of the tables that are not listed, if there are any."""
+    if len(listed) < len(tables):
+        known = {table.id for table in listed}
+        phases = Counter(str(table.phase) for table in tables if table.id not in known)
+        each = ", ".join(f"{count:,} {phase}" for phase, count in phases.most_common())
+        yield f"and {counted(len(tables) - len(listed), 'more table')}: {each}"
+
+
+def tables(now: Progress, before: Progress | None, listed: Sequence[TableProgress]) -> Table:
+    """Return a table with one row for each listed table."""
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    grid.add_column("TABLE", overflow="ellipsis")
-    grid.add_column("PHASE")
-    for name in ("COPIED", "ROWS", "RATE", "LEFT", "BEHIND", "WAITING"):
+    grid.add_column("TABLE", overflow="fold")
+    grid.add_column("PHASE", no_wrap=True)
+    for name in ("COPIED", "ROWS", "CHANGES", "RATE", "LEFT", "BEHIND", "WAITING"):
         grid.add_column(name, justify="right", no_wrap=True)
     rates = applied_rates(now, before)
-    for table in now.tables:
+    for table in listed:
         grid.add_row(*cells(table, rates.get(table.id)))
     return grid
 
 
 def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[RenderableType, ...]:
-    """Return one table's row.
-
-    Rows and rate are the copy's while it runs. Afterwards they are those of applied changes.
-    """
+    """Return one table's row. Rows are those of its copy, and the rate is that of applied changes after the copy."""
     copy = table.copy
     running = copy if table.phase == TablePhase.DATA_SYNC else None
     return (
         _text(str(table.table)),
         _text(table.phase, _STYLES.get(table.phase, "")),
         percent(copy.percent) if copy is not None else "",
-        number(table.rows_applied if running is None else running.rows),
+        number(copy.rows) if copy is not None else "",
+        number(table.rows_applied) if table.rows_applied else "",
         rate(applied_rate if running is None else running.rows_per_second),
         _outlook(table.catch_up) if running is None else duration(running.seconds_left),
         "" if table.lag_seconds is None else duration(table.lag_seconds),
@@ -170,8 +197,8 @@ def differences(now: Progress) -> Iterator[str]:
     """Yield a line for each table that differed from the source when it was last verified."""
     for table in now.tables:
         if table.verified is not None and not table.verified.equal:
-            count, at = number(table.verified.differences), utc_text(table.verified.at)
-            yield f"{table.table}: differs from the source in {count} keys at {table.verified.lsn} ({at})"
+            count, at = counted(table.verified.differences, "key"), utc_text(table.verified.at)
+            yield f"{table.table}: differs from the source in {count} at {table.verified.lsn} ({at})"
 
 
 def resyncs(now: Progress) -> Iterator[str]:
@@ -191,11 +218,11 @@ def _resync_text(table: TableProgress) -> str:
             return "resync queued (the table stays readable)"
         case ResyncStep.COPYING:
             copy = resync.copy
-            done = "" if copy is None else f", {percent(copy.percent)}, {number(copy.rows)} rows"
+            done = "" if copy is None else f", {percent(copy.percent)}, {counted(copy.rows, 'row')}"
             left = f", {duration(copy.seconds_left)} left" if copy is not None and copy.seconds_left else ""
             return f"resync: copying (the table stays readable){done}{left}"
         case ResyncStep.CATCHING_UP:
-            return f"resync: the shadow copy is catching up, {number(resync.pending_rows)} changes left"
+            return f"resync: the shadow copy is catching up, {counted(resync.pending_rows, 'change')} left"
         case ResyncStep.GIVEN_UP:
             return "resync failed, the table continues without it"
     return ""
@@ -285,7 +312,7 @@ def _table_change(table: TableProgress, before: TableProgress | None) -> str:
         return ""
     speed = rate(copy.rows_per_second)
     left = f", {duration(copy.seconds_left)} left" if copy.seconds_left else ""
-    return f"{phase} {percent(copy.percent)}, {number(copy.rows)} rows" + (f" at {speed}" if speed else "") + left
+    return f"{phase} {percent(copy.percent)}, {counted(copy.rows, 'row')}" + (f" at {speed}" if speed else "") + left
 
 
 def _resync_stage(table: TableProgress) -> tuple[str, int] | None:

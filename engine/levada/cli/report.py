@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from levada.cli.render import changed_lines, dashboard, summary
@@ -16,6 +16,7 @@ from levada.status import Progress
 
 _SUMMARY_S: Final = 60.0
 _RATE_WINDOW_S: Final = 5.0
+_LEAST_TABLES: Final = 3
 
 
 class Report(ABC):
@@ -34,17 +35,30 @@ class Report(ABC):
         """End the display."""
 
 
+def fitting_dashboard(now: Progress, before: Progress | None, console: Console) -> RenderableType:
+    """Return the dashboard with as many tables as leave room for everything else: errors are below the tables."""
+    most = min(len(now.tables), console.height)
+    shown = dashboard(now, before, most)
+    excess = len(console.render_lines(shown, pad=False)) - console.height
+    if excess <= 0:
+        return shown
+    # One line more is for the number of tables that are not listed.
+    counts_others = most < len(now.tables)
+    return dashboard(now, before, max(_LEAST_TABLES, most - excess - (0 if counts_others else 1)))
+
+
 class LiveReport(Report):
     """One table that is redrawn continuously. Log lines appear above it."""
 
     def __init__(self, console: Console) -> None:
+        self._console = console
         self._live = Live(console=console, refresh_per_second=4)
         self._before: Progress | None = None
         self._before_at = 0.0
 
     def show(self, now: Progress) -> None:
         """Draw the snapshot. Rates are averages over the last seconds."""
-        self._live.update(dashboard(now, self._before))
+        self._live.update(fitting_dashboard(now, self._before, self._console))
         if self._before is None or time.monotonic() - self._before_at > _RATE_WINDOW_S:
             self._before, self._before_at = now, time.monotonic()
 

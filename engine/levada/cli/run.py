@@ -20,6 +20,7 @@ from levada.cli.report import Report, report
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.logs import add_fields
+from levada.printable import counted
 from levada.runtime.host.approval import require_approval
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.goals import caught_up
@@ -144,7 +145,7 @@ def final_message(name: str, outcome: Outcome, options: RunOptions) -> str:
         case Suspended():
             return f"{name}: suspended (spec.suspend: true)"
         case CaughtUp(progress):
-            return f"{name}: caught up, {len(progress.tables)} tables"
+            return f"{name}: caught up, {counted(len(progress.tables), 'table')}"
         case TablesErrored():
             command = runnable("levada retry MANIFEST " + " ".join(t.table.argument for t in outcome.tables))
             names = ", ".join(str(t.table) for t in outcome.tables)

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
+from levada.cli.hints import runnable
 from levada.cli.local_engine import local_engine
 from levada.cli.output import Output, console, working, write_json
 from levada.cli.signals import StopSignals
+from levada.printable import counted
 from levada.runtime.host.table_requests import verifiable_tables
 from levada.runtime.host.verify_client import VerifyClient
 from levada.spec import Manifests
@@ -81,17 +83,17 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     if (error := result.get("error")) is not None:
         yield f"{table}: not compared: {error['message']} [{error['code']}]"
         if error["hint"]:
-            yield f"  hint: {error['hint']}"
+            yield f"  hint: {runnable(error['hint'])}"
         return
     rows = result["rows"]
     part = "" if result["sample"] >= 1 else f", values of {result['sample']:.2%} of the rows and all keys compared"
     if result["equal"]:
-        yield f"{table}: equal at {result['lsn']}, {rows['source']} rows{part}"
+        yield f"{table}: equal at {result['lsn']}, {counted(rows['source'], 'row')}{part}"
     else:
         found = ", ".join(f"{count} {kind}" for kind, count in result["differences"].items())
         yield (
             f"{table}: different at {result['lsn']}: {found or 'see below'}"
-            f" (source {rows['source']} rows, destination {rows['destination']} rows{part})"
+            f" (source {counted(rows['source'], 'row')}, destination {counted(rows['destination'], 'row')}{part})"
         )
     if result["parked"]:
         yield f"  the table is errored [{result['parked']}] and applied to {result['appliedLsn']} only"
@@ -104,8 +106,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         for name, both in example.get("values", {}).items():
             yield f"    {name}: {both['source']!r} at the source, {both['destination']!r} at the destination"
     if result["unexaminedChunks"]:
-        yield f"  {result['unexaminedChunks']} more chunks of rows differ, whose keys were not compared"
+        yield f"  {counted(result['unexaminedChunks'], 'more chunk')} of rows differ, whose keys were not compared"
     for column in result["notCompared"]:
         yield f"  not compared: {column}"
     if result["repaired"]:
-        yield f"  repaired: {result['repaired']} keys, compared again: equal"
+        yield f"  repaired: {counted(result['repaired'], 'key')}, compared again: equal"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,6 +23,7 @@ from levada.locations import FULL
 from levada.private import create_private, private_file, private_folders, replace_file, sync
 
 _ON_S3: Final = re.compile("s3[an]?://")
+_ONE_SLASH: Final = re.compile("^file:/(?!/)")
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of link() on file systems without hard links, such as SMB shares."""
 
@@ -48,8 +50,9 @@ class Staging:
         """Return the staging area at ``uri``. It is durable unless ``durable`` is False.
 
         ``properties`` are used only for S3. Raise NeedsOperator ``staging_unusable`` if no file system supports the
-        URI's scheme.
+        URI's scheme, and for a ``file:`` URI with the name of another host.
         """
+        uri = _ONE_SLASH.sub("file:///", uri)
         where = uri if "://" in uri else str(Path(uri).absolute())
         used = sorted((properties or {}).items()) if _ON_S3.match(where) else ()
         staging = cls(where, durable is not False, tuple(used))
@@ -246,6 +249,8 @@ def failures(action: str) -> Iterator[None]:
 def _connect(uri: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.FileSystem, str]:
     if "://" not in uri:
         return pafs.LocalFileSystem(), uri.rstrip("/")
+    if uri.startswith("file:"):
+        return pafs.LocalFileSystem(), _path(uri).rstrip("/")
     if properties:
         return _connect_as_lake(uri, dict(properties))
     try:
@@ -253,6 +258,21 @@ def _connect(uri: str, properties: tuple[tuple[str, str], ...]) -> tuple[pafs.Fi
     except pa.ArrowInvalid:
         fs, root = _connect_fsspec(uri)
     return fs, root.rstrip("/")
+
+
+def _path(uri: str) -> str:
+    """Return the path of a ``file:`` URI.
+
+    Arrow refuses a space in it, and ignores what follows a ``#`` or ``?``. Here only ``%`` has a meaning.
+    """
+    host, slash, path = uri.removeprefix("file://").partition("/")
+    if host not in ("", "localhost"):
+        raise NeedsOperator(
+            "staging_unusable",
+            f"staging: {uri} names a folder on the host {host}, and not one on this machine",
+            hint=f"set spec.staging.uri: file:///{host}/{path}",
+        )
+    return unquote(slash + path)
 
 
 def _connect_as_lake(uri: str, properties: dict[str, str]) -> tuple[pafs.FileSystem, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from levada.errors import NeedsOperator
+from levada.printable import counted
 from levada.values import Lsn, QualifiedTable, resync_command
 from levada.verify.differences import Difference, Kind
 
@@ -81,7 +82,7 @@ def copy_differs(report: TableReport) -> NeedsOperator:
     """Return the error of a shadow copy that differs from the source. It has no value of a row."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
     columns = sorted({column for found in report.examples for column in found.columns})
-    found = [f"{report.differences} keys differ ({counts})"] if counts else []
+    found = [f"in {counted(report.differences, 'key')} ({counts})"] if counts else []
     found += [f"in the columns {', '.join(columns)}"] if columns else []
     found += [f"and {report.unexamined} chunks of rows were not examined"] if report.unexamined else []
     found += report.problems

@@ -79,6 +79,13 @@ class Catalog(Model):
             lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
             field="warehouse",
         ),
+        # PyIceberg's PyArrowFileIO.parse_location ignores what follows them, and Hadoop does not.
+        Rule(
+            "a folder with # or ? in its name cannot be a warehouse: Iceberg's libraries disagree on what these mean",
+            "self.type == 'Rest' || !self.warehouse.matches('[#?]')",
+            lambda c: c.type is CatalogType.REST or re.search("[#?]", c.warehouse) is None,
+            field="warehouse",
+        ),
         # Iceberg's GlueTableOperations.persistGlueTable.
         Rule(
             "a catalog of type Glue must not have lock-impl: a commit would no longer compare the version in Glue",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.estimates import estimate_tables
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
 from levada.runtime.host.readiness import stored_controls
@@ -67,7 +68,7 @@ def require_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Pa
         return
     raise NeedsOperator(
         "approval_required",
-        f"the changed manifest copies {len(changed)} tables again: {_listed(changed)}, {_size_text(size)}."
+        f"the changed manifest copies {counted(len(changed), 'table')} again: {_listed(changed)}, {_size_text(size)}."
         f" spec.approval is Manual{_limit_text(manifests)}",
         hint="levada run MANIFEST --approve, or set the fields back",
     )

@@ -17,6 +17,7 @@ from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, wait_until_inactive
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config, store_connection
@@ -180,7 +181,7 @@ def _forget(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) 
     for segment in segments:
         log.remove(segment)
     shutil.rmtree(config.work_dir / "destination", ignore_errors=True)
-    return f"state: removed, with {len(segments)} staged segments"
+    return f"state: removed, with {counted(len(segments), 'staged segment')}"
 
 
 def _release(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore, *, forget: bool) -> str:
@@ -205,7 +206,8 @@ def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | N
         finally:
             parts.destination.shutdown()
     kept = [error for error in errors if error is not None]
-    return ", ".join([f"destination: {len(targets) - len(kept)} tables dropped", *(f"kept: {e.message}" for e in kept)])
+    dropped = counted(len(targets) - len(kept), "table")
+    return ", ".join([f"destination: {dropped} dropped", *(f"kept: {e.message}" for e in kept)])
 
 
 def drop_table(destination: Destination, target: TableTarget, store: PipelineStore) -> NeedsOperator | None:

@@ -35,6 +35,7 @@ from levada.postgres.publications import (
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
@@ -221,7 +222,7 @@ def _ensure_slot(
         if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
             raise SlotLost(
                 lost.code,
-                f"{lost.message}. {len(depend)} tables depend on it",
+                f"{lost.message}. Its changes are needed by {counted(len(depend), 'table')}",
                 hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
             )
     # First, so that a process that ends here leaves no table that would continue from the new slot.

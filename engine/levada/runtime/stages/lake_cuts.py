@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.printable import counted
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted, LakeCutDropped, LakeCutWanted, TagEnded
 from levada.runtime.stages.stage import Stage, StageParts
@@ -439,7 +440,7 @@ def cut_progress(cut: Cut, waiting: int = 0) -> CutProgress:
         committed_at=cut.committed_at,
         tables=len(cut.tables),
         tagged=len(cut.tables) - len(cut.left_out) - (waiting if cut.phase is CutPhase.PENDING else 0),
-        left_out=(*explained, *([f"{more} more tables"] if (more := len(cut.left_out) - len(explained)) else ())),
+        left_out=(*explained, *([counted(more, "more table")] if (more := len(cut.left_out) - len(explained)) else ())),
         scheduled=cut.scheduled,
     )
 

@@ -23,6 +23,7 @@ from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.description import TableDescription
 from levada.postgres.membership import read_publication_state
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
@@ -253,7 +254,7 @@ class Verifier:
                 return replace(first, report=replace(shown, repaired=repaired, repaired_equal=True))
         raise NeedsOperator(
             "verify_unrepairable",
-            f"{name} still differs from the source after {repaired} keys were written again",
+            f"{name} still differs from the source after its repair, which wrote {counted(repaired, 'key')} again",
             hint=resync_command(name),
         )
 
