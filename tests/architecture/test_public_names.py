@@ -49,7 +49,11 @@ def test_every_public_name_is_there() -> None:
         assert hasattr(importlib.import_module(package), attribute), name
 
 
-EXAMPLES = ("custom_destination.py", "custom_store.py")
+EXAMPLES = (
+    "custom-destination/custom_destination.py",
+    "custom-store/custom_store.py",
+    "change-capture/change_capture.py",
+)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def load_example(name: str) -> ModuleType:
     """Return the module of an example, the same at each call."""
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / name.replace("_", "-") / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -13,7 +13,7 @@ from tests.runtime.manifest_text import manifest_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "run_engine.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "run-engine" / "run_engine.py"
 
 
 def test_the_example_ends_once_every_table_has_caught_up(

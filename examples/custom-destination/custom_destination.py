@@ -1,6 +1,6 @@
 """A destination of one's own: every row and every change, posted as JSON to an HTTP service, with retries.
 
-    python examples/custom_destination.py HOST PORT DATABASE http://localhost:8080/changes
+    python examples/custom-destination/custom_destination.py HOST PORT DATABASE http://localhost:8080/changes
 
 Each request is one JSON document: a slice of a table's copy, or a slice of the WAL in commit order. Delivery is at
 least once: after a crash the same changes come again, with the same (commit LSN, ordinal), by which a service knows

@@ -1,6 +1,6 @@
 """The engine in a Python program: runs a manifest until it has caught up, and reports each phase that a table reaches.
 
-    python examples/run_engine.py pipeline.yaml secrets
+    python examples/run-engine/run_engine.py pipeline.yaml secrets
 
 SIGINT and SIGTERM stop it cleanly. The exit code is 0 once every table has caught up.
 """
