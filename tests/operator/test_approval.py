@@ -120,6 +120,12 @@ def test_small_changes_take_effect() -> None:
         assert accepted.waits is waits
         assert approved(seen, accepted).reason == ("ApprovalRequired" if waits else "Automatic")
     assert not accept(written(copied(mode="Changelog"), copied("events"), approvalAbove="3Gi")).waits
+    grown = merge(copied(), {"status": {"sourceBytes": 4 << 30}})
+    assert accept(written(grown, copied("events"), approvalAbove="7Gi", **TEXT)).waits is False
+    text = approved(seen := written(grown, copied("events"), approvalAbove="6Gi", **TEXT), waiting(seen)).message
+    assert "25.2M rows, 7Gi, about 2m at the rate" in text
+    empty = merge(table_sync("empty"), {"status": {"phase": "Ready", "sourceBytes": 0}})
+    assert accept(written(*both, empty, approvalAbove="6Gi", **TEXT)).waits is False
     for unknown in ({"phase": "Ready"}, {"phase": "Ready", "copy": {"rows": 0, "bytes": 0, "percent": 100}}):
         table = merge(table_sync("empty"), {"status": unknown})
         waiting(written(*both, table, approvalAbove="100Gi", **TEXT))

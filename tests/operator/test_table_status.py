@@ -243,6 +243,25 @@ def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
     assert status["copy"] == {"rows": 12_600_000, "bytes": 1 << 30, "percent": 100}
 
 
+def test_the_size_at_the_source_outlives_the_driver() -> None:
+    """It is rounded, kept without a report, and no reason for a write of its own."""
+    sizes: list[Any] = []
+    before: dict[str, Any] = {}
+    for report in (
+        progress(table_document(sourceBytes=(5 << 30) + 1)),
+        None,
+        progress(table_document(sourceBytes=None)),
+        progress(table_document(sourceBytes=6 << 30)),
+    ):
+        seen = running({**table_sync(), "status": before} if before else table_sync(), report=report)
+        status = next((w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync"), before)
+        sizes.append(status["sourceBytes"])
+        if report is not None:
+            assert not before or not beyond_counters({**status, "sourceBytes": 1}, status)
+        before = status
+    assert sizes == [5 << 30, 5 << 30, 5 << 30, 6 << 30]
+
+
 def test_status_tells_of_a_new_copy_beside_its_table() -> None:
     """The table stays Ready; the step, how far the copy is and the values that were acted on are told."""
     beside = {"step": "Copying", "copy": {"rows": 1_000, "bytes": 1 << 20, "percent": 37.4, "secondsLeft": 90}}

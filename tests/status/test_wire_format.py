@@ -50,6 +50,7 @@ def full() -> Progress:
             pending_segments=3,
             pending_rows=1200,
             staged_bytes=1 << 20,
+            source_bytes=3 << 30,
             last_apply_seconds=0.98765,
             last_apply_tasks=4,
             last_commit_at=samples.seconds(0.0005).astimezone(EAST),

@@ -120,8 +120,8 @@ class PipelineSpec(Model):
     """
     approval_above: Bytes | None = setting(Change.HOT, None)
     """With approval Manual, the total size of the tables to copy again above which a change waits. A smaller change
-    takes effect. `levada run` estimates the sizes at the source. The operator takes those of the last copies. Tables of
-    unknown size count as larger. Unset: every such change waits.
+    takes effect. The sizes are those at the source, or those of the last copies if the operator knows larger ones.
+    Tables of unknown size count as larger. Unset: every such change waits.
     """
     restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
     """Change it to any other value to restart the driver. Copied and applied data is kept."""

@@ -148,6 +148,8 @@ class TableProgress(Part):
     pending_rows: int = 0
     staged_bytes: int = 0
     """The size of the staged changes that are not applied yet."""
+    source_bytes: int | None = None
+    """The table's size at the source in the last minutes, with TOAST. Null if it is not known."""
     rows_applied: int = 0
     """Row changes that were applied since the process started."""
     last_apply_seconds: Thousandths | None = None

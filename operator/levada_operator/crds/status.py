@@ -191,6 +191,7 @@ TABLE_SYNC_STATUS: Final = _object(
         "mode": _text("The mode of the table: what the destination's table holds."),
         "note": _text("Why the mode differs from the requested one."),
         "copy": _object("The last copy. Rounded.", _COPY),
+        "sourceBytes": _integer("The table's size at the source in bytes, with TOAST. Rounded."),
         "resync": _object(
             "A resync into a shadow copy. The table stays readable meanwhile.",
             {

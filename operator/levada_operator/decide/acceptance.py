@@ -72,7 +72,8 @@ def accept(observed: Observed) -> Acceptance:
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
     copied = copied_tables(observed)
-    sizes = [copy and (copy["rows"], copy["bytes"]) for t in observed.table_syncs for copy in (t.status.get("copy"),)]
+    bounded = "approvalAbove" in pipeline.spec
+    sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
         (pipeline.spec, tables, before, observed.conflicts, observed.defaults)
         + (place if before is None else (pipeline.generation, pipeline.approves, copied, sizes))

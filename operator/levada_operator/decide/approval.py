@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from levada.spec import Manifests
 from levada.spec.resyncs import resync_fields, table_settings
@@ -17,7 +17,7 @@ from levada_operator.decide.phase import COPYING, TableSyncPhase
 from levada_operator.decide.rounding import count_text, seconds_text, size_text
 from levada_operator.decide.table_phase import table_of
 from levada_operator.names import APPROVE, digest
-from levada_operator.observe.objects import PipelineObject, TableSyncObject
+from levada_operator.observe.objects import Body, PipelineObject, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _MAX_NAMES: Final = 10
@@ -74,28 +74,29 @@ def resync_request(
 
 
 def is_small(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], limit: int | None) -> bool:
-    """Return True if the last copies of the request's tables have at most ``limit`` bytes. Unset: no request is small.
+    """Return True if the request's tables have at most ``limit`` bytes together. Unset: no request is small.
 
-    The size of a table is known if its last copy had rows. A driver that started after a copy reports it without rows.
+    A table of unknown size makes the request large.
     """
-    copies = _last_copies(request, table_syncs)
-    return limit is not None and all(c.get("rows") for c in copies) and sum(c["bytes"] for c in copies) <= limit
+    sizes = [copy.size for copy in _copies(request, table_syncs)]
+    return limit is not None and None not in sizes and sum(filter(None, sizes)) <= limit
 
 
 def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:
-    """Return the changed fields, and the tables that they copy again with the size and the time of their last copies.
+    """Return the changed fields, and the tables that they copy again with their rows and their size.
 
-    ``at_once`` is the number of tables that are copied at the same time.
+    The rows are those of the last copies. ``at_once`` is the number of tables that are copied at the same time.
     """
-    copies = _last_copies(request, table_syncs)
-    known = [copy for copy in copies if copy.get("rows")]
+    copies = _copies(request, table_syncs)
+    known = [copy.size for copy in copies if copy.size is not None]
     figures = [_counted(len(copies), "table")]
+    if rows := sum(copy.rows for copy in copies):
+        figures.append(f"{count_text(rows)} rows")
     if known:
-        rows, size = sum(c["rows"] for c in known), sum(c["bytes"] for c in known)
-        figures.append(f"{count_text(rows)} rows, {size_text(size)}")
+        figures.append(size_text(sum(known)))
     if known and len(known) < len(copies):
         figures.append(f"{_counted(len(copies) - len(known), 'table')} of unknown size")
-    seconds = [c["rows"] / c["rowsPerSecond"] for c in known if c.get("rowsPerSecond")]
+    seconds = [copy.seconds for copy in copies if copy.seconds]
     if seconds:
         # No less than that of the slowest table.
         about = max(*seconds, sum(seconds) / max(1, at_once))
@@ -109,10 +110,32 @@ def approve_command(pipeline: PipelineObject, request: ResyncRequest) -> str:
     return f"{where} --overwrite {APPROVE}={request.digest}"
 
 
-def _last_copies(request: ResyncRequest, table_syncs: Sequence[TableSyncObject]) -> list[dict[str, Any]]:
-    """Return the last copy of each table of the request, empty if it is unknown."""
-    statuses = {table_of(t): t.status.get("copy") or {} for t in table_syncs}
-    return [statuses.get(table, {}) for table in request.tables]
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The cost of copying a table again. ``rows`` is 0 if unknown, ``size`` and ``seconds`` are None."""
+
+    rows: int
+    size: int | None
+    seconds: float | None
+
+
+def _copies(request: ResyncRequest, table_syncs: Sequence[TableSyncObject]) -> list[_Copy]:
+    statuses = {table_of(t): t.status for t in table_syncs}
+    return [_copy(statuses.get(table, {})) for table in request.tables]
+
+
+def _copy(status: Body) -> _Copy:
+    """Return the cost by a TableSync's status: the size at the source, or that of the last copy if it is larger.
+
+    A driver that started after the copy reports the copy without rows.
+    """
+    last = status.get("copy") or {}
+    rows, rate = last.get("rows") or 0, last.get("rowsPerSecond")
+    copied, at_source = last.get("bytes", 0) if rows else None, status.get("sourceBytes")
+    sizes = [size for size in (copied, at_source) if size is not None]
+    size = max(sizes, default=None)
+    seconds = rows / rate * max(1.0, (size or 0) / copied if copied else 1.0) if rows and rate else None
+    return _Copy(rows, size, seconds)
 
 
 def _counted(count: int, what: str) -> str:

@@ -12,7 +12,17 @@ from levada_operator.observe.objects import Body
 
 _VOLATILE: Final = frozenset({"progressAt", "sampledAt", "appliedLsn", "lastTransitionTime"})
 """Fields that change all the time. They are written only together with another change."""
-_COUNTERS: Final = {"display", "copy", "lagSeconds", "byPhase", "lagBytes", "retainedBytes", "safeWalBytes", "cuts"}
+_COUNTERS: Final = {
+    "display",
+    "copy",
+    "sourceBytes",
+    "lagSeconds",
+    "byPhase",
+    "lagBytes",
+    "retainedBytes",
+    "safeWalBytes",
+    "cuts",
+}
 _BEYOND: Final = _VOLATILE | _COUNTERS
 """The volatile fields and the counters."""
 _MERGED_LISTS: Final = frozenset(

@@ -37,6 +37,7 @@ _KEPT_UNREPORTED: Final = (
     "resyncNonce",
     "verifyNonce",
     "verified",
+    "sourceBytes",
 )
 """Fields that keep their value while the driver does not report the table."""
 
@@ -73,6 +74,7 @@ def table_status(
         "note": report.note,
         "appliedLsn": None if report.applied_lsn is None else str(report.applied_lsn),
         "lagSeconds": lag,
+        "sourceBytes": before.get("sourceBytes") if report.source_bytes is None else rounded_bytes(report.source_bytes),
     }
     status |= {key: value for key, value in fields.items() if value not in (None, "")}
     # Nonces are 0 for a new table, and omitted then.

@@ -86,6 +86,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         pending_segments=pending.segments,
         pending_rows=pending.rows,
         staged_bytes=pending.bytes,
+        source_bytes=registry.membership.source_bytes(record.id),
         rows_applied=record.apply.rows_applied,
         last_apply_seconds=record.apply.last_apply_s or None,
         last_apply_tasks=record.apply.last_apply_tasks,

@@ -21,6 +21,7 @@ from levada.capture.worker import verify_history
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import PublishedTable, list_tables, published_tables
 from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
@@ -150,7 +151,9 @@ def _discover(
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
     refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
-    return SourceTables(published, state, unidentified, incomplete, refusing)
+    estimates = estimate_tables(connection, [t.name for t in published])
+    sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
+    return SourceTables(published, state, unidentified, incomplete, refusing, sizes)
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.membership import PublicationState
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class SourceTables:
 
     ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
     have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
-    others that cannot be added.
+    others that cannot be added. ``sizes`` are the bytes of those ``published`` tables that are not locked.
     """
 
     published: tuple[PublishedTable, ...]
@@ -24,3 +25,4 @@ class SourceTables:
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete: NeedsOperator | None = None
     refusing: tuple[QualifiedTable, ...] = ()
+    sizes: Mapping[TableId, int] = field(default_factory=dict)

@@ -57,6 +57,7 @@ class TableMembership:
         self._places = places
         self._requests = requests
         self._publication = publication
+        self._sizes: dict[TableId, int] = {}
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store and the source, and the staged segments from ``manifests``.
@@ -80,6 +81,7 @@ class TableMembership:
             begins = resync and not (stored is not None and needs_resync(stored))
             self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
         self._publication.check(source)
+        self._sizes.update(source.sizes)
 
     def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
         """Add new tables and forget removed ones. Return False if a removed table still has a job.
@@ -98,6 +100,7 @@ class TableMembership:
                 self._add(table.id, table.name, Init(), None)
                 records[table.id].copy.wait_for_session(copy_after_session)
         self._publication.check(source)
+        self._sizes.update(source.sizes)
         gone = [records[t] for t in records.keys() - left.keys() - {t.id for t in source.published}]
         removed = [self._remove(record) for record in gone]
         return all(removed)
@@ -114,6 +117,10 @@ class TableMembership:
                 record.copy.cancel()
             if suspended:
                 record.resync.cancel_copy()
+
+    def source_bytes(self, table: TableId) -> int | None:
+        """Return the table's newest known size at the source, see `SourceTables.sizes`."""
+        return self._sizes.get(table)
 
     def refuses_updates(self, table: TableId) -> bool:
         """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
