@@ -13,6 +13,7 @@ from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
 from levada.cli.new_manifest import NewPipeline, manifest_text
+from levada.cli.output import show_error
 from levada.postgres.estimates import TableEstimate
 from levada.segments.staging import Staging
 from levada.spec import load_manifests
@@ -83,6 +84,9 @@ def test_an_invalid_name_writes_nothing(db: Database, tmp_path: Path, name: str)
         ("this is no dsn = s3cret", "connection string"),
         ("postgresql://127.0.0.1:1/x", "no user"),
         ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=disable", "source_unreachable"),
+        ("postgresql://me:no@s3cret@127.0.0.1:1/x", "has an @"),
+        ("postgresql://me:s3cret@127.0.0.1:1/x?service=shop", "names a service"),
+        ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=always", "unknown sslmode"),
     ],
 )
 def test_a_wrong_source_is_named(given: str, said: str, tmp_path: Path) -> None:
@@ -129,6 +133,34 @@ def test_a_folder_that_cannot_have_a_lake(db: Database, tmp_path: Path) -> None:
     assert done.exit_code == Exit.USAGE
     assert "a folder with # or ?" in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["file/shop", "/proc/shop"])
+def test_a_folder_that_cannot_be_written(db: Database, tmp_path: Path, below: str) -> None:
+    """The error has the folder and its hint the option, not a traceback."""
+    (tmp_path / "file").touch()
+    done = levada("init", dsn(db), "--dir", tmp_path / below)
+    assert done.exit_code == Exit.FAILED
+    assert "folder_unusable" in done.output
+    assert "--dir" in done.output
+
+
+def test_a_hint_has_no_password(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that shows a traceback stands for the user's own, without its DSN."""
+    for given in ("postgresql://me:s3cret@h/x", "host=h Password = s3cret"):
+        monkeypatch.setattr("sys.argv", ["levada", "init", given, "--dir", "shop"])
+        show_error(ValueError("s3cret"), debug=False)
+    shown = capsys.readouterr().err
+    assert shown.count("levada init DSN --dir shop") == 2
+    assert "s3cret" not in shown
+
+
+def test_the_password_of_the_environment(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PGPASSWORD is a password that neither the history of a shell nor a list of processes shows."""
+    monkeypatch.setenv("PGPASSWORD", "from the environment")
+    given = f"postgresql://postgres@127.0.0.1:{db.server.port}/{db.name}"
+    assert levada("init", given, "--dir", tmp_path, "--name", "shop").exit_code == Exit.OK
+    assert (tmp_path / "secrets" / "shop-source" / "password").read_text() == "from the environment"
 
 
 @pytest.mark.parametrize("mode", TlsMode)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from levada.cli.check import show_problems
 from levada.cli.output import show_error
 from levada.errors import NeedsOperator
+from levada.postgres.preflight import Problem, Severity
 
 ERROR = NeedsOperator("slot_lost", "slot levada_[shop] is gone", hint="levada resync MANIFEST --all")
 
@@ -36,3 +38,19 @@ def test_traceback_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "error: slot levada_[shop] is gone [slot_lost]" in err
+
+
+def test_the_problems_of_a_thousand_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """One hint for all that it solves, and at most ten problems of each code. The others are counted, errors last."""
+    numbers = range(1000)
+    blocked = [Problem(Severity.ERROR, "publication_missing", f"t{i} is another's", "CREATE …") for i in numbers]
+    closed = [Problem(Severity.ERROR, "select_privilege_missing", f"no SELECT on t{i}", f"GRANT {i}") for i in numbers]
+    keyless = [Problem(Severity.WARNING, "key_missing", "t0 has no key", "")]
+    show_problems([*blocked, *closed, *keyless])
+    shown = capsys.readouterr().err
+    assert shown.startswith("warning: t0 has no key [key_missing]\n")
+    assert shown.count("CREATE") == 1
+    assert shown.count("t9 is another's\n  and 990 more [publication_missing]") == 1
+    assert shown.count("GRANT") == 10
+    assert "and 990 more [select_privilege_missing]\n  hint: levada check" in shown
+    assert len(shown.splitlines()) < 40

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from levada.cli.downloads import prepare
 from levada.cli.output import Output, console, show_problem, working, write_json
@@ -16,6 +16,9 @@ from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.plugins import destination_settings
 from levada.runtime.host.readiness import publication_coverage, start_problems
 from levada.spec import Manifests
+
+_MOST: Final = 10
+"""The number of problems of one code that are printed."""
 
 
 def check(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> tuple[Problem, ...]:
@@ -46,9 +49,28 @@ def refused(problems: Iterable[Problem]) -> bool:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print each problem, errors last, where they stay visible."""
-    for problem in sorted(problems, key=lambda p: p.severity is Severity.ERROR):
+    """Print the problems, errors last, where they stay visible."""
+    for problem in grouped(sorted(problems, key=lambda p: p.severity is Severity.ERROR)):
         show_problem(problem.severity.value.lower(), problem.code, problem.message, problem.hint)
+
+
+def grouped(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yield problems that have the same hint as one, and at most ten of each code. The others are counted. Pure.
+
+    A role without rights has a problem with each of a thousand tables.
+    """
+    by_hint: dict[tuple[Severity, str, str], list[str]] = {}
+    for problem in problems:
+        by_hint.setdefault((problem.severity, problem.code, problem.hint), []).append(problem.message)
+    of_code: dict[tuple[Severity, str], list[tuple[str, list[str]]]] = {}
+    for (severity, code, hint), messages in by_hint.items():
+        of_code.setdefault((severity, code), []).append((hint, messages))
+    for (severity, code), groups in of_code.items():
+        for hint, messages in groups[:_MOST]:
+            more = [f"and {len(messages) - _MOST:,} more"] if len(messages) > _MOST else []
+            yield Problem(severity, code, "\n  ".join([*messages[:_MOST], *more]), hint)
+        if rest := sum(len(messages) for _, messages in groups[_MOST:]):
+            yield Problem(severity, code, f"and {rest:,} more", "levada check MANIFEST -o json lists all of them")
 
 
 def problems_json(problems: Iterable[Problem]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -29,6 +30,7 @@ from levada.values import MAX_PIPELINE_NAME, QualifiedTable
 
 _LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|/.*")
 _MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
+_OPTIONAL_TLS: Final = ("prefer", "allow")
 _MANIFEST: Final = "pipeline.yaml"
 
 
@@ -46,7 +48,8 @@ def init(options: InitOptions) -> Exit:
     """Write ``pipeline.yaml`` and ``secrets`` into the folder, and print the next commands.
 
     Raise NeedsOperator ``file_exists`` rather than replace a file, InvalidManifest for values that no manifest can
-    have, such as an invalid name, and the error of the source. Nothing is written then.
+    have, such as an invalid name, and the error of the source. Nothing is written then. Raise NeedsOperator
+    ``folder_unusable`` if the folder cannot be written.
     """
     folder = options.folder.absolute()
     manifest, secrets = folder / _MANIFEST, folder / "secrets"
@@ -57,7 +60,8 @@ def init(options: InitOptions) -> Exit:
     secret = f"{name}-source"
     _require_new(manifest, secrets / secret)
     user = given.get("user") or _ask("User", default="postgres")
-    password = given["password"] if "password" in given else _ask("Password", hidden=True)
+    password = given.get("password", os.environ.get("PGPASSWORD"))
+    password = _ask("Password", hidden=True) if password is None else password
     source = PostgresConnection(host, port, str(database), user=str(user), password=str(password))
     with working(f"looking at {source.where}"):
         tls, tables = _look(source, str(given.get("sslmode") or ""))
@@ -75,21 +79,36 @@ def init(options: InitOptions) -> Exit:
     text = manifest_text(new)
     # Before the first file, as the name is part of a path.
     load_manifests(text, str(manifest))
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_secret(secrets, secret, username=str(user), password=str(password))
-    manifest.write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_secret(secrets, secret, username=str(user), password=str(password))
+        manifest.write_text(text)
+    except OSError as error:
+        raise NeedsOperator(
+            "folder_unusable",
+            f"cannot write the manifest and its Secret below {folder}: {error.strerror}",
+            hint="set another folder with --dir",
+        ) from error
     _show(new, manifest, secrets)
     return Exit.OK
 
 
 def _parameters(dsn: str) -> dict[str, Any]:
     try:
-        return dict(conninfo_to_dict(dsn))
+        given = dict(conninfo_to_dict(dsn))
     except psycopg.Error:
         # libpq's message may quote the password, so it is not shown.
         raise typer.BadParameter(
             "must be a connection string of PostgreSQL, such as postgresql://USER@HOST:5432/DATABASE", param_hint="DSN"
         ) from None
+    if "@" in str(given.get("host", "")):
+        # What is before the @ is a part of the password, so it is not shown.
+        raise typer.BadParameter("has an @ in its user or password, where it must be %40", param_hint="DSN")
+    if given.get("service"):
+        raise typer.BadParameter("names a service. Give its host, port, database and user instead", param_hint="DSN")
+    if given.get("sslmode") not in (None, "", *_MODES, *_OPTIONAL_TLS):
+        raise typer.BadParameter(f"has an unknown sslmode. Known are {', '.join(_MODES)}", param_hint="DSN")
+    return given
 
 
 def _address(given: dict[str, Any]) -> tuple[str, int]:
@@ -139,17 +158,24 @@ def _connected(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, psyc
         modes = [_MODES[ssl_mode]]
     else:
         modes = [TlsMode.VERIFY_FULL, TlsMode.REQUIRE]
-        modes += [TlsMode.DISABLE] if _LOOPBACK.fullmatch(source.host) or ssl_mode in ("prefer", "allow") else []
+        modes += [TlsMode.DISABLE] if _LOOPBACK.fullmatch(source.host) or ssl_mode in _OPTIONAL_TLS else []
     for mode in modes:
         try:
             return mode, _with_mode(source, mode).connect(application="init")
-        except LoginFailed:
-            raise
+        except LoginFailed as error:
+            raise _of_dsn(error) from error
         except LevadaError as error:
             last = error
-    if TlsMode.DISABLE not in modes and not ssl_mode:
-        last.hint = last.hint or "if the network is trusted, add ?sslmode=disable to the DSN"
-    raise last
+    if last.code == "source_tls_failed" and TlsMode.DISABLE not in modes:
+        last.hint = "if the network is trusted, add ?sslmode=disable to the DSN"
+    raise _of_dsn(last)
+
+
+def _of_dsn(error: LevadaError) -> LevadaError:
+    """Return the error with a hint about the DSN. There is no manifest yet whose fields the hint could name."""
+    hint = error.hint.replace("spec.source.tls: its mode", "the DSN's sslmode").replace("spec.source.", "the DSN's ")
+    error.hint = hint.replace("in the source's credentials", "in the DSN")
+    return error
 
 
 def _with_mode(source: PostgresConnection, mode: TlsMode) -> PostgresConnection:

@@ -78,7 +78,7 @@ spec:
 
 def _found(tables: Mapping[QualifiedTable, TableEstimate | None]) -> str:
     if not tables:
-        return "    # The database has no table yet. New tables are taken up while the pipeline runs.\n"
+        return "    # The database has no table yet. A run needs one, and takes up new ones meanwhile.\n"
     largest = sorted(tables, key=lambda t: (-_bytes(tables[t]), t))
     lines = [f"    # Found, the largest first ({counted(len(tables), 'table')}):"]
     lines += [f"    #   {one_record(str(table))}{_size(tables[table])}" for table in largest[:_LISTED]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import select
 import shlex
 import sys
@@ -24,6 +25,9 @@ from levada.printable import printable
 
 UNBOUNDED: Final = 100_000
 """A width that no line reaches."""
+
+
+_DSN: Final = re.compile("://|password *=", re.IGNORECASE)
 
 
 class Output(StrEnum):
@@ -98,8 +102,9 @@ def show_error(error: BaseException, *, debug: bool) -> None:
 
 
 def _rerun_with_traceback() -> str:
-    """Return a hint with the command that repeats this invocation with a traceback."""
-    return "run again with: LEVADA_DEBUG=1 " + shlex.join(["levada", *sys.argv[1:]])
+    """Return a hint with the command that repeats this invocation with a traceback. It has no DSN with a password."""
+    words = ("DSN" if _DSN.search(word) else word for word in sys.argv[1:])
+    return "run again with: LEVADA_DEBUG=1 " + shlex.join(["levada", *words])
 
 
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:

@@ -196,7 +196,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
     if not wanted and (request.managed or publication is not None):
         yield Problem(
-            Severity.ERROR, "no_tables_selected", f"spec.tables selects no table of database {server.database}"
+            Severity.ERROR,
+            "no_tables_selected",
+            f"spec.tables selects no table of database {server.database}",
+            "create a table, or correct spec.tables. These exist: SELECT * FROM pg_tables;",
         )
     for table in _read_tables(conn, wanted):
         yield from _table_problems(table, server.role, publication, table.name in streamed)
