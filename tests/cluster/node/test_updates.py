@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.long
 
 NAMES = ("shop", "east", "west")
 DEPLOYMENT = "levada-operator"
+ACCOUNT = "system:serviceaccount:levada-system:levada-operator"
 LIGHT = {"resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}}
 
 
@@ -93,8 +96,30 @@ def test_upgrade_and_rollback_of_three_pipelines(layout: Layout, three: Place, d
         eventually(lambda name=name: not three.differences(f"{name}_public"))  # type: ignore[misc]  # bound on purpose
 
 
-def test_two_replicas(shop: Place, deployment: Kubectl) -> None:
-    """Scaled to two, both are ready and one leads. When the leader's pod is deleted, another one goes on."""
+def writers(layout: Layout, skip: int) -> list[str]:
+    """Return the operator's pods in the order of their writes, each as often as it follows another one.
+
+    The audit log is read from the byte ``skip`` on. Leases and Events do not count, and neither do dry runs and writes
+    that were refused.
+    """
+    with layout.audit_log.open("rb") as log:
+        log.seek(skip)
+        entries = [json.loads(line) for line in log if line.endswith(b"\n")]
+    writes = [
+        (entry["requestReceivedTimestamp"], entry["user"]["extra"]["authentication.kubernetes.io/pod-name"][0])
+        for entry in entries
+        if entry["user"]["username"] == ACCOUNT
+        and entry["verb"] in ("create", "update", "patch", "delete")
+        and entry["objectRef"]["resource"] not in ("leases", "events")
+        and "dryRun" not in entry["requestURI"]
+        and entry["responseStatus"]["code"] < 400
+    ]
+    return [pod for pod, _ in groupby(pod for _, pod in sorted(writes))]
+
+
+def test_two_replicas(shop: Place, layout: Layout, deployment: Kubectl) -> None:
+    """Scaled to two, both are ready and one leads. When the leader ends, or is killed, another one alone goes on."""
+    skip = layout.audit_log.stat().st_size
     deployment("scale", f"deployment/{DEPLOYMENT}", "--replicas=2")
     deployment("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=180s")
 
@@ -108,13 +133,18 @@ def test_two_replicas(shop: Place, deployment: Kubectl) -> None:
 
     # A pod that is being deleted is listed until it has ended.
     eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
-    first = holder()
-    (standby,) = set(replicas()) - {first}
-    eventually(lambda: "standby: " in deployment("logs", standby))
-    deployment("delete", "pod", first, "--wait=false")
-    # The pod that replaces the deleted one may take the Lease before the standby does.
-    eventually(lambda: holder() not in ("", first))
-    before = shop.driver_uid()
-    shop.patch(restartNonce=int(shop.kubectl.get("pipeline", "shop")["metadata"]["generation"]))
-    eventually(lambda: shop.driver_uid() not in ("", before))
-    shop.ready()
+    for grace in ("30", "0"):
+        first = holder()
+        (standby,) = set(replicas()) - {first}
+        eventually(lambda standby=standby: "standby: " in deployment("logs", standby))  # type: ignore[misc]  # bound on purpose
+        deployment("delete", "pod", first, f"--grace-period={grace}", f"--force={grace == '0'}".lower(), "--wait=false")
+        # The pod that replaces the deleted one may take the Lease before the standby does.
+        eventually(lambda first=first: holder() not in ("", first))  # type: ignore[misc]  # bound on purpose
+        before = shop.driver_uid()
+        shop.patch(restartNonce=int(shop.kubectl.get("pipeline", "shop")["metadata"]["generation"]))
+        eventually(lambda before=before: shop.driver_uid() not in ("", before))  # type: ignore[misc]  # bound on purpose
+        shop.ready()
+        eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
+    turns = writers(layout, skip)
+    assert len(turns) >= 3
+    assert len(set(turns)) == len(turns), f"two operators wrote at the same time: {turns}"
