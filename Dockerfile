@@ -1,6 +1,7 @@
-# One image for the operator, the driver and the executors.
+# One image for the operator, the driver and the executors, and a small one for the operator alone.
 #
-#   docker build -t levada:0.1.0 .          or: make image
+#   docker build -t levada:0.1.0 .                               or: make image
+#   docker build -t levada-operator:0.1.0 --target operator .    or: make image IMAGE_ARGS='--target operator' IMAGE=...
 #
 # It needs nothing of the network when it runs, and writes to /tmp and /var/lib/levada alone.
 
@@ -74,6 +75,36 @@ RUN /build/bin/pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /
     && /build/bin/pip --python /opt/levada/venv install --no-compile --no-index --no-deps --root /project /wheels/*.whl \
     && /build/bin/python -m compileall -q -s /project --invalidation-mode unchecked-hash /project
 COPY --chmod=0755 docker/entrypoint.sh /project/opt/levada/entrypoint.sh
+
+
+# The operator's packages: no Java, no Spark, no Arrow.
+FROM build AS operator-packages
+COPY requirements/operator.txt requirements/
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv --without-pip /operator \
+    && /build/bin/pip --python /operator install --no-compile --only-binary :all: --require-hashes -r requirements/operator.txt \
+    && rm -rf /operator/lib/python3*/site-packages/kubernetes/aio \
+    && /build/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /operator
+
+
+FROM base AS operator
+COPY --from=operator-packages /operator /opt/levada/venv
+COPY --from=project /project /
+ENV HOME=/var/lib/levada \
+    PATH=/opt/levada/venv/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /var/lib/levada
+USER 185:185
+ENTRYPOINT ["/usr/bin/tini", "--", "/opt/levada/entrypoint.sh"]
+CMD ["operator"]
+ARG VERSION=dev
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="levada-operator" \
+      org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: the operator alone" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 
 FROM base

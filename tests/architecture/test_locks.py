@@ -51,10 +51,11 @@ def test_lock_satisfies_the_project(lock: str, extras: tuple[str, ...]) -> None:
 def test_locks_agree() -> None:
     """What is tested is what the image has."""
     dev = locked("dev.txt")
-    assert {p: v for p, v in locked("image.txt").items() if dev.get(p) != v} == {}
+    for name in ("image.txt", "operator.txt"):
+        assert {p: v for p, v in locked(name).items() if dev.get(p) != v} == {}
 
 
-@pytest.mark.parametrize("lock", ["build.txt", "dev.txt", "image.txt"])
+@pytest.mark.parametrize("lock", ["build.txt", "dev.txt", "image.txt", "operator.txt"])
 def test_locks_name_no_host(lock: str) -> None:
     """A lock holds versions and hashes: where packages come from is the machine's business."""
     assert not re.search(r"://|--index|--find-links", (ROOT / "requirements" / lock).read_text())
