@@ -34,14 +34,17 @@ _SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 _JAVA_TRUST: Final = "/etc/ssl/certs/java/cacerts"
 
 
-def ensure_image(layout: Layout) -> str:
-    """Build Levada's image unless it is there, load it into the node, and return its name, which has a digest."""
-    tag = f"{NAME}:{_digest()}"
+def ensure_image(layout: Layout, target: str = "") -> str:
+    """Build Levada's image unless it is there, load it into the node, and return its name, which has a digest.
+
+    ``target`` is a stage of the Dockerfile, by default the last one.
+    """
+    tag = f"{NAME}{target and '-'}{target}:{_digest()}"
     with only_process(layout.root / "image"):
         if not _on_node(layout, tag):
             install(IMAGE_PACKAGES)
             if not _built(tag):
-                _build(tag)
+                _build(tag, target)
             _load(layout, tag)
     return tag
 
@@ -74,11 +77,12 @@ def load_pause(layout: Layout) -> None:
         subprocess.run(_import(layout), stdin=archive, stdout=subprocess.DEVNULL, check=True)
 
 
-def _build(tag: str) -> None:
+def _build(tag: str, target: str) -> None:
     if not _built(BASE):
         _build_base()
     print(f"building {tag}: minutes when its requirements changed, else seconds", file=sys.stderr, flush=True)
     arguments = ["--build-arg", f"BASE_IMAGE={BASE}", "--network=host", *_isolation(), *_registries()]
+    arguments += ["--target", target] if target else []
     make = ["make", "--silent", "image", f"IMAGE={tag}", f"IMAGE_ARGS={' '.join(arguments)}"]
     # By buildah, whatever else is there: it needs no daemon, and is what the image is loaded from.
     subprocess.run([*make, "IMAGE_BUILD=buildah build --layers"], cwd=ROOT, check=True, stdout=sys.stderr)

@@ -47,18 +47,19 @@ def install(cluster: Kubectl, image: str) -> Iterator[Installed]:
     cluster("label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=restricted")
     # The CRDs are there: the tests that need no operator apply them.
     values = f"image.repository={repository},image.tag={tag},crds.install=false"
-    _helm("upgrade", "--install", "levada", str(CHART), "--set", values, "--wait", "--timeout=3m")
+    run_helm("upgrade", "--install", "levada", str(CHART), "--set", values, "--wait", "--timeout=3m")
     try:
         yield one
         text = one.log()
         print(text)
         assert "Traceback" not in text
     finally:
-        _helm("uninstall", "levada", "--wait")
+        run_helm("uninstall", "levada", "--wait")
         cluster("delete", "namespace", NAMESPACE, "--wait=false")
 
 
-def _helm(*arguments: str) -> None:
+def run_helm(*arguments: str) -> None:
+    """Run helm in the operator's namespace. Raise AssertionError if it fails."""
     done = subprocess.run(["helm", "-n", NAMESPACE, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         shown = Kubectl(NAMESPACE).run("describe", "pods", check=False).stdout
