@@ -133,7 +133,7 @@ def test_the_slot_is_dropped_before_it_fills_the_disk(engine: Engine, db: Databa
         engine.wait_log("slot levada_" + db.name + " is dropped")
         with contextlib.suppress(psycopg.Error):
             opened.commit()
-    assert "parking a table would release nothing" in engine.log
+    assert "parking tables would release nothing" in engine.log
     assert "are parked" not in engine.log
     if on_lost == "Hold":
         assert engine.process is not None

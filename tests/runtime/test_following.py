@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime import samples
 from tests.runtime.manifest_text import manifest_text
 
 from levada.errors import InvalidManifest
+from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.manifest_watcher import ManifestWatcher, accept_change
 from levada.spec import Change, Manifests, load_manifests
-from levada.status import WaitingField
+from levada.status import PipelineState, TablePhase, WaitingField
 from levada.values import QualifiedTable
 
 
@@ -71,6 +74,21 @@ def test_a_first_copy_has_the_fields_of_its_table() -> None:
     taken = {t.spec.table.name: t.spec for t in changed.manifests.table_syncs}
     assert (taken["orders"].mode, taken["users"].columns.exclude) == (None, ("secret",))
     assert accept_change(BEFORE, load_manifests(both)).waiting == {}
+
+
+def test_all_tables_count_as_copied_until_they_are_known() -> None:
+    """A start that takes long is no moment at which a change needs no approval."""
+    manual = load_manifests(text(approval="Manual"))
+    changed = load_manifests(text({**ORDERS, "mode": "Changelog"}, approval="Manual"))
+    starting = (None, samples.progress(state=PipelineState.STARTING), replace(samples.progress(), tables=()))
+    assert [copied_tables(progress) for progress in starting] == [None, None, None]
+    assert waiting_tables(manual, changed, None, secrets=None) == COPIED
+    tables = samples.table(), samples.table(name="users", phase=TablePhase.INIT)
+    copied = copied_tables(samples.progress(*tables))
+    assert copied == COPIED
+    assert waiting_tables(manual, changed, copied, secrets=None) == COPIED
+    assert waiting_tables(manual, changed, frozenset(), secrets=None) == frozenset()
+    assert waiting_tables(manual, load_manifests(text({**ORDERS, "mode": "Changelog"})), None, secrets=None) == set()
 
 
 def test_another_pipeline_is_refused() -> None:

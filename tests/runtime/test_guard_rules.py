@@ -87,6 +87,14 @@ def test_tables_that_hold_the_most_are_parked_for_staged_changes() -> None:
     assert parked(GuardLimit(FREE, PARK, 1000), 0, None, *tables, durable=True) == [2, 3, 1]
 
 
+def test_no_table_is_parked_for_what_others_write() -> None:
+    """Where the staged changes are less than a tenth of what is missing, their loss would not free the volume."""
+    tables = [held(1, staged=20), held(2, staged=90)]
+    assert parked(GuardLimit(FREE, PARK, 1000), 0, None, *tables, durable=True) == [2, 1]
+    assert parked(GuardLimit(FREE, PARK, 1001), 0, None, *tables, durable=True) == []
+    assert parked(GuardLimit(FREE, PARK, 10_000), 9_900, None, *tables, durable=True) == [2, 1]
+
+
 def test_tables_that_hold_wal_are_parked_on_scratch_staging_alone() -> None:
     """With durable staging none holds WAL. A table that holds less than is wanted goes on."""
     limit = GuardLimit(WAL, PARK, 100)

@@ -17,6 +17,7 @@ from levada.runtime.tables.requests import CopySettings, last_copy_settings, set
 from levada.spec import Manifests, format_bytes
 from levada.spec.resyncs import resync_fields, table_settings
 from levada.spec.running import Approval
+from levada.status import PipelineState, Progress, TablePhase
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,13 @@ def require_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Pa
         f" spec.approval is Manual{_limit_text(manifests)}",
         hint="levada run MANIFEST --approve, or set the fields back",
     )
+
+
+def copied_tables(progress: Progress | None) -> frozenset[QualifiedTable] | None:
+    """Return the tables that have a copy, or None as long as a starting pipeline does not know its tables."""
+    if progress is None or progress.state is not PipelineState.RUNNING or not progress.tables:
+        return None
+    return frozenset(t.table for t in progress.tables if t.phase != TablePhase.INIT)
 
 
 def waiting_tables(

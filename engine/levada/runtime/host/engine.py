@@ -12,7 +12,7 @@ from typing import Self
 
 from levada.errors import NeedsOperator
 from levada.runtime.host.access_token import access_token
-from levada.runtime.host.approval import waiting_tables
+from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.goals import Goal
 from levada.runtime.host.manifest_file import command_words, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
@@ -24,7 +24,7 @@ from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.http import LOOPBACK, ProgressServer
 from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
-from levada.status import CutProgress, Progress, TablePhase
+from levada.status import CutProgress, Progress
 from levada.stores import MemoryStorage
 from levada.values import QualifiedTable
 from levada.verify.report import TableReport
@@ -186,9 +186,7 @@ class Engine:
         return run
 
     def _waiting_tables(self, running: Manifests, new: Manifests) -> frozenset[QualifiedTable]:
-        progress = self.progress()
-        copied = None if progress is None else {t.table for t in progress.tables if t.phase != TablePhase.INIT}
-        return waiting_tables(running, new, copied, secrets=self._secrets)
+        return waiting_tables(running, new, copied_tables(self.progress()), secrets=self._secrets)
 
     @property
     def _suspended(self) -> bool:

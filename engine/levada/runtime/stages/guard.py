@@ -157,7 +157,7 @@ class Guard:
         return due
 
     def _park(self, limit: GuardLimit, figure: int, slot: SlotProgress | None) -> bool:
-        """Park the tables that hold the most. Return False if parking a table would release nothing."""
+        """Park the tables that hold the most. Return False if parking tables would release too little."""
         chosen = slowest(limit, figure, slot, self._holdings(slot), durable=self._staging.durable)
         for holding in chosen:
             record = self._registry.tables[holding.table]
@@ -175,7 +175,7 @@ class Guard:
             self._act(limit, f"{self._of(limit)}, so these tables are parked: {names}{more}")
         elif limit not in self._fruitless:
             self._fruitless.add(limit)
-            self._act(limit, f"{self._of(limit)}, but parking a table would release nothing")
+            self._act(limit, f"{self._of(limit)}, but parking tables would release nothing, or too little")
         return bool(chosen)
 
     def _holdings(self, slot: SlotProgress | None) -> list[Holding]:

@@ -92,12 +92,16 @@ def slowest(
 ) -> tuple[Holding, ...]:
     """Return what to park so that the figure comes below the limit, those that hold the most first.
 
-    With durable staging no table holds WAL.
+    With durable staging no table holds WAL. For free space none is parked if all staged changes are less
+    than a tenth of what is missing.
     """
     if limit.measure in _WAL:
         return () if durable or slot is None else _that_hold_wal(limit, slot, holdings)
-    excess = abs(figure - relief(limit))
-    return _that_hold_staged(excess, holdings)
+    excess, held = abs(figure - relief(limit)), tuple(holdings)
+    if limit.measure is GuardMeasure.STAGING_FREE and sum(h.staged for h in held) < excess * _MARGIN:
+        # Something else fills the volume. The staged changes would be lost, and the volume still be full.
+        return ()
+    return _that_hold_staged(excess, held)
 
 
 def _that_hold_wal(limit: GuardLimit, slot: SlotProgress, holdings: Iterable[Holding]) -> tuple[Holding, ...]:
