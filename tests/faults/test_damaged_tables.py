@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,8 @@ def test_only_keyed_tables_are_repaired(shop: Shop) -> None:
     with pytest.raises(NeedsOperator) as refused:
         shop.verify(repair=True)
     assert refused.value.code == "verify_unrepairable"
+    # The result of the comparison is kept.
+    shop.wait(lambda p: p.tables[0].verified is not None and p.tables[0].verified.lsn > report.lsn)
 
 
 def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +218,28 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest
     assert shop.verify(repair=True).repaired_equal
     shop.wait_caught_up()
     assert shop.verify().equal
+
+
+def cut(path: Path) -> None:
+    """Cut a file in half, as an interrupted upload does."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_damaged_files_are_named_and_repaired(shop: Shop, version: int) -> None:
+    """Delete files that are missing, and data files that are cut, are differences. No deleted row returns."""
+    shop.settings = {"formatVersion": version}
+    prepare(shop)
+    for i, (damage, files) in enumerate(
+        [(Path.unlink, "delete_files"), (cut, "data_files"), (Path.unlink, "delete_files")]
+    ):
+        for row in shop.sql("SELECT DISTINCT file_path FROM {t}." + files):
+            damage(Path(row[0].removeprefix("file:")))
+        report = shop.verify()
+        assert not report.equal
+        assert report.problems[0].startswith("a file of shop_public.t is missing or damaged: ")
+        assert shop.verify(repair=True).repaired_equal
+        shop.db.execute(f"UPDATE t SET b = 'round {i}' WHERE id < 5", f"DELETE FROM t WHERE id = {20 + i}")
+        shop.wait_caught_up()
+        assert shop.verify().equal
+        assert shop.sql("SELECT count(*) FROM {t}")[0][0] == 989 - i

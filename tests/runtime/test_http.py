@@ -264,21 +264,33 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
         body = b'{"tables": ["public.orders", "public.items"], "sample": 0.5}'
         assert send(server, "POST", "/v1/verifications", body, Content_Type="text/plain")[0] == 415
         status, text = send(server, "POST", "/v1/verifications", body)
-        assert (status, json.loads(text)["id"]) == (202, 1)
+        assert status == 202
+        number = json.loads(text)["id"]
+        path = f"/v1/verifications/{number}"
         assert begun.wait(30)
         assert send(server, "POST", "/v1/verifications", body)[0] == 409
-        [first] = json.loads(get(server, "/v1/verifications/1")[2])["tables"]
+        [first] = json.loads(get(server, path)[2])["tables"]
         assert (first["table"], first["equal"], first["sample"]) == ("public.orders", True, 0.5)
-        assert send(server, "DELETE", "/v1/verifications/1")[0] == 200
-        while not json.loads(get(server, "/v1/verifications/1")[2])["finished"]:
+        assert send(server, "DELETE", path)[0] == 200
+        while not json.loads(get(server, path)[2])["finished"]:
             pass
-        last = json.loads(get(server, "/v1/verifications/1")[2])["tables"][-1]
+        last = json.loads(get(server, path)[2])["tables"][-1]
         assert last["error"]["code"] == "verify_cancelled"
-        assert get(server, "/v1/verifications/2")[0] == 404
-        assert send(server, "DELETE", "/v1/verifications/2")[0] == 404
+        status, _, text = get(server, f"{path}0")
+        assert (status, json.loads(text)["error"]["code"]) == (404, "verify_unknown")
+        assert send(server, "DELETE", f"{path}0")[0] == 404
         for invalid in (b"", b"[]", b'{"tables": []}', b'{"tables": ["t"], "sample": 0}', b'{"tables": ["t"], "x": 1}'):
             assert send(server, "POST", "/v1/verifications", invalid)[0] == 400
         assert send(server, "POST", "/v1/progress")[0] == 404
+
+
+def test_engines_number_their_verifications_differently() -> None:
+    """A client whose engine was started again gets no result of another client's verification."""
+
+    def id_of(verifications: Verifications) -> int:
+        return int(verifications.start(b'{"tables": ["public.orders"]}')["id"])
+
+    assert id_of(Verifications(never)) != id_of(Verifications(never))
 
 
 def test_a_verification_needs_the_token(tmp_path: Path) -> None:

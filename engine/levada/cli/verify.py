@@ -109,5 +109,5 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {counted(result['unexaminedChunks'], 'more chunk')} of rows differ, whose keys were not compared"
     for column in result["notCompared"]:
         yield f"  not compared: {column}"
-    if result["repaired"]:
+    if result["repairedEqual"]:
         yield f"  repaired: {counted(result['repaired'], 'key')}, compared again: equal"

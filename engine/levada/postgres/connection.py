@@ -18,7 +18,7 @@ from levada.errors import LevadaError, LoginFailed, NeedsOperator
 from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.replication import execute_replication
-from levada.postgres.silence import AT_WORK, SILENCE_S, Silence, WatchedConnection
+from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
 from levada.values import QualifiedTable
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
@@ -152,9 +152,9 @@ class PostgresConnection:
             return error.code == "too_many_connections"
         return row is not None and bool(row[0])
 
-    def silence(self) -> Silence:
+    def silence(self, interrupt: Interrupt | None = None) -> Silence:
         """Return a new measurement of the server's silence, which starts now."""
-        return Silence(self.silence_s, self.at_work)
+        return Silence(self.silence_s, self.at_work, interrupt)
 
     def _connect(self, application: str) -> WatchedConnection:
         with self._named_secret(), source_errors(f"connecting to {self.where}"):

@@ -8,20 +8,23 @@ from typing import Final
 from psycopg import pq
 
 from levada.postgres.failures import result_error, source_error, source_errors
-from levada.postgres.silence import WatchedConnection, await_input, next_result
+from levada.postgres.silence import Interrupt, WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
 """Size in bytes at which a slice ends. Larger slices leave the processor's caches before they are decoded."""
 
 
-def copy_out(conn: WatchedConnection, statement: bytes, doing: str) -> Iterator[tuple[bytearray, list[int]]]:
+def copy_out(
+    conn: WatchedConnection, statement: bytes, doing: str, interrupt: Interrupt | None = None
+) -> Iterator[tuple[bytearray, list[int]]]:
     """Run a COPY TO STDOUT, and yield slices: concatenated CopyData payloads, and each payload's size in bytes.
 
     A slice ends with the payload that brings it to 2 MiB. The last slice may be smaller. ``doing`` describes the
-    operation in error messages. If the iterator is abandoned, the connection stays in the middle of the COPY. Raise
-    Transient ``source_silent`` as `levada.postgres.silence` describes.
+    operation in error messages. If the iterator is abandoned, the connection stays in the middle of the COPY, also if
+    ``interrupt`` raises while the server computes. Raise Transient ``source_silent`` as `levada.postgres.silence`
+    describes.
     """
-    pg, silence = conn.pgconn, conn.silence()
+    pg, silence = conn.pgconn, conn.silence(interrupt)
     with source_errors(doing):
         pg.send_query(statement)
         started = next_result(pg, doing, silence)

@@ -42,14 +42,20 @@ this.
 _RV = TypeVar("_RV")
 AtWork = Callable[[int], bool]
 """Return True if the backend with this PID is at work."""
+Interrupt = Callable[[], None]
+"""Raise an error to end the wait."""
 
 
 class Silence:
-    """The time for which one wait has received nothing. Without ``at_work``, the limit is final."""
+    """The time for which one wait has received nothing. Without ``at_work``, the limit is final.
 
-    def __init__(self, limit_s: float, at_work: AtWork | None = None) -> None:
+    ``interrupt`` is called about once a second of silence, and may raise to end the wait.
+    """
+
+    def __init__(self, limit_s: float, at_work: AtWork | None = None, interrupt: Interrupt | None = None) -> None:
         self.limit_s = limit_s
         self._at_work = at_work
+        self._interrupt = interrupt
         self._since = time.monotonic()
         self._check_at_s = limit_s
         self._logged = False
@@ -70,6 +76,8 @@ class Silence:
         A backend that has just finished its work has sent an answer, which may not have arrived. So the error needs two
         checks.
         """
+        if self._interrupt is not None:
+            self._interrupt()
         if self.seconds < self._check_at_s:
             return
         if self._at_work is not None and self._at_work(pid):
@@ -113,9 +121,9 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
     at_work: AtWork | None = None
     doing: str = "waiting for an answer"
 
-    def silence(self) -> Silence:
+    def silence(self, interrupt: Interrupt | None = None) -> Silence:
         """Return a new measurement of the server's silence, which starts now."""
-        return Silence(self.limit_s, self.at_work)
+        return Silence(self.limit_s, self.at_work, interrupt)
 
     def wait(self, gen: PQGen[_RV], interval: float = 0.1, timeout: float | None = None) -> _RV:
         """Run a generator that operates on the connection, with the time limit."""

@@ -7,16 +7,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg import pq
 
-from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.replication import execute_replication
+from levada.postgres.silence import Interrupt
 from levada.values import MAX_PIPELINE_NAME, Lsn, TableId, quote_identifier, source_object_name
 
 _log = logging.getLogger(__name__)
@@ -279,23 +281,35 @@ class ExportedSnapshot:
 
 
 @contextmanager
-def export_snapshot(connection: PostgresConnection, slot_name: str) -> Iterator[ExportedSnapshot]:
+def export_snapshot(
+    connection: PostgresConnection, slot_name: str, interrupt: Interrupt | None = None
+) -> Iterator[ExportedSnapshot]:
     """Export a snapshot for the duration of the block, through a temporary slot.
 
-    Wait for running transactions. The main slot must be created before.
+    Wait for running transactions. ``interrupt`` is called meanwhile, and raises to end the wait. The main slot must be
+    created before.
     """
     pg = connection.connect_replication(application=slot_name)
     try:
         command = f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
-        result = execute_replication(
-            pg, command, f"exporting a snapshot through slot {slot_name}", connection.silence()
-        )
+        doing = f"exporting a snapshot through slot {slot_name}"
+        try:
+            result = execute_replication(pg, command, doing, connection.silence(interrupt))
+        except LevadaError:
+            # The server notices a closed connection only when it has waited for all transactions.
+            _cancel(pg)
+            raise
         lsn, name = result.get_value(0, 1), result.get_value(0, 2)
         assert lsn is not None
         assert name is not None
         yield ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
     finally:
         pg.finish()
+
+
+def _cancel(pg: pq.abc.PGconn) -> None:
+    with suppress(psycopg.Error):
+        pg.get_cancel().cancel()
 
 
 def _lsn(text: str | None) -> Lsn | None:

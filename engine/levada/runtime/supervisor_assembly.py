@@ -173,6 +173,6 @@ def _verifier(around: Surroundings) -> Verifier:
         lambda name, reply: inbox.put(HoldWanted(name, reply)),
         lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
         lambda table, repaired: inbox.put(CutReleased(table, repaired)),
-        lambda table, result: inbox.put(Verified(table, result)),
+        lambda held, result, reply: inbox.put(Verified(held, result, reply)),
     )
     return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
+import psycopg
 import pyarrow as pa
 
 from levada.copy.guard import TableGuard
@@ -22,6 +25,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
 from levada.values import OnUnrepresentable
 
+_CANCEL_S: Final = 5.0
 _GONE = frozenset({"table_missing", "column_missing"})
 
 
@@ -98,8 +102,15 @@ class SourceTable:
         text = bytearray()
         try:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn:
-                for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}"):
-                    text += data
+                try:
+                    for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}", self.check):
+                        text += data
+                except LevadaError:
+                    # The server notices a closed connection only when it has an answer. Until then it would keep the
+                    # table's lock, behind which an ALTER TABLE and all later statements wait.
+                    with suppress(psycopg.Error):
+                        conn.cancel_safe(timeout=_CANCEL_S)
+                    raise
         except NeedsOperator as error:
             raise self._changed(error) from error
         return read_result(text, layout)

@@ -85,13 +85,16 @@ class IcebergCatalog:
                 with java_errors("close the catalog"):
                     self.jvm.close(opened)
 
-    def fixed(self, table: IcebergTable, lock: AbstractContextManager[object]) -> IcebergSnapshot:
-        """Return the table's current snapshot for a comparison, with a tag until it is closed. ``lock`` is held."""
+    def fixed(self, table: IcebergTable, lock: AbstractContextManager[object], tags: set[str]) -> IcebergSnapshot:
+        """Return the table's current snapshot for a comparison, with a tag until it is closed. ``lock`` is held.
+
+        ``tags`` has the name of the tag meanwhile.
+        """
         # It imports pyspark, which a destination does not need before it is opened.
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
 
         session = verification_session(self._spark, self._config.spark_conf())
-        made = IcebergSnapshot(session, table, self._config.name, lock, keeps_columns=self._keeps_columns)
+        made = IcebergSnapshot(session, table, self._config.name, lock, tags, keeps_columns=self._keeps_columns)
         made.tag()
         return made
 

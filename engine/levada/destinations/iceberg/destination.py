@@ -34,6 +34,7 @@ from levada.destinations.iceberg.maintenance import (
     check_files,
     compact,
     expire,
+    remove_left_tags,
     remove_orphans,
 )
 from levada.destinations.iceberg.range_files import RangeFiles
@@ -272,7 +273,7 @@ class IcebergDestination(Destination):
             return None
         with state.lock:
             table = self._known.open(state)
-            return None if table is None else self._tables.fixed(table, state.lock)
+            return None if table is None else self._tables.fixed(table, state.lock, state.tags)
 
     def repair(
         self,
@@ -311,7 +312,7 @@ class IcebergDestination(Destination):
             state.schema, state.mark = target.schema, table.metadata.mark
 
     def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
-        """Remove data files that do not exist from the table. Return their paths."""
+        """Remove files that are missing or damaged from the table. Return their paths."""
         state = self._known.of(target)
         with state.lock:
             table = self._known.open(state)
@@ -319,6 +320,7 @@ class IcebergDestination(Destination):
                 raise missing(state.name, target.schema)
             table.check_epoch(mark)
             state.index.forget()
+            state.vectors = None
             return forget_missing_files(table)
 
     def update_cuts(
@@ -400,6 +402,7 @@ class IcebergDestination(Destination):
             # Update the index before old snapshots expire. Afterwards the history between its snapshot and the current
             # one is lost.
             synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline)
+        remove_left_tags(table, state.tags)
         expire(table, settings, int(time.time() * 1000))
         if now >= state.files_due_at:
             state.files_due_at = now + FILES_EVERY_S

@@ -7,8 +7,8 @@ defined in `levada.destinations.verification`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from levada.destinations.iceberg.java import java_errors
-from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.metadata import VERIFY_TAG, Property
 from levada.destinations.iceberg.spark_text import canonical_text, frame
 from levada.destinations.verification import (
     CHUNK,
@@ -32,7 +32,7 @@ from levada.destinations.verification import (
     column_digest,
     column_value,
 )
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import DestinationChanged, LevadaError, Transient
 from levada.schema import Column, Kind
 from levada.schema.changes import COMMIT_LSN, OP, ORDINAL
 from levada.values import Lsn, TableMode
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_TAG: Final = "levada-verify-"
 _WANTED: Final = "_levada_wanted"
 _PLACES: Final = pa.schema([("path", pa.string()), ("position", pa.int64())])
 _COUNT: Final = "_levada_count"
@@ -60,7 +59,7 @@ class IcebergSnapshot(FixedTable):
     """The rows of one snapshot.
 
     ``session`` is a session of its own, as `verification_session` returns it, with the catalog's name ``catalog``.
-    ``lock`` is held for each use of ``table``.
+    ``lock`` is held for each use of ``table``. ``tags`` has the names of the tags that are in use by this process.
     """
 
     def __init__(
@@ -69,10 +68,11 @@ class IcebergSnapshot(FixedTable):
         table: IcebergTable,
         catalog: str,
         lock: AbstractContextManager[object],
+        tags: set[str],
         *,
         keeps_columns: bool,
     ) -> None:
-        self._java_table, self._lock = table, lock
+        self._java_table, self._lock, self._tags = table, lock, tags
         metadata = table.metadata
         self._session = session
         self._name = ".".join(map(_quoted, (catalog, *table.name.namespace, table.name.name)))
@@ -91,19 +91,24 @@ class IcebergSnapshot(FixedTable):
 
     def tag(self) -> None:
         """Keep the snapshot from expiry by a tag. Remove the tags of verifications that were killed."""
-        former = [name for name in self._java_table.metadata.refs if name.startswith(_TAG)]
-        tags = {} if self.snapshot is None else {f"{_TAG}{self.snapshot}": self.snapshot}
+        former = [name for name in self._java_table.metadata.refs if name.startswith(VERIFY_TAG)]
+        tags = {} if self.snapshot is None else {self._tag: self.snapshot}
+        self._tags.update(tags)
         if tags or former:
             self._java_table.set_tags(tags, [name for name in former if name not in tags])
 
+    @property
+    def _tag(self) -> str:
+        return f"{VERIFY_TAG}{self.snapshot}"
+
     def close(self) -> None:
-        """Remove the tag. A failure is logged, because the next verification removes it too."""
+        """Remove the tag. A failure is logged, because maintenance and the next verification remove it too."""
         try:
             with self._lock:
+                self._tags.discard(self._tag)
                 self._java_table.refresh()
-                tags = [name for name in self._java_table.metadata.refs if name == f"{_TAG}{self.snapshot}"]
-                if tags:
-                    self._java_table.set_tags({}, tags)
+                if self._tag in self._java_table.metadata.refs:
+                    self._java_table.set_tags({}, [self._tag])
         except LevadaError as error:
             _log.warning("the tag of a verification of %s stays for now: %s", self._table, error)
 
@@ -142,30 +147,41 @@ class IcebergSnapshot(FixedTable):
         return self._collect(self._of_keys(comparison, hashes, path, position), _PLACES)
 
     def _of_keys(self, comparison: Comparison, hashes: pa.Array, *more: SparkColumn) -> DataFrame:
-        with java_errors(f"read {self._table}"):
+        with self._reading():
             wanted = self._session.createDataFrame(pa.table({_WANTED: hashes}))
         return self._hashed(comparison, *more).join(wanted, sf.col(KEY_HASH) == sf.col(_WANTED), "left_semi")
 
     def _collect(self, rows: DataFrame, layout: pa.Schema) -> pa.Table:
+        with self._reading():
+            return rows.select(*layout.names).toArrow().cast(layout)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
             with java_errors(f"read {self._table}"):
-                return rows.select(*layout.names).toArrow().cast(layout)
+                yield
         except LevadaError as error:
             raise self._damage(error) from error
 
     def _damage(self, error: LevadaError) -> LevadaError:
-        """Return the error of a missing file if one is missing, because Spark's may not name it."""
+        """Return the error of a damaged file if there is one, because Spark's may not name it.
+
+        If another writer removed the snapshot, its files may be missing, but those of the table are not.
+        """
         assert self.snapshot is not None
         with self._lock:
-            lost = self._java_table.missing_files(self.snapshot)
+            self._java_table.refresh()
+            if self.snapshot not in self._java_table.metadata.snapshots:
+                return Transient("table_changed", f"another writer removed a snapshot of {self._table} that was read")
+            lost = self._java_table.damaged_files(self.snapshot)
         if not lost:
             return error
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        return DestinationChanged("table_damaged", f"a file of {self._table} is missing: {lost[0]}{more}")
+        return DestinationChanged("table_damaged", f"a file of {self._table} is missing or damaged: {lost[0]}{more}")
 
     def _hashed(self, comparison: Comparison, *more: SparkColumn) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""
-        with java_errors(f"read {self._table}"):
+        with self._reading():
             rows = self._rows()
             framed = self._counted(rows).select(
                 *(self._framed(rows, c).alias(_frame_name(c)) for c in comparison.columns),
@@ -223,7 +239,7 @@ class IcebergShadow(IcebergSnapshot):
         layout: IcebergSchema,
         applied: Lsn,
     ) -> None:
-        super().__init__(session, table, "", lock, keeps_columns=False)
+        super().__init__(session, table, "", lock, set(), keeps_columns=False)
         self._uncommitted: JavaObject | None = uncommitted
         self.snapshot = int(uncommitted.currentSnapshot().snapshotId())
         names = {f.id: f.name for f in layout.fields}

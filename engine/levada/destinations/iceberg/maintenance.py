@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import posixpath
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations.data_files.storage import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import Jvm, each, java_errors
-from levada.destinations.iceberg.metadata import TableFacts
+from levada.destinations.iceberg.metadata import VERIFY_TAG, TableFacts
 from levada.destinations.iceberg.retention import retention
 from levada.destinations.iceberg.settings import Maintenance
 from levada.destinations.iceberg.storage import parquet_settings
@@ -109,6 +110,14 @@ def compact(table: IcebergTable, jvm: Jvm) -> bool:
     table.refresh()
     _log.info("compacted %s in %.1f s", table.name, time.monotonic() - started)
     return table.metadata.snapshot_id != before
+
+
+def remove_left_tags(table: IcebergTable, in_use: Collection[str]) -> None:
+    """Remove the tags of verifications that were killed. They would keep their snapshots for ever."""
+    left = [name for name in table.metadata.refs if name.startswith(VERIFY_TAG) and name not in in_use]
+    if left:
+        table.set_tags({}, left)
+        _log.info("%s: removed %d tags of verifications that did not end", table.name, len(left))
 
 
 def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> None:

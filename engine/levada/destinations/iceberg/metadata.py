@@ -24,6 +24,8 @@ LSN: Final = "levada.lsn"
 """The keys of the watermark in a snapshot's summary."""
 
 
+VERIFY_TAG: Final = "levada-verify-"
+"""Prefix of the tags that keep the snapshots that verifications read."""
 DATA_PATH: Final = "write.data.path"
 """Iceberg's property for the folder of new data and delete files."""
 

@@ -84,10 +84,10 @@ def accept(table: IcebergTable, lake: IcebergSnapshot, mark: Watermark) -> None:
 
 
 def forget_missing_files(table: IcebergTable) -> list[str]:
-    """Remove data files that do not exist from the table's metadata, in one commit. Return their paths."""
+    """Remove files that are missing or damaged from the table's metadata, in one commit. Return their paths."""
     current = table.metadata.snapshot_id
-    lost = [] if current is None else table.missing_files(current)
+    lost = [] if current is None else table.damaged_files(current)
     if lost:
         table.remove_files(lost)
-        _log.warning("%s: removed %d missing files from its metadata", table.name, len(lost))
+        _log.warning("%s: removed %d damaged files from its metadata", table.name, len(lost))
     return lost

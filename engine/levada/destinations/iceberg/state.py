@@ -38,6 +38,8 @@ class TableState:
     partitions: FilePartitions = field(default_factory=FilePartitions)
     replacement: Replacement | None = None
     """The shadow copy, if there is one."""
+    tags: set[str] = field(default_factory=set)
+    """The tags of the snapshots that verifications read now."""
     maintained_at: float = 0.0
     """The `time.monotonic` value of the last maintenance."""
     files_due_at: float = field(default_factory=lambda: time.monotonic() + random.uniform(0, FILES_EVERY_S))

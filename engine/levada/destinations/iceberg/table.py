@@ -189,14 +189,20 @@ class IcebergTable(TableReader):
                     update.removeDeletes(file)
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove data files from the table in one commit, without reading them. It is not recorded, see `write`."""
+        """Remove files from the table in one commit, without reading them. It is not recorded, see `write`.
+
+        A data file whose deletes are removed is removed too, because its deleted rows would return.
+        """
         gone = frozenset(paths)
         with java_errors(f"write to {self.name}"):
             update = self.java.newRowDelta()
             with self._scan() as tasks:
                 for task in tasks:
-                    if task.file().location() in gone:
+                    lost = [file for file in task.deletes() if file.location() in gone]
+                    if lost or task.file().location() in gone:
                         update = update.removeRows(task.file())
+                    for file in lost:
+                        update = update.removeDeletes(file)
         self._commit(update, None, {}, unrecorded=True)
 
     def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:

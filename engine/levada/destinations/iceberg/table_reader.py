@@ -206,15 +206,15 @@ class TableReader:
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
 
-    def missing_files(self, snapshot: int) -> list[str]:
-        """Return the paths of the data files of a snapshot that do not exist."""
+    def damaged_files(self, snapshot: int) -> list[str]:
+        """Return the paths of the data and delete files of a snapshot that are missing, or have another size."""
         with java_errors(f"look for the files of {self.name}"):
             io, tasks = self.java.io(), self.java.newScan().useSnapshot(snapshot).planFiles()
             try:
-                paths = [task.file().location() for task in each(tasks)]
+                sizes = {f.location(): f.fileSizeInBytes() for t in each(tasks) for f in (t.file(), *t.deletes())}
             finally:
                 tasks.close()
-            return [path for path in paths if not io.newInputFile(path).exists()]
+            return [path for path, size in sizes.items() if _is_damaged(io.newInputFile(path), size)]
 
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""
@@ -233,3 +233,7 @@ class TableReader:
 
 def _is_strange(file: JavaObject) -> bool:
     return str(file.format()) != "PARQUET"
+
+
+def _is_damaged(file: JavaObject, size: int) -> bool:
+    return not file.exists() or int(file.getLength()) != int(size)

@@ -226,7 +226,12 @@ def _probe_response(reason: str) -> Response:
 
 def _verification_response(document: Mapping[str, Any] | None) -> Response:
     if document is None:
-        return text_response(HTTPStatus.NOT_FOUND, "there is no such verification")
+        unknown = NeedsOperator(
+            "verify_unknown",
+            "the engine has no such verification, because it was started again since",
+            hint="request the verification again",
+        )
+        return error_response(HTTPStatus.NOT_FOUND, unknown)
     return json_response(document)
 
 

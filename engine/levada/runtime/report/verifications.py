@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +57,8 @@ class Verifications:
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
-        self._numbers = itertools.count(1)
+        # Not from 1, so that a client does not take a verification of the next engine for its own.
+        self._numbers = itertools.count(1 + secrets.randbelow(1 << 31))
         self._known: dict[int, _Verification] = {}
         self._lock = threading.Lock()
 

@@ -72,8 +72,13 @@ class CutStage(Stage):
         self._cuts[request.table] = request
 
     def verified(self, report: Verified) -> None:
-        """Record the result of a comparison. A table that is gone is no error."""
-        self._note(report.table, last=report.result, error=None)
+        """Record the result of a comparison, unless the table is gone or was copied again meanwhile."""
+        record = self._registry.tables.get(report.held.table)
+        if record is None or record.copy.committed_at != report.held.copied_at:
+            report.reply(_gone())
+            return
+        self._note(record.id, last=report.result, error=None)
+        report.reply(None)
 
     def verification_began(self, report: VerificationBegan) -> None:
         """Record the begin of a verification that the manifest asks for."""
@@ -122,7 +127,8 @@ class CutStage(Stage):
             return False
         record.begin(Job.CUT)
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
-        held = self._held[record.id] = Held(record.id, parked, needs_resync(record.phase))
+        held = Held(record.id, parked, needs_resync(record.phase), record.copy.committed_at)
+        self._held[record.id] = held
         request.reply(held)
         return True
 

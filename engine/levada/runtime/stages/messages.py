@@ -140,10 +140,14 @@ class ShadowCutWanted:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A thread has compared the table with the source."""
+    """A thread has compared the table that it held. ``reply`` is called with an error if the table is another one now.
 
-    table: TableId
+    It returns immediately.
+    """
+
+    held: Held
     result: VerifiedProgress
+    reply: Callable[[LevadaError | None], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from levada.values import Lsn, TableId
 
@@ -30,9 +31,11 @@ class Held:
     """A table that is held.
 
     ``parked`` is the code of its error, empty for a table without one. A parked table applies nothing, so it cannot be
-    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged.
+    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged. ``copied_at`` is the
+    time of its last copy by this process.
     """
 
     table: TableId
     parked: str = ""
     needs_resync: bool = False
+    copied_at: datetime | None = None

@@ -72,7 +72,7 @@ class Requests:
     hold: Callable[[QualifiedTable, Callable[[Held | LevadaError], None]], None]
     cut: Callable[[TableId, Lsn, Callable[[LevadaError | None], None]], None]
     release: Callable[[TableId, bool], None]
-    verified: Callable[[TableId, VerifiedProgress], None]
+    verified: Callable[[Held, VerifiedProgress, Callable[[LevadaError | None], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,7 @@ class Verifier:
         of the destination. Raise Transient ``verify_cancelled`` if ``cancelled`` is set or the pipeline stops.
         """
 
-        def check() -> None:
-            if cancelled.is_set() or self.stopping.is_set():
-                raise _cancelled(name)
-
-        with self.turns.wait(check):
+        with self.turns.wait(self._interrupt(name, cancelled)):
             return self.run_in_turn(name, options, cancelled)
 
     def run_in_turn(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
@@ -173,16 +169,14 @@ class Verifier:
         of `run`, and Transient ``table_changed`` if there is no shadow copy any more.
         """
 
-        def check() -> None:
-            if cancelled.is_set() or self.stopping.is_set():
-                raise _cancelled(name)
-
+        check = self._interrupt(name, cancelled)
         if not self.destination.capabilities.verifies:
             raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
         with self.turns.wait(check), ExitStack() as opened:
             config = self.config_ref.current
-            self._await_transactions(config)
-            snapshot = opened.enter_context(export_snapshot(config.source, copy_slot_name(config.name, table)))
+            self._await_transactions(config, check)
+            slot = copy_slot_name(config.name, table)
+            snapshot = opened.enter_context(export_snapshot(config.source, slot, check))
             published, description, schema = self._read(snapshot, table, name)
             target = table_target(self.store, config, schema)
             self._require_comparable(target)
@@ -206,10 +200,21 @@ class Verifier:
         with self._moment(name, options, cancelled) as moment:
             found = self._compare(moment, moment.lake, options)
             if options.repair and not found.report.equal:
-                found = self._repair(moment, found, options)
+                try:
+                    found = self._repair(moment, found, options)
+                except NeedsOperator:
+                    self._record(moment.held, name, found.report, cancelled)
+                    raise
             moment.source.guard.release()
-            self.requests.verified(moment.held.table, verified_progress(found.report))
+            self._record(moment.held, name, found.report, cancelled)
             return replace(found.report, parked=moment.held.parked)
+
+    def _record(self, held: Held, name: QualifiedTable, report: TableReport, cancelled: threading.Event) -> None:
+        """Let the result be stored. Raise Transient ``table_changed`` if the table was copied again meanwhile."""
+        answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
+        self.requests.verified(held, verified_progress(report), answers.put)
+        if (error := self._wait(name, answers, cancelled, None)) is not None:
+            raise error
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
         scope = scope_of(moment.schema, self._known(moment), lake)
@@ -279,8 +284,8 @@ class Verifier:
 
     @contextmanager
     def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[_Moment]:
-        config = self.config_ref.current
-        self._await_transactions(config)
+        config, check = self.config_ref.current, self._interrupt(name, cancelled)
+        self._await_transactions(config, check)
         held = self._hold(name, cancelled)
         repaired = threading.Event()
         release = _Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
@@ -290,7 +295,7 @@ class Verifier:
             versions.callback(version.close)
 
         try:
-            with export_snapshot(config.source, copy_slot_name(config.name, held.table)) as snapshot:
+            with export_snapshot(config.source, copy_slot_name(config.name, held.table), check) as snapshot:
                 if release.done:
                     raise self._not_reached(name)
                 published, description, schema = self._read(snapshot, held.table, name)
@@ -368,10 +373,19 @@ class Verifier:
                     raise self._not_reached(name) from None
         raise _cancelled(name)
 
-    def _await_transactions(self, config: PipelineConfig) -> None:
+    def _await_transactions(self, config: PipelineConfig, check: Callable[[], None]) -> None:
         """Wait until the transactions that run now have ended, so that a held table need not wait for them."""
-        with export_snapshot(config.source, copy_slot_name(config.name, TableId(0))):
+        with export_snapshot(config.source, copy_slot_name(config.name, TableId(0)), check):
             pass
+
+    def _interrupt(self, name: QualifiedTable, cancelled: threading.Event) -> Callable[[], None]:
+        """Return a function that raises if the verification was cancelled or the pipeline stops."""
+
+        def check() -> None:
+            if cancelled.is_set() or self.stopping.is_set():
+                raise _cancelled(name)
+
+        return check
 
     def _not_reached(self, name: QualifiedTable) -> Transient:
         return Transient(
