@@ -232,3 +232,6 @@ def test_the_commands(bank: Engine, spark: SparkSession) -> None:
     bank.levada("cut", *options, "month.end", "--drop")
     assert set(listed(bank)) == {"later"}
     assert {name for name in lake_table(bank, "savings").metadata.refs if name != "main"} == {"later"}
+    bank.start()
+    while (bank.progress() or {}).get("state") != "Running":
+        assert set(listed(bank)) == {"later"}, "the list is not that of the store while the engine starts"

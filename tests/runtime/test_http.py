@@ -19,7 +19,7 @@ from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.host_header import foreign_host
 from levada.runtime.report.http import ProgressServer, not_ready
 from levada.runtime.report.verifications import Verifications
-from levada.status import PipelineState, Progress
+from levada.status import CutProgress, PipelineState, Progress
 from levada.values import Lsn, QualifiedTable, TableId
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
@@ -320,7 +320,14 @@ def test_cuts_are_listed_requested_and_dropped() -> None:
 
     pending = samples.cuts().pending
     assert pending is not None
-    cuts = CutsApi(lambda: [pending, pending], request, drop)
+    running_at = [True]
+
+    def listed_cuts() -> list[CutProgress]:
+        if not running_at[0]:
+            raise Transient("engine_not_running", "it is starting")
+        return [pending, pending]
+
+    cuts = CutsApi(listed_cuts, request, drop)
     with ProgressServer(running, verifications=Verifications(never), cuts=cuts) as server:
         listed = json.loads(get(server, "/v1/cuts")[2])["cuts"]
         assert [cut["name"] for cut in listed] == ["mönthly", "mönthly"]
@@ -339,4 +346,6 @@ def test_cuts_are_listed_requested_and_dropped() -> None:
         assert send(server, "POST", "/v1/cuts", b'{"name": "a"}', Content_Type="text/plain")[0] == 415
         assert send(server, "DELETE", "/v1/cuts/m%C3%B6nthly%2F1")[0] == 202
         assert send(server, "DELETE", "/v1/cuts")[0] == 404
+        running_at[0] = False
+        assert get(server, "/v1/cuts")[0] == 503
         assert asked == [("a", True), ("b", False), ("mönthly/1",)]

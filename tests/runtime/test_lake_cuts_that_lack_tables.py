@@ -18,7 +18,7 @@ from levada.runtime.stages.messages import SourceRestarted
 from levada.runtime.tables.record import TableRecord
 from levada.status import CutPhase
 from levada.stores import Cut
-from levada.values import Lsn, QualifiedTable
+from levada.values import Lsn, QualifiedTable, Watermark
 
 __all__ = ["rig"]
 
@@ -272,3 +272,14 @@ def test_a_tick_visits_what_changed(rig: BankRig, monkeypatch: pytest.MonkeyPatc
     rig.wait_caught_up()
     # Those that a cut waited for are visited once more.
     assert len(visited) <= before + 3
+
+
+def test_scheduled_cuts_that_the_store_does_not_know(rig: BankRig) -> None:
+    """Tags of scheduled cuts that a restored store has never seen are removed. Later ones may be a newer engine's."""
+    for year in (2020, 2999):
+        stray = NamedCut(f"levada_cut_{year}0101T000000Z", Lsn(1 << 40))
+        rig.bank.update_cuts(rig.oid("b"), stray, (), Watermark("shop", 1, Lsn(0)))
+    rig.cut("noon")
+    rig.wait_cut("noon", CutPhase.COMPLETE)
+    rig.wait(lambda _: rig.tags("b") == {"noon", "levada_cut_29990101T000000Z"})
+    assert rig.tags("a") == {"noon"}

@@ -51,10 +51,9 @@ def cut(command: CutCommand, output: Output) -> Exit:
         if command.drop:
             client.drop(command.name)
             with working("dropping the cut"):
-                while (is_there := _is_dropping(client, command.name)) and signals.received is None:
-                    time.sleep(_POLL_S)
-            console().print(f"cut {command.name} is {'being ' if is_there else ''}dropped", markup=False)
-            return Exit.FAILED if is_there else Exit.OK
+                is_dropped = _await_drop(client, command.name, signals)
+            console().print(f"cut {command.name} is {'' if is_dropped else 'being '}dropped", markup=False)
+            return Exit.OK if is_dropped else Exit.FAILED
         client.request(command.name, partial=command.partial)
         with working("waiting for the tables"):
             found = _await_end(client, command.name, signals)
@@ -69,33 +68,37 @@ def cut(command: CutCommand, output: Output) -> Exit:
 
 def _await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgress:
     """Wait until the cut has ended, or until a signal. Raise Transient ``cut_lost`` if there is no such cut."""
-    while True:
-        found = _find(client, name)
-        if found is None:
-            raise Transient(
-                "cut_lost",
-                f"cut {name} was not made: it was dropped, or the engine was restarted before it began",
-                hint="run the command again",
-            )
-        if found.phase in _ENDED or signals.received is not None:
-            return found
+    found = CutProgress(name=name, phase=CutPhase.REQUESTED)
+    while signals.received is None:
+        if (known := client.cuts()) is not None:
+            if name not in (by_name := {cut.name: cut for cut in known}):
+                raise Transient(
+                    "cut_lost",
+                    f"cut {name} was not made: it was dropped, or the engine was restarted before it began",
+                    hint="run the command again",
+                )
+            if (found := by_name[name]).phase in _ENDED:
+                break
         time.sleep(_POLL_S)
+    return found
 
 
-def _find(client: CutsClient, name: str) -> CutProgress | None:
-    return next((cut for cut in client.cuts() if cut.name == name), None)
-
-
-def _is_dropping(client: CutsClient, name: str) -> bool:
-    """Return False also if there is a new cut of that name."""
-    found = _find(client, name)
-    return found is not None and found.phase == CutPhase.DROPPING
+def _await_drop(client: CutsClient, name: str, signals: StopSignals) -> bool:
+    """Wait until the cut is dropped, and return True, or until a signal. Another cut may have its name by then."""
+    while signals.received is None:
+        known = client.cuts()
+        if known is not None and all(cut.name != name or cut.phase != CutPhase.DROPPING for cut in known):
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 def cuts(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """List the cuts, of the running engine or else in the store."""
     api = running_engine(manifests, secrets, work_dir)
-    found = stored_cuts(manifests, secrets) if api is None else CutsClient(api).cuts()
+    found = None if api is None else CutsClient(api).cuts()
+    if found is None:
+        found = stored_cuts(manifests, secrets)
     if output is Output.JSON:
         write_json({"pipeline": manifests.pipeline.metadata.name, "cuts": [cut.to_json() for cut in found]})
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from levada.errors import NeedsOperator
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.stages.lake_cuts import cut_progress
@@ -31,9 +32,14 @@ class CutsClient:
         """Request that a cut is removed from all tables."""
         self.api.ask("DELETE", f"{_CUTS}/{quote(name, safe='')}", {})
 
-    def cuts(self) -> tuple[CutProgress, ...]:
-        """Return all cuts, the newest last."""
-        found: list[Any] = self.api.ask("GET", _CUTS)["cuts"]
+    def cuts(self) -> tuple[CutProgress, ...] | None:
+        """Return all cuts, the newest last, or None while the engine starts its pipeline."""
+        try:
+            found: list[Any] = self.api.ask("GET", _CUTS)["cuts"]
+        except NeedsOperator as error:
+            if error.code != "engine_not_running":
+                raise
+            return None
         return tuple(CutProgress.from_json(cut) for cut in found)
 
 

@@ -167,9 +167,11 @@ class Engine:
         return self._required_run().running().verify(table, options, cancelled)
 
     def cuts(self) -> tuple[CutProgress, ...]:
-        """Return all cuts of the tables, the newest last. From any thread, without waiting."""
-        run = self._run
-        return () if run is None else run.cuts()
+        """Return all cuts of the tables, the newest last. From any thread, without waiting.
+
+        Raise Transient ``engine_not_running`` while there is no running pipeline.
+        """
+        return self._required_run().running().cuts()
 
     def request_cut(self, name: str, partial: bool) -> None:
         """Request a cut of all tables, as `levada.runtime.pipeline.Pipeline.request_cut` does. From any thread."""

@@ -24,7 +24,7 @@ from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
-from levada.status import CutProgress, PipelineState, Progress
+from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
 
 _log = logging.getLogger(__name__)
@@ -77,11 +77,6 @@ class Run:
         """Return the newest progress, or None before there is a pipeline. From any thread."""
         pipeline = self._pipeline
         return None if pipeline is None else self._progress_of(pipeline)
-
-    def cuts(self) -> tuple[CutProgress, ...]:
-        """Return all cuts of the tables, the newest last. From any thread."""
-        pipeline = self._pipeline
-        return () if pipeline is None else pipeline.cuts()
 
     def running(self) -> Pipeline:
         """Return the running pipeline. From any thread. Raise Transient ``engine_not_running`` if there is none."""

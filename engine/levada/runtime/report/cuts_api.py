@@ -40,7 +40,10 @@ class CutsApi:
 
     def list(self) -> Response:
         """Return all cuts, the newest last."""
-        return json_response({"cuts": [cut.to_json() for cut in self.cuts()]})
+        try:
+            return json_response({"cuts": [cut.to_json() for cut in self.cuts()]})
+        except LevadaError as error:
+            return error_response(_status(error), error)
 
     def change(self, method: str, path: str, body: bytes) -> Response | None:
         """Return the response to a POST of ``/v1/cuts`` or a DELETE of a cut below it, None for anything else."""

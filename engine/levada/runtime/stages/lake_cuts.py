@@ -24,7 +24,7 @@ from levada.printable import counted
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted, LakeCutDropped, LakeCutWanted, TagEnded
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name
+from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name, strays
 from levada.runtime.tables.record import TableRecord
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
@@ -84,6 +84,9 @@ class LakeCuts(Stage):
         self._freed: set[TableId] = set()
         """The tables that a cut waits for no longer, until they are visited."""
         self._tables_changed = True
+        self._began = datetime.now(UTC)
+        self._strays: dict[TableId, set[str]] = {}
+        """The names of scheduled cuts that a table has and the store has not."""
         self._unsaved: set[str] = set()
         """The cuts whose state is not in the store, which had no room."""
         self._save_at = 0.0
@@ -91,6 +94,7 @@ class LakeCuts(Stage):
         self._changed = True
         self.published: tuple[CutProgress, ...] = ()
         """All cuts, the newest last. Any thread may read it, because it is replaced as a whole."""
+        self._publish()
 
     def segment_staged(self, manifest: Manifest) -> None:
         """Remember the last transaction that is staged. Capture's position follows only later."""
@@ -165,7 +169,7 @@ class LakeCuts(Stage):
         if now >= self._check_at:
             self._check_at = now + CHECK_EVERY_S
             self._unchecked.update(*self._tagged.values())
-        visited = self._unchecked.union(self._freed, *self._waiting.values())
+        visited = self._unchecked.union(self._freed, self._strays, *self._waiting.values())
         self._freed.clear()
         for table in visited:
             if (record := self._registry.tables.get(table)) is not None:
@@ -242,7 +246,7 @@ class LakeCuts(Stage):
         reached = next((c for c in pending if self._has_reached(record, c.lsn)), None)
         if pending and reached is None:
             return
-        dropped = tuple(c.name for c in waiting if c.phase is CutPhase.DROPPING)
+        dropped = (*(c.name for c in waiting if c.phase is CutPhase.DROPPING), *self._strays.get(record.id, ()))
         if record.id in self._unchecked and not any(record.id in tables for tables in self._tagged.values()):
             self._unchecked.discard(record.id)
         unchecked = not why and record.id in self._unchecked
@@ -282,6 +286,9 @@ class LakeCuts(Stage):
         for name in report.removed:
             self._visited(name, record.id)
         there = {cut.name: cut.lsn for cut in report.outcome}
+        self._strays.pop(record.id, None)
+        if unknown := strays(there, self._cuts, self._began):
+            self._strays[record.id] = unknown
         tagged = [self._cuts[name] for name, tables in self._tagged.items() if record.id in tables]
         lost = [cut for cut in tagged if there.get(cut.name) != cut.lsn]
         self._leave_out(record.id, f"{record.name}: its tag is gone, as after a copy into a new table", lost)
@@ -329,6 +336,7 @@ class LakeCuts(Stage):
         self._tables_changed = False
         replicated = self._registry.tables.keys()
         self._unchecked &= replicated
+        self._strays = {table: names for table, names in self._strays.items() if table in replicated}
         for cut in tuple(self._cuts.values()):
             for table in set(cut.tables) - replicated - dict(cut.left_out).keys():
                 if cut.phase is CutPhase.DROPPING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from levada.runtime.tables.record import TableRecord
     from levada.stores.interface import Cut
 
+_SCHEDULED: Final = "levada_cut_"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
@@ -54,7 +55,15 @@ def require_cuts(destination: Destination) -> None:
 
 def scheduled_name(at: datetime) -> str:
     """Return the name of a scheduled cut that is chosen at this time."""
-    return f"levada_cut_{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return f"{_SCHEDULED}{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def strays(found: Iterable[str], known: Container[str], since: datetime) -> set[str]:
+    """Return the names of scheduled cuts from before ``since`` that nobody knows, as after a restore of the store.
+
+    Later ones may be those of a newer process.
+    """
+    return {n for n in found if n.startswith(_SCHEDULED) and n < scheduled_name(since) and n not in known}
 
 
 def reason_left_out(record: TableRecord) -> str:
@@ -71,10 +80,11 @@ def reason_left_out(record: TableRecord) -> str:
 def outdated(cuts: Iterable[Cut], keep: int) -> list[str]:
     """Return the names of the scheduled cuts to drop, before a new cut is made.
 
-    The newest ``keep`` complete ones are kept, and as many incomplete ones.
+    The newest ``keep`` complete ones are kept, and as many incomplete ones. They are ordered by time, because a source
+    that was replaced may have lower LSNs than before.
     """
     found: list[str] = []
-    scheduled = sorted((c for c in cuts if c.scheduled), key=lambda c: (c.lsn, c.at), reverse=True)
+    scheduled = sorted((c for c in cuts if c.scheduled), key=lambda c: (c.at, c.lsn), reverse=True)
     for phase in (CutPhase.COMPLETE, CutPhase.INCOMPLETE):
         found += [c.name for c in scheduled if c.phase is phase][keep:]
     return found
