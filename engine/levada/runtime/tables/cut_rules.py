@@ -59,7 +59,7 @@ def scheduled_name(at: datetime) -> str:
 
 
 def strays(found: Iterable[str], known: Container[str], since: datetime) -> set[str]:
-    """Return the names of scheduled cuts from before ``since`` that nobody knows, as after a restore of the store.
+    """Return the names of unknown scheduled cuts from before ``since``, as after a restore of the store.
 
     Later ones may be those of a newer process.
     """
