@@ -159,7 +159,7 @@ def test_a_copy_of_a_table_shows_no_part_once_all_are_ready(replicated: Engine, 
         db.execute("CREATE TABLE other AS SELECT i AS id FROM generate_series(1, 200000) i",
                    "ALTER TABLE other ADD PRIMARY KEY (id)")  # fmt: skip
         engine.levada("resync", *engine.options(), "public.savings")
-        engine.wait_for(lambda p: any(t["phase"] != "Ready" for t in p["tables"]))
+        engine.wait_log("table public.savings: Ready -> Init")
         progress = engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
         ready = time.time()
         reader.wait_for_batches(4)
@@ -177,7 +177,7 @@ def test_a_foreign_key_is_dropped_for_a_resync_under_traffic(
     with Transfers(db), Reader(target, engine) as reader:
         reader.wait_for_batches(2)
         engine.levada("resync", *engine.options(), "public.items")
-        engine.wait_for(lambda p: any(t["phase"] != "Ready" for t in p["tables"]))
+        engine.wait_log("table public.items: Ready -> Init")
         engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
         reader.wait_for_batches(2)
         target.execute("ALTER TABLE items ADD FOREIGN KEY (order_id) REFERENCES orders DEFERRABLE")
