@@ -11,7 +11,7 @@ ARG BASE_IMAGE=debian:bookworm-slim
 FROM ${BASE_IMAGE} AS base
 ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates tini $(command -v python3 >/dev/null || echo python3) \
+    && apt-get install -y --no-install-recommends ca-certificates libnss-wrapper tini $(command -v python3 >/dev/null || echo python3) \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 # Hadoop asks for the user's name, so that there must be one.
 RUN groupadd --gid 185 levada && useradd --uid 185 --gid 185 --no-create-home --home-dir /var/lib/levada levada \

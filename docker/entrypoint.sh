@@ -3,6 +3,12 @@
 # run as it is.
 set -euo pipefail
 
+# A user that the cluster assigned has no name, which Hadoop asks for.
+if ! id --user --name >/dev/null 2>&1; then
+    printf 'levada:x:%s:%s::%s:/usr/sbin/nologin\n' "$(id --user)" "$(id --group)" "$HOME" >/tmp/passwd
+    export LD_PRELOAD=libnss_wrapper.so NSS_WRAPPER_PASSWD=/tmp/passwd NSS_WRAPPER_GROUP=/etc/group
+fi
+
 case "${1:-}" in
 executor)
     # SPARK_CLASSPATH is what the driver's spark.executor.extraClassPath says: the image's other jars.

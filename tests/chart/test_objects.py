@@ -13,6 +13,7 @@ from tests.chart.helm import CHART, render, run, template
 from tests.chart.values import CASES
 
 from levada.spec import load_manifests
+from levada_operator.desired.security import USER
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CRDS = Path(__file__).parents[2] / "crds"
@@ -66,7 +67,8 @@ def test_pods_meet_the_restricted_standard(name: str, tmp_path: Path) -> None:
         seen += 1
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["securityContext"]["runAsUser"] > 0
+        assigned = CASES[name].get("assignedUser", False)
+        assert spec["securityContext"].get("runAsUser") == (None if assigned else USER)
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert all(set(v) - {"name"} <= {"emptyDir", "configMap", "secret", "projected"} for v in spec["volumes"])
         for container in spec["containers"] + spec.get("initContainers", []):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,18 @@ def test_pods_meet_the_restricted_standard(name: str) -> None:
             assert security["readOnlyRootFilesystem"] is True
             assert security["capabilities"] == {"drop": ["ALL"]}
         assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
+
+
+def test_pods_ask_for_no_user_where_the_cluster_assigns_one() -> None:
+    """Neither a user nor a group is in any pod, and the rest of the security context stays."""
+    one = CASES["cluster"]
+    one = replace(one, defaults=replace(one.defaults, assigned_user=True))
+    bodies = [*build_objects(one, running=True), build_lag_job(one, 1), build_copy_job(one, "s", "t", "o")]
+    pods = [b["spec"]["template"]["spec"] for b in bodies if b["kind"] in ("StatefulSet", "Job")]
+    pods += [yaml.safe_load(b["data"]["executor.yaml"])["spec"] for b in bodies if "executor.yaml" in b.get("data", {})]
+    assert len(pods) == 4
+    asked = {key for pod in pods for key in pod["securityContext"]}
+    assert asked == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
 
 
 def test_user_template_cannot_loosen_the_pod() -> None:

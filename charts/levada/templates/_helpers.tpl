@@ -47,12 +47,14 @@ app.kubernetes.io/part-of: levada
 {{- end }}
 {{- end }}
 
-{{- /* The restricted Pod Security Standard; the user is the image's. */ -}}
+{{- /* The restricted Pod Security Standard; the user is the image's, or one that the cluster assigns. */ -}}
 {{- define "levada.podSecurityContext" -}}
 runAsNonRoot: true
+{{- if not .Values.assignedUser }}
 runAsUser: 185
 runAsGroup: 185
 fsGroup: 185
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}

@@ -52,6 +52,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
                 VolumeUse(environment.get("LEVADA_STAGING_VOLUMES", VolumeUse.DETECT)),
                 format_bytes(parse_bytes(environment.get("LEVADA_STAGING_SIZE", "20Gi"))),
             ),
+            assigned_user=environment.get("LEVADA_ASSIGNED_USER") == "true",
         ),
         lease=LeaseKey(
             environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),

@@ -40,7 +40,7 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
             "automountServiceAccountToken": needs_token(owner),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_S,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(owner),
             "initContainers": [
                 build_container(
                     owner, PREFLIGHT_CONTAINER, ["check", MANIFEST, "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
@@ -63,7 +63,7 @@ def build_job_template(owner: Owner, role: str, command: list[str]) -> dict[str,
             "automountServiceAccountToken": needs_token(owner),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 10,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(owner),
             "containers": [build_container(owner, role, command)],
             "volumes": _volumes(owner),
         },

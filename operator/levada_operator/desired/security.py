@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada_operator.desired.owner import Owner
+
 USER: Final = 185
 """The UID and GID of the image's user, the same as in Spark's images."""
 
@@ -14,13 +16,12 @@ CONTAINER_SECURITY: Final[dict[str, Any]] = {
 }
 
 
-def pod_security() -> dict[str, Any]:
-    """Return the security context of a pod."""
+def pod_security(owner: Owner) -> dict[str, Any]:
+    """Return the security context of a pod. Its user and groups are the image's, or those that the cluster assigns."""
+    user = {} if owner.defaults.assigned_user else {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     return {
         "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
+        **user,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }

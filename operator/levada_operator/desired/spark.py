@@ -99,7 +99,7 @@ def build_executor_template(owner: Owner) -> dict[str, Any] | None:
         "spec": {
             "serviceAccountName": owner.executor_account,
             "automountServiceAccountToken": False,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(owner),
             "containers": [
                 {
                     "name": EXECUTOR_ROLE,

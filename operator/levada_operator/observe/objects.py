@@ -133,6 +133,8 @@ class OperatorDefaults:
     updates: UpdatePolicy = UpdatePolicy()
     has_driver_token: bool = False
     staging: StagingDefaults = StagingDefaults()
+    assigned_user: bool = False
+    """True: the cluster assigns each pod its user and groups, as OpenShift does, so that no pod asks for any."""
 
 
 @dataclass(frozen=True, slots=True)
