@@ -125,6 +125,10 @@ def test_reasons_are_of_the_closed_lists(name: str) -> None:
 TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "killed for memory": (
         waiting("driver", "CrashLoopBackOff", exitCode=137, reason="OOMKilled"), "OutOfMemory", "memory"),
+    "claim is missing": (
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                             "message": 'persistentvolumeclaim "shop-staging" not found'}]},
+        "Unschedulable", "kubectl describe pvc -n data"),
     "image is missing": (
         waiting("driver", "ImagePullBackOff", "no such image"), "ImagePullFailed", "spec.driver.image"),
     "secret key is missing": (

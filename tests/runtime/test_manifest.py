@@ -139,16 +139,19 @@ def test_secrets_are_folders_with_files(tmp_path: Path) -> None:
 def test_hint_in_a_pod_is_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pod the hint names the Secret and its keys, not the folder that only the pod has."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    (tmp_path / "cdc").mkdir()
+    monkeypatch.setenv("LEVADA_NAMESPACE", "data")
+    # As the kubelet mounts an optional Secret that does not exist.
+    (tmp_path / "cdc" / "..2026_11_23_22_00_00.1").mkdir(parents=True)
+    (tmp_path / "cdc" / "..data").symlink_to("..2026_11_23_22_00_00.1")
     with pytest.raises(NeedsOperator) as missing:
         secret_folder(tmp_path, "cdc", "username", "password")
     assert missing.value.hint == (
-        "kubectl create secret generic cdc --from-literal=username=VALUE --from-literal=password=VALUE"
+        "kubectl -n data create secret generic cdc --from-literal=username=VALUE --from-literal=password=VALUE"
     )
     (tmp_path / "cdc" / "username").write_text("levada")
     with pytest.raises(NeedsOperator) as lacking:
         secret_folder(tmp_path, "cdc", "username", "password")
-    assert lacking.value.hint == """kubectl patch secret cdc -p '{"stringData": {"password": "VALUE"}}'"""
+    assert lacking.value.hint == """kubectl -n data patch secret cdc -p '{"stringData": {"password": "VALUE"}}'"""
 
 
 @pytest.mark.parametrize(("made", "named"), [([], "Secret cdc"), (["username"], "Secret cdc has no key password")])

@@ -22,6 +22,7 @@ from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.names import manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body, PipelineKey, VolumeUse, pipeline_named
 
@@ -57,6 +58,7 @@ class Controller:
         self._watches = [
             watch(namespace, self.event, self._sweeper.list_tables_next) for namespace in config.namespaces or (None,)
         ]
+        self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
         self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
         self._swept = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,7 +153,22 @@ class Controller:
             finally:
                 await self._queue.done(key)
 
+    async def _list_storage_for(self, key: PipelineKey) -> None:
+        """List the StorageClasses for a new Pipeline, since one may be a moment older. Its decision is final.
+
+        Until a spec is accepted, each version of it is new.
+        """
+        body = self.cache.pipelines.get(key)
+        if body is None or self.cache.child(key, "ConfigMap", manifest_name(key.name)) is not None:
+            self._storage_listed_for.pop(key, None)
+            return
+        version = str(body["metadata"]["uid"]), int(body["metadata"].get("generation", 0))
+        if self._storage_listed_for.get(key) != version:
+            await self._sweeper.list_storage()
+            self._storage_listed_for[key] = version
+
     async def _reconcile(self, key: PipelineKey) -> bool:
+        await self._list_storage_for(key)
         now = _utcnow()
         observed = self.cache.observe(key, now, self._turns.others(key))
         if observed is None:

@@ -85,7 +85,7 @@ class Sweeper:
         if slow_kinds_due:
             pipelines = await self._objects("Pipeline", "")
             self._cache.replace_all("Pipeline", pipelines, now)
-            await self._list_storage()
+            await self.list_storage()
             self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
         await self._list(FAST_KINDS + SLOW_KINDS if slow_kinds_due else FAST_KINDS, now)
         await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.namespaces_lacking_pods()))
@@ -105,7 +105,8 @@ class Sweeper:
             self._cache.replace_owned((kind,), await self._objects(kind, PIPELINE_LABEL), now)
         self._turns.refresh(now)
 
-    async def _list_storage(self) -> None:
+    async def list_storage(self) -> None:
+        """Look for a default StorageClass, unless the chart or a missing right forbids it."""
         if not self._may_list_storage:
             return
         try:

@@ -81,7 +81,7 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
     }
     if owner.spec.destination.spark:
         environment["SPARK_LOCAL_DIRS"] = f"{WORK_DIR}/spark"
-    environment["LEVADA_PIPELINE_UID"] = owner.uid
+    environment |= {"LEVADA_PIPELINE_UID": owner.uid, "LEVADA_NAMESPACE": owner.namespace}
     if owner.take_over_from and name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
         environment["LEVADA_TAKE_OVER_FROM"] = owner.take_over_from
     if name == DRIVER_CONTAINER:

