@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from levada.cli.check import show_problems
@@ -54,3 +56,15 @@ def test_the_problems_of_a_thousand_tables(capsys: pytest.CaptureFixture[str]) -
     assert shown.count("GRANT") == 10
     assert "and 990 more [select_privilege_missing]\n  hint: levada check" in shown
     assert len(shown.splitlines()) < 40
+
+
+def test_a_hint_can_be_copied_from_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the statement is, it is one line without a border at 80 columns."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    statement = "CREATE PUBLICATION p FOR TABLE " + ", ".join(f'"public"."t{i}"' for i in range(50))
+    show_error(NeedsOperator("publication_missing", "there is no publication", hint=statement), debug=False)
+    assert statement in terminal.getvalue().splitlines()

@@ -108,7 +108,10 @@ def _rerun_with_traceback() -> str:
 
 
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:
-    """Print one problem: a panel on a terminal, plain lines elsewhere."""
+    """Print one problem: a panel on a terminal, plain lines elsewhere.
+
+    The hint is below the panel and has no line breaks of its width, because commands are copied from the terminal.
+    """
     target = error_console()
     message, hint = printable(message), printable(runnable(hint))
     if not target.is_terminal:
@@ -116,5 +119,6 @@ def show_problem(severity: str, code: str, message: str, hint: str) -> None:
         target.print(f"{severity}: {message} [{code}]" + (f"\n  hint: {indented}" if hint else ""), markup=False)
         return
     style = "red" if severity == "error" else "yellow"
-    text = Text(message) if not hint else Text.assemble(message, "\n\n", (hint, "bold"))
-    target.print(Panel(text, title=Text(f"{severity}: {code}"), title_align="left", border_style=style))
+    target.print(Panel(Text(message), title=Text(f"{severity}: {code}"), title_align="left", border_style=style))
+    if hint:
+        target.print(Text(hint, "bold"), soft_wrap=True)

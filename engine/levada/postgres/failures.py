@@ -15,6 +15,7 @@ from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Tra
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
 """The command that copies every table again. The next start then creates a lost slot again."""
+_CHECK_ADDRESS: Final = "check the address, the network, and that PostgreSQL runs there: pg_isready -h HOST -p PORT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,40 @@ FAILURES: Final = (
         sqlstates=("55006",),
         hint="another process streams from the slot. The slot is free when that process ends",
     ),
-    Failure("source_unreachable", Transient, sqlstates=("08000", "08001", "08003", "08004", "08006")),
-    Failure("statement_timeout", Transient, sqlstates=("57014",)),
-    Failure("session_timeout", Transient, sqlstates=("25P03", "25P04", "57P05")),
-    Failure("lock_timeout", Transient, sqlstates=("55P03",)),
+    Failure(
+        "source_unreachable", Transient, sqlstates=("08000", "08001", "08003", "08004", "08006"), hint=_CHECK_ADDRESS
+    ),
+    Failure(
+        "statement_timeout",
+        Transient,
+        sqlstates=("57014",),
+        hint="if this persists: ALTER ROLE … SET statement_timeout = 0",
+    ),
+    Failure(
+        "session_timeout",
+        Transient,
+        sqlstates=("25P03", "25P04", "57P05"),
+        hint="if this persists, raise the timeouts of idle sessions that the server has for the role",
+    ),
+    Failure(
+        "lock_timeout",
+        Transient,
+        sqlstates=("55P03",),
+        hint="if this persists, end the session that holds the lock: SELECT * FROM pg_locks WHERE granted",
+    ),
     Failure("serialization_conflict", Transient, sqlstates=("40001", "40P01")),
-    Failure("source_out_of_resources", Transient, sqlstates=("53000", "53100", "53200", "53400")),
-    Failure("insufficient_privilege", NeedsOperator, sqlstates=("42501",)),
+    Failure(
+        "source_out_of_resources",
+        Transient,
+        sqlstates=("53000", "53100", "53200", "53400"),
+        hint="free disk space or memory at the source, or raise the limit in the message",
+    ),
+    Failure(
+        "insufficient_privilege",
+        NeedsOperator,
+        sqlstates=("42501",),
+        hint="GRANT the privilege that the message names to the role of the source's credentials",
+    ),
     Failure(
         "source_read_only",
         NeedsOperator,
@@ -167,7 +195,7 @@ FAILURES: Final = (
     Failure("object_exists", NeedsOperator, sqlstates=("42710", "42P07", "23505")),
 )
 
-_UNREACHABLE: Final = Failure("source_unreachable", Transient)
+_UNREACHABLE: Final = Failure("source_unreachable", Transient, hint=_CHECK_ADDRESS)
 _UNKNOWN: Final = Failure("source_error", NeedsOperator)
 
 

@@ -62,7 +62,7 @@ class Staging:
     def list(self, folder: str) -> Mapping[str, int]:
         """Return the names of the folder's files with their sizes in bytes. A missing folder has no files."""
         fs, root = self._connected()
-        with failures(f"list {folder}"):
+        with failures(f"list {folder} in {self.uri}"):
             found = fs.get_file_info(pafs.FileSelector(f"{root}/{folder}", allow_not_found=True))
         return {i.base_name: i.size or 0 for i in found if i.type is pafs.FileType.File}
 
@@ -78,13 +78,13 @@ class Staging:
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        with failures(f"read {path}"), self.input(path) as stream:
+        with failures(f"read {path} in {self.uri}"), self.input(path) as stream:
             return bytes(stream.read())
 
     def input(self, path: str) -> pa.NativeFile:
         """Open a file for random-access reads."""
         fs, root = self._connected()
-        with failures(f"read {path}"):
+        with failures(f"read {path} in {self.uri}"):
             return fs.open_input_file(f"{root}/{path}")
 
     def output(self, path: str) -> pa.NativeFile:
@@ -155,7 +155,7 @@ class Staging:
     def remove(self, path: str) -> None:
         """Remove a file. A missing file is no error."""
         fs, root = self._connected()
-        with failures(f"remove {path}"):
+        with failures(f"remove {path} in {self.uri}"):
             try:
                 fs.delete_file(f"{root}/{path}")
             except FileNotFoundError:
@@ -182,7 +182,7 @@ class Staging:
     def writing(self, path: str) -> Iterator[None]:
         """Convert errors of a write as `failures` does. Raise Transient ``staging_full`` if there is no space left."""
         try:
-            with failures(f"write {path}"):
+            with failures(f"write {path} in {self.uri}"):
                 yield
         except Transient as error:
             cause = error.__cause__
@@ -232,9 +232,17 @@ def failures(action: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NeedsOperator("staging_file_missing", f"staging: cannot {action}: the file does not exist") from error
+        raise NeedsOperator(
+            "staging_file_missing",
+            f"staging: cannot {action}: the file does not exist",
+            hint="mount the volume of spec.staging, or copy the tables again: levada resync MANIFEST --all",
+        ) from error
     except PermissionError as error:
-        raise AccessDenied("staging_denied", f"staging: cannot {action}: {error}") from error
+        raise AccessDenied(
+            "staging_denied",
+            f"staging: cannot {action}: {error}",
+            hint="let this process write to the folder or the bucket of spec.staging",
+        ) from error
     except OSError as error:
         if error.errno == errno.EROFS:
             raise Transient(
@@ -242,7 +250,11 @@ def failures(action: str) -> Iterator[None]:
                 f"staging: cannot {action}: the file system is read-only",
                 hint="mount the file system of spec.staging for writing",
             ) from error
-        raise Transient("staging_unavailable", f"staging: cannot {action}: {error}") from error
+        raise Transient(
+            "staging_unavailable",
+            f"staging: cannot {action}: {error}",
+            hint="check the volume or the object store of spec.staging, and its credentials",
+        ) from error
 
 
 @lru_cache(maxsize=16)
@@ -289,6 +301,8 @@ def _connect_fsspec(uri: str) -> tuple[pafs.FileSystem, str]:
         fs, root = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise NeedsOperator(
-            "staging_unusable", f"staging: no file system for {uri.split('://')[0]}://: {error}"
+            "staging_unusable",
+            f"staging: no file system for {uri.split('://')[0]}://: {error}",
+            hint="correct spec.staging.uri, or install the Python package of this file system",
         ) from error
     return pafs.PyFileSystem(pafs.FSSpecHandler(fs)), str(root)
