@@ -29,9 +29,19 @@ class Installed:
     def restart(self) -> None:
         """Delete the operator's pod, and wait until another one is ready."""
         before = self.pod()["metadata"]["uid"]
-        self.kubectl("delete", "pod", "-l", _LABEL, "--wait=false")
+        self.kubectl("delete", "pod", "-l", _LABEL, "--timeout=60s")
         eventually(lambda: self.pod().get("metadata", {}).get("uid", before) != before)
         self.kubectl("wait", "--for=condition=Ready", "pod", "-l", _LABEL, "--timeout=120s")
+
+    @contextmanager
+    def with_values(self, values: str) -> Iterator[None]:
+        """Install the chart with other values for a while."""
+        upgrade = ("upgrade", "levada", str(CHART), "--reuse-values", "--wait", "--timeout=3m", "--set")
+        run_helm(*upgrade, values)
+        try:
+            yield
+        finally:
+            run_helm("rollback", "levada", "--wait")
 
     def log(self) -> str:
         """Return the log of the operator's pod."""

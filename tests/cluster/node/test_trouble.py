@@ -79,7 +79,7 @@ def test_corrected_secret_is_taken_at_once(troubled: Place) -> None:
 def test_driver_without_memory(troubled: Place) -> None:
     """A driver that the kernel ends for its memory is told so, with the field to raise."""
     troubled.kubectl.apply(secret())
-    troubled.apply(driver={"resources": {"requests": {"memory": "150Mi"}, "limits": {"memory": "150Mi"}}})
+    troubled.apply(driver={"resources": {"requests": {"memory": "200Mi"}, "limits": {"memory": "200Mi"}}})
     told(troubled, "out_of_memory", "OutOfMemory", "limits.memory")
 
 
