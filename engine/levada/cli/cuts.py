@@ -20,6 +20,8 @@ from levada.spec import Manifests
 from levada.status import CutPhase, CutProgress, utc_text
 
 _POLL_S: Final = 0.3
+MOST_SILENCE_S: Final = 60.0
+"""Seconds for which an engine may have no running pipeline, as after a change of the destination's Secret."""
 _ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
 
 
@@ -51,12 +53,12 @@ def cut(command: CutCommand, output: Output) -> Exit:
         if command.drop:
             client.drop(command.name)
             with working("dropping the cut"):
-                is_dropped = _await_drop(client, command.name, signals)
+                is_dropped = await_drop(client, command.name, signals)
             console().print(f"cut {command.name} is {'' if is_dropped else 'being '}dropped", markup=False)
             return Exit.OK if is_dropped else Exit.FAILED
         client.request(command.name, partial=command.partial)
         with working("waiting for the tables"):
-            found = _await_end(client, command.name, signals)
+            found = await_end(client, command.name, signals)
     if output is Output.JSON:
         write_json(found.to_json())
     else:
@@ -66,31 +68,41 @@ def cut(command: CutCommand, output: Output) -> Exit:
     return Exit.OK if complete else Exit.FAILED
 
 
-def _await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgress:
+def await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgress:
     """Wait until the cut has ended, or until a signal. Raise Transient ``cut_lost`` if there is no such cut."""
     found = CutProgress(name=name, phase=CutPhase.REQUESTED)
-    while signals.received is None:
-        if (known := client.cuts()) is not None:
-            if name not in (by_name := {cut.name: cut for cut in known}):
-                raise Transient(
-                    "cut_lost",
-                    f"cut {name} was not made: it was dropped, or the engine was restarted before it began",
-                    hint="run the command again",
-                )
-            if (found := by_name[name]).phase in _ENDED:
-                break
-        time.sleep(_POLL_S)
+    for known in _listed_again(client, signals):
+        if name not in (by_name := {cut.name: cut for cut in known}):
+            raise Transient(
+                "cut_lost",
+                f"cut {name} was not made: it was dropped, or the engine was restarted before it began",
+                hint="run the command again",
+            )
+        if (found := by_name[name]).phase in _ENDED:
+            break
     return found
 
 
-def _await_drop(client: CutsClient, name: str, signals: StopSignals) -> bool:
+def await_drop(client: CutsClient, name: str, signals: StopSignals) -> bool:
     """Wait until the cut is dropped, and return True, or until a signal. Another cut may have its name by then."""
+    lists = _listed_again(client, signals)
+    return any(all(cut.name != name or cut.phase != CutPhase.DROPPING for cut in known) for known in lists)
+
+
+def _listed_again(client: CutsClient, signals: StopSignals) -> Iterator[tuple[CutProgress, ...]]:
+    """Yield the cuts again and again until a signal. Raise Transient ``engine_not_running`` if the pipeline ended."""
+    last = time.monotonic()
     while signals.received is None:
-        known = client.cuts()
-        if known is not None and all(cut.name != name or cut.phase != CutPhase.DROPPING for cut in known):
-            return True
+        if (known := client.cuts()) is not None:
+            last = time.monotonic()
+            yield known
+        elif time.monotonic() - last > MOST_SILENCE_S:
+            raise Transient(
+                "engine_not_running",
+                "the pipeline has ended, and does not run again",
+                hint="levada status MANIFEST shows why. The next run continues a cut that has begun",
+            )
         time.sleep(_POLL_S)
-    return False
 
 
 def cuts(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
