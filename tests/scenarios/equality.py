@@ -1,7 +1,8 @@
 """Source and lake side by side, each read by something that is not Levada: PostgreSQL prints, PyIceberg reads.
 
 PostgreSQL prints every column in a form that Arrow casts without loss; both sides are sorted by the same columns and
-compared as Arrow tables.
+compared as Arrow tables. It shares no code with `levada.verify`, and so keeps `levada verify` honest: the scenarios
+that compare with both would show a difference that one of them overlooks.
 """
 
 from __future__ import annotations
