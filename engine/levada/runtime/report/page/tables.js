@@ -45,7 +45,7 @@ function verifiedText(table, now) {
   if (!verified) return "";
   const minutes = Math.round((now - Date.parse(verified.at)) / 60000);
   const ago = minutes < 1 ? "just now" : `${duration(60 * minutes)} ago`;
-  return verified.equal ? `equal, ${ago}` : `${counted(verified.differences, "key")} differ, ${ago}`;
+  return verified.equal ? `equal, ${ago}` : `${counted(verified.differences, "key differs", "keys differ")}, ${ago}`;
 }
 
 export class Tables {
