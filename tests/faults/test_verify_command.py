@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import threading
+import time
 
 import pytest
 from pyspark.sql import SparkSession
@@ -54,6 +57,56 @@ def test_verify_finds_and_repairs(engine: Engine, spark: SparkSession) -> None:
     engine.db.execute("UPDATE orders SET item = 'while it was stopped' WHERE id < 10")
     assert "public.orders: equal at " in engine.levada(*command).stdout
     engine.assert_equal("orders")
+
+
+def test_killed_while_it_verifies_and_repairs(engine: Engine, spark: SparkSession) -> None:
+    """kill -9 at any moment of a comparison or a repair, with a writer: no tag and no slot is left, and no row is lost.
+
+    A table whose repair did not end is parked until the next one.
+    """
+    engine.db.execute(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text, v int DEFAULT 0)",
+        "INSERT INTO orders SELECT g, 'item ' || g FROM generate_series(1, 5000) g",
+    )
+    engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+    for key, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".cache-enabled": "false",
+    }.items():
+        spark.conf.set(f"spark.sql.catalog.others{key}", value)
+    spark.conf.set("spark.sql.catalog.others.warehouse", f"file://{engine.warehouse}")
+    r = random.Random(3)
+    ended = threading.Event()
+
+    def write() -> None:
+        with engine.db.connect() as connection:
+            while not ended.wait(0.02):
+                connection.execute("UPDATE orders SET v = v + 1 WHERE id % 50 = 3")
+                connection.execute("INSERT INTO orders SELECT max(id) + 1, 'new' FROM orders")
+
+    spark.sql("UPDATE others.shop_public.orders SET item = 'theirs' WHERE id % 10 = 3")
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for repair in (True, False, True):
+            engine.request_verification("orders", repair=repair)
+            time.sleep(r.uniform(0.3, 4))
+            engine.kill()
+            engine.start()
+            engine.wait_for(lambda p: p["state"] == "Running" and bool(p["tables"]))
+    finally:
+        ended.set()
+        writer.join()
+    engine.levada("verify", *engine.options(), "--repair")
+    engine.wait_caught_up()
+    engine.assert_equal("orders")
+    assert [r.name for r in spark.sql("SELECT name FROM others.shop_public.orders.refs").collect()] == ["main"]
+    assert engine.db.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()") == [
+        (f"levada_{engine.db.name}",)
+    ]
 
 
 @pytest.mark.parametrize("share", ["0%", "101%", "much", "1%x"])
