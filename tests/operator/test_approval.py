@@ -203,3 +203,14 @@ def test_tables_without_a_copy_are_not_counted() -> None:
     assert copied_tables(replace(seen, report=None)) == {QualifiedTable("public", "orders")}
     report = progress(table_document(phase="Init"), table_document("events", phase="Errored"))
     assert copied_tables(replace(seen, report=report)) == {QualifiedTable("public", "events")}
+
+
+@pytest.mark.parametrize("phase", ["Ready", "Pending"])
+def test_a_driver_that_starts_lets_nothing_through(phase: str) -> None:
+    """It reports no table yet, and the status of the tables becomes Pending meanwhile. The change still waits."""
+    table = merge(copied(), {"status": {"phase": phase}})
+    starting = replace(progress(), progress=replace(progress().progress, state="Starting", tables=()))
+    waiting(replace(written(table, **TEXT), report=starting))
+    for write in reconcile(replace(written(table, **TEXT), report=starting)).statuses:
+        if write.key.kind == "TableSync":
+            assert (write.status["phase"], write.status["copy"]["percent"]) == ("Pending", 100)

@@ -34,10 +34,20 @@ class ResyncRequest:
 
 
 def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
-    """Return the tables that have a copy: as the driver reports them, or else by the status of their TableSyncs."""
+    """Return the tables that have a copy: as the driver reports them, or else by the status of their TableSyncs.
+
+    A driver that starts reports no table yet. The TableSyncs are Pending then, and keep the size of the last copy.
+    """
+    copied = {table_of(t): _was_copied(t) for t in observed.table_syncs}
     if observed.progress is not None:
-        return frozenset(t.table for t in observed.progress.tables if t.phase not in _UNCOPIED)
-    return frozenset(table_of(t) for t in observed.table_syncs if t.status.get("phase", "Pending") not in _UNCOPIED)
+        copied |= {t.table: t.phase not in _UNCOPIED for t in observed.progress.tables}
+    return frozenset(table for table, was in copied.items() if was)
+
+
+def _was_copied(table_sync: TableSyncObject) -> bool:
+    phase = table_sync.status.get("phase", "Pending")
+    whole = (table_sync.status.get("copy") or {}).get("percent") == 100
+    return phase not in _UNCOPIED or (phase == TableSyncPhase.PENDING and whole)
 
 
 def resync_request(
