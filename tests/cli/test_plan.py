@@ -123,6 +123,14 @@ def test_tables_that_are_copied_again(manifest: Path, db: Database, above: str |
     manifest.write_text(yaml.safe_dump_all([pipeline, table_sync]))
     assert planned() == {"orders": "requested", "items": None}
     db.query("SELECT pg_drop_replication_slot(%s)", db.name)
+    slot["onLost"] = "Hold"
+    manifest.write_text(yaml.safe_dump_all([pipeline]))
+    found = json.loads(on(manifest, "plan", "-o", "json").stdout)
+    assert {t["copiedAgain"] for t in found["plan"]["tables"]} == {None}
+    assert not any("replication_slot" in change for change in found["plan"]["changesAtSource"])
+    assert [(p["severity"], p["code"]) for p in found["problems"] if p["code"] == "slot_missing"] == [
+        ("Warning", "slot_missing")
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 200, 100_000])

@@ -143,4 +143,4 @@ def lines(found: RunPlan) -> Iterator[str]:
         yield "a run executes at the source, besides creating its state and, as a superuser, its DDL trigger:"
         yield from (f"  {change}" for change in found.changes)
     else:
-        yield "the publication and the slot are there"
+        yield "a run changes nothing at the source, besides its state"

@@ -98,12 +98,12 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     coverage = publication_coverage(manifests, secrets=secrets)
     names = sorted({*coverage.present, *coverage.missing})
-    with config.source.connect(application="plan") as connection:
-        estimates = estimate_tables(connection, names)
-        changes = _changes(config, connection, coverage)
-        lost = _slot_lost(config, connection)
     known = stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables
     copied = {table.table: table.id for table in known if table.phase not in _NOT_COPIED}
+    with config.source.connect(application="plan") as connection:
+        estimates = estimate_tables(connection, names)
+        changes = _changes(config, connection, coverage, copied=bool(copied))
+        lost = _slot_lost(config, connection)
     controls = stored_controls(manifests, config, secrets) if copied else {}
     again = {name: _reason(config, name, controls.get(id_)) or lost for name, id_ in copied.items()}
     tables = _tables(manifests, config, names, estimates, again)
@@ -163,10 +163,15 @@ def _reason(config: PipelineConfig, name: QualifiedTable, controls: TableControl
     return REQUESTED if request is TableRequest.RESYNC else ""
 
 
-def _changes(config: PipelineConfig, connection: psycopg.Connection[Any], coverage: CoverageReport) -> tuple[str, ...]:
-    """Return the SQL of what a run would create at the source. Its state and the DDL trigger are left out."""
+def _changes(
+    config: PipelineConfig, connection: psycopg.Connection[Any], coverage: CoverageReport, *, copied: bool
+) -> tuple[str, ...]:
+    """Return the SQL of what a run would create at the source. Its state and the DDL trigger are left out.
+
+    ``copied`` is True if tables have a copy. A run does not replace a slot that they need, unless onLost is Resync.
+    """
     changes = list(coverage.remediation) if config.publication.managed and coverage.missing else []
-    if inspect_slot(connection, config.slot.name) is None:
+    if inspect_slot(connection, config.slot.name) is None and (config.slot.resync_when_lost or not copied):
         create = sql.SQL("SELECT pg_create_logical_replication_slot({}, 'pgoutput');")
         changes.append(create.format(sql.Literal(config.slot.name)).as_string(None))
     return tuple(changes)

@@ -18,8 +18,10 @@ from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
+from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.preflight import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
+from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
 from levada.runtime.host.access_token import access_token
@@ -30,8 +32,10 @@ from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.cut_rules import check_cuts
+from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
+from levada.runtime.tables.rules import needs_resync
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
 from levada.stores.interface import OwnerRecord, TableControls
@@ -61,6 +65,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         stored = _read_store(manifests, config, secrets)
     except LevadaError as error:
         problems.append(_problem(error))
+    problems += _slot_problems(config, stored or _Stored())
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
     problems += _destination_problems(manifests, secrets, config, stored or _Stored())
@@ -82,10 +87,12 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
 class _Stored:
     """The part of the store that the checks need.
 
-    ``begun`` is set once a table was copied. ``copied_as`` are the settings of each table's last copy.
+    ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes.
+    ``copied_as`` are the settings of each table's last copy.
     """
 
     begun: bool = False
+    depends: bool = False
     owner: OwnerRecord | None = None
     controls: Mapping[TableId, TableControls] = field(default_factory=dict)
 
@@ -125,14 +132,35 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         found = check_postgres_store(connection, config.name, spec.postgres.schema_name)
         if not found.current:
             # Opening the store would create or migrate its schema.
-            return _Stored(found.has_copies)
+            return _Stored(found.has_copies, found.has_copies)
     with closing(open_store(manifests, config, secrets)) as store, plugin_errors(type(store), STORES, "a read"):
         store.load_table_replication_states()
         store.load_table_controls()
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
         controls = {t: its for t in states if (its := store.get_table_controls(t)) is not None}
-        return _Stored(begun, store.get_owner_record(), controls)
+        depends = any(not needs_resync(p) and not isinstance(at_restart(p), Init) for p in states.values())
+        return _Stored(begun, depends, store.get_owner_record(), controls)
+
+
+def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
+    """Yield a warning if copied tables depend on a slot that is missing. The check of the source reports a lost one.
+
+    No error, because a start first handles the resyncs that the manifest requests.
+    """
+    if not stored.depends:
+        return
+    try:
+        with config.source.connect(application="check") as connection:
+            missing = inspect_slot(connection, config.slot.name) is None
+    except LevadaError:
+        # The check of the source reports the error.
+        return
+    if missing:
+        again = config.slot.resync_when_lost
+        effect = "every table is copied again" if again else "a start ends with this error"
+        message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
+        yield Problem(Severity.WARNING, "slot_missing", message, "" if again else RESYNC_ALL)
 
 
 def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
