@@ -1,4 +1,4 @@
-"""Verifications and cuts, as a user of kubectl meets them."""
+"""Verifications, cuts and the guard, as a user of kubectl meets them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,30 @@ def test_verifications_and_cuts_by_kubectl(shop: Place) -> None:
     eventually(lambda: shop.status().get("cuts", {}).get("lastComplete", {}).get("name") == "month_end")
     shop.in_driver("levada", "cut", manifest, "month_end", "--drop")
     eventually(lambda: "month_end" not in shop.in_driver("levada", "cuts"))
+
+
+def test_a_passed_limit_of_the_guard(shop: Place) -> None:
+    """It is a condition and an Event, while the driver runs and while the Pipeline is suspended. It ends by itself."""
+    staged = {"guard": {"staged": {"warn": 10, "pauseCopies": 20}}}
+    shop.patch(**staged)
+
+    def passed() -> bool:
+        # The driver reads of the suspension up to a minute later. From then on the changes of the table stay staged.
+        shop.execute("UPDATE orders SET note = coalesce(note, '') || '.'")
+        return shop.condition("WithinLimits") == ("False", "PauseCopies")
+
+    shop.kubectl.patch("tablesync", "shop-public-orders", {"spec": {"suspend": True}})
+    eventually(passed, 300)
+    assert "guard.staged.pauseCopies" in shop.message("WithinLimits")
+    assert eventually(lambda: shop.events("LimitPassed"))
+    shop.kubectl.patch("tablesync", "shop-public-orders", {"spec": {"suspend": False}})
+    shop.reaches("WithinLimits", "True", "NoLimitPassed")
+    shop.patch(suspend=True, health={"lagProbeSeconds": 10}, guard={"staged": None, "retainedWal": {"warn": 1 << 20}})
+    shop.reaches("Suspended", "True", "Drained")
+    shop.execute("SELECT pg_logical_emit_message(false, 'test', repeat('x', 1048576)) FROM generate_series(1, 3)")
+    shop.reaches("WithinLimits", "False", "Warn")
+    assert "pg_drop_replication_slot" in shop.message("WithinLimits")
+    shop.patch(suspend=False, guard=None)
+    shop.reaches("WithinLimits", "True", "NoLimitPassed")
+    shop.ready()
+    shop.equal()
