@@ -184,6 +184,20 @@ def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
     assert [r["odd"] for r in rows_of(text)] == ["infinity", "2024-01-02"]
 
 
+def test_no_policy_makes_a_key_null(db: Database, copy_of: CopyOf) -> None:
+    """Rows whose keys have no place in their type would be one row: they stop the copy also under Null."""
+    db.execute(
+        "CREATE TABLE t (day date PRIMARY KEY)",
+        "INSERT INTO t VALUES ('infinity'), ('-infinity')",
+        "CREATE PUBLICATION pub FOR TABLE t",
+    )
+    with pytest.raises(Unrepresentable) as raised:
+        rows_of(copy_of("t", policy=OnUnrepresentable.NULL))
+    assert "Null" not in raised.value.hint
+    text = copy_of("t", policy=OnUnrepresentable.TEXT)
+    assert sorted(r["day"] for r in rows_of(text)) == ["-infinity", "infinity"]
+
+
 def test_errors_keep_their_type(db: Database, copy_of: CopyOf) -> None:
     """What a task raises arrives as it was raised: Levada's errors with code and hint, others with their trace."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")

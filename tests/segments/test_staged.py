@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,17 @@ def test_odd_values_meet_the_policy(tmp_path: Path) -> None:
     assert got["day"].to_pylist() == [None, None, None]
     assert lenient.nulled == 1
     assert staged(tmp_path / "c", rows, start=schema, until=16).read() is not None
+
+
+def test_odd_keys_are_refused_by_each_policy(tmp_path: Path) -> None:
+    """Rows whose keys become NULL would be one row, so that Null stops at them too, and does not advise it."""
+    schema = replace(table(1, ID, ODD), key=(2,), identity_attnums=(2,))
+    rows = changes(schema, [insert(8, 0, id=1), {**insert(16, 0, id=2), UNREPRESENTABLE: [(2, "infinity")]}])
+    for policy in (OnUnrepresentable.ERROR, OnUnrepresentable.NULL):
+        with pytest.raises(Unrepresentable) as refused:
+            list(staged(tmp_path / policy, rows, start=schema, policy=policy).scan())
+        assert "column day" in refused.value.message
+        assert "Null" not in refused.value.hint
 
 
 def test_a_later_version_may_have_forgotten_the_constant(tmp_path: Path) -> None:

@@ -87,21 +87,25 @@ class RangeReader:
                     yield batch
 
     def _apply_policy(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Apply the policy to unrepresentable values. Their columns have NULL in ``batch``."""
+        """Apply the policy to unrepresentable values, which are NULL in ``batch``. No policy makes a key NULL."""
         if UNREPRESENTABLE not in batch.schema.names:
             return batch
         unrepresentable = batch.column(UNREPRESENTABLE)
-        if self.policy is OnUnrepresentable.ERROR:
-            raise self._refusal(pc.unique(unrepresentable.keys).to_pylist())
+        found = pc.unique(unrepresentable.keys).to_pylist()
+        refused = found if self.policy is OnUnrepresentable.ERROR else [a for a in found if a in self.schema.key]
+        if refused:
+            raise self._refusal(refused)
         self.unrepresentable += len(unrepresentable.keys)
         return batch.drop_columns([UNREPRESENTABLE])
 
     def _refusal(self, attnums: list[int]) -> Unrepresentable:
         names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
+        # Rows whose keys become NULL would be one row.
+        policies = "Text" if set(attnums) & set(self.schema.key) else "Null or Text"
         return Unrepresentable(
             "unrepresentable_value",
             f"{self.schema.name} has values in {names} that the destination's type cannot represent",
-            hint="set spec.onUnrepresentable to Null or Text, or change the values. Then retry the table:"
+            hint=f"set spec.onUnrepresentable to {policies}, or change the values. Then retry the table:"
             f" levada retry MANIFEST {self.schema.name.argument}",
         )
 

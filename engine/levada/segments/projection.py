@@ -199,7 +199,7 @@ class Projection:
         return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
     def _apply_policy(self, have: dict[str, pa.Array]) -> int:
-        """Apply the policy to unrepresentable values, and return their number.
+        """Apply the policy to unrepresentable values, and return their number. No policy makes a key NULL.
 
         Rows with such values are expected to be rare.
         """
@@ -211,8 +211,9 @@ class Projection:
         for i in pc.indices_nonzero(unrepresentable.is_valid()).to_pylist():
             found = [wanted[attnum] for attnum, _ in unrepresentable[i].as_py() if attnum in wanted]
             nulled += len(found)
-            if found and self.policy is not OnUnrepresentable.NULL:
-                raise _unrepresentable(self.target, found[0], Lsn(have[COMMIT_LSN][i].as_py()))
+            refused = [c for c in found if self.policy is not OnUnrepresentable.NULL or c.attnum in self.target.key]
+            if refused:
+                raise _unrepresentable(self.target, refused[0], Lsn(have[COMMIT_LSN][i].as_py()))
         return nulled
 
 
@@ -237,9 +238,11 @@ def _unsupported(table: ReplicatedTableSchema, change: str) -> NeedsOperator:
 
 
 def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> Unrepresentable:
+    # Rows whose keys become NULL would be one row.
+    null = "" if column.attnum in table.key else "set onUnrepresentable to Null, or "
     return Unrepresentable(
         "unrepresentable_value",
         f"{table.name}: column {column.name} ({column.type_name}) has a value that {column.type.arrow} cannot "
         f"represent, in the transaction with commit LSN {Lsn(at)}",
-        hint="set onUnrepresentable to Null, or set it to Text and copy the table again",
+        hint=f"{null}set {'it' if null else 'onUnrepresentable'} to Text and copy the table again",
     )

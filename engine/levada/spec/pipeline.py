@@ -150,8 +150,8 @@ class PipelineSpec(Model):
     """
     on_unrepresentable: OnUnrepresentable = setting(Change.RESYNC, OnUnrepresentable.ERROR)
     """Treatment of values that the destination's type cannot represent. Error: the table is parked. "Null" (in quotes,
-    because YAML reads Null as nothing): the value becomes NULL and is counted. Text: columns whose type has such values
-    are stored as text.
+    because YAML reads Null as nothing): the value becomes NULL and is counted, and in a key it parks the table. Text:
+    columns whose type has such values are stored as text.
     """
     destination: DestinationSpec = setting(Change.IMMUTABLE)
     """The destination of the tables."""
