@@ -33,6 +33,15 @@ class Installed:
         eventually(lambda: self.pod().get("metadata", {}).get("uid", before) != before)
         self.kubectl("wait", "--for=condition=Ready", "pod", "-l", _LABEL, "--timeout=120s")
 
+    @contextmanager
+    def with_values(self, values: str) -> Iterator[None]:
+        """Install the chart with other values for a while."""
+        run_helm("upgrade", "levada", str(CHART), "--reuse-values", "--wait", "--timeout=3m", "--set", values)
+        try:
+            yield
+        finally:
+            run_helm("rollback", "levada", "--wait")
+
     def log(self) -> str:
         """Return the log of the operator's pod."""
         return self.kubectl("logs", "-l", _LABEL, "--tail=-1")

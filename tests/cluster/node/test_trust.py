@@ -1,15 +1,54 @@
-"""Verifications, cuts and the guard, as a user of kubectl meets them."""
+"""Approvals, cuts, verifications, the guard and the token, as a user of kubectl meets them."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 from tests.cluster.kubectl import eventually
-from tests.cluster.node.place import Place
+from tests.cluster.node.installed import Installed
+from tests.cluster.node.place import TABLES, Place
+from tests.cluster.node.test_page import tunnel
 
 pytestmark = pytest.mark.long
+
+
+def waiting(place: Place) -> str:
+    """Return the command that approves the change that waits."""
+    place.reaches("Approved", "False", "ApprovalRequired")
+    return place.message("Approved").partition("to approve: ")[2].partition(";")[0]
+
+
+def test_copies_wait_for_the_approval_of_this_change(place: Place, operator: Installed) -> None:
+    """Nothing is copied and no pod is replaced meanwhile, whoever is killed. An outdated approval approves nothing."""
+    place.apply(approval="Manual")
+    place.ready()
+    uid = place.driver_uid()
+    place.patch(onUnrepresentable="Text")
+    outdated = waiting(place)
+    assert "copies again 6 tables" in place.message("Approved")
+    place.patch(freshnessSeconds=3)
+    eventually(lambda: waiting(place) != outdated)
+    place.kubectl(*shlex.split(outdated)[1:])
+    place.kill_in_driver("/opt/levada/venv/bin/python")
+    operator.restart()
+    place.ready()
+    command = waiting(place)
+    assert (place.driver_uid(), command != outdated) == (uid, True)
+    assert "onUnrepresentable: Error" in place.kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"]
+    place.patch(onUnrepresentable="Error")
+    place.reaches("Approved", "True", "NothingWaits")
+    place.patch(onUnrepresentable="Text")
+    command = waiting(place)
+    place.kubectl(*shlex.split(command)[1:])
+    place.reaches("Approved", "True", "Approved")
+    eventually(lambda: place.driver_uid() not in ("", uid))
+    place.ready()
+    place.equal()
 
 
 def table(place: Place, name: str) -> dict[str, Any]:
@@ -65,3 +104,45 @@ def test_a_passed_limit_of_the_guard(shop: Place) -> None:
     shop.reaches("WithinLimits", "True", "NoLimitPassed")
     shop.ready()
     shop.equal()
+
+
+def ask(address: str, token: str) -> int:
+    """Return the status of the answer to a request with that token."""
+    request = urllib.request.Request(f"{address}/v1/progress", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed) -> None:
+    """All but the probes and the page's own files needs it. An empty one lets nobody in. A new one needs no restart."""
+    reference = {"name": "driver-token", "key": "token"}
+    place.apply(driver={"tokenSecretRef": reference})
+    place.reaches("Accepted", "False", "InvalidSpec")
+    assert "driverToken.secretName" in place.message("Accepted")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "driver-token"}}
+    operator.kubectl.apply({**secret, "stringData": {"token": "first"}})
+    with operator.with_values("driverToken.secretName=driver-token"):
+        place.reaches("DriverAvailable", "False", "SecretMissing")
+        # The command in the message, without its pod.
+        command = place.message("DriverAvailable").partition("; ")[2].partition(" [")[0]
+        place.kubectl(*shlex.split(command.replace("VALUE", "first"))[1:])
+        place.ready()
+        with tunnel(place) as address:
+            assert (ask(address, ""), ask(address, "wrong"), ask(address, "first")) == (401, 401, 200)
+            for path in ("/", "/page.js", "/livez", "/readyz"):
+                assert urllib.request.urlopen(address + path, timeout=30).status == 200
+            place.kubectl.apply({**secret, "stringData": {"token": ""}})
+            eventually(lambda: ask(address, "first") == 401, 180)
+            assert ask(address, "") == 401
+            for one in (place.kubectl, operator.kubectl):
+                one.apply({**secret, "stringData": {"token": "second"}})
+            eventually(lambda: ask(address, "second") == 200, 180)
+        place.ready()
+        assert place.restarts() == 0
+        assert len(place.kubectl.get("tablesyncs")) == len(TABLES)
+        place.kubectl("delete", "pipeline", "shop", "--timeout=180s")
