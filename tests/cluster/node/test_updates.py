@@ -146,5 +146,6 @@ def test_two_replicas(shop: Place, layout: Layout, deployment: Kubectl) -> None:
         shop.ready()
         eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
     turns = writers(layout, skip)
-    assert len(turns) >= 3
+    # The first leader may have had nothing to write.
+    assert len(turns) >= 2
     assert len(set(turns)) == len(turns), f"two operators wrote at the same time: {turns}"
