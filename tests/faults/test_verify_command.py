@@ -45,7 +45,7 @@ def test_verify_finds_and_repairs(engine: Engine, spark: SparkSession) -> None:
     assert tables["public.orders"]["examples"] == [{"kind": "changed", "key": {"id": "3"}, "columns": ["item"]}]
     assert tables["public.events"]["equal"]
     repaired = engine.levada(*command, "--table", "orders", "--repair")
-    assert "repaired: 1 keys" in repaired.stdout
+    assert "repaired: 1 key" in repaired.stdout
     assert engine.levada(*command).returncode == 0
     assert engine.levada(*command, "--table", "nothing", check=False).returncode == 1
 
