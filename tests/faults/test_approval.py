@@ -43,7 +43,7 @@ def test_a_changed_manifest_waits_for_the_option(engine: Engine, db: Database) -
     for _ in range(2):
         refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False)
         assert refused.returncode == Exit.PREFLIGHT, refused.stdout + refused.stderr
-        assert "copies 1 tables again: public.orders" in refused.stderr
+        assert "copies 1 table again: public.orders" in refused.stderr
         assert "[approval_required]" in refused.stderr
     engine.write_manifest(orders(resyncNonce=1))
     engine.levada("run", *engine.options(), "--until", "caught-up")
@@ -95,6 +95,6 @@ def test_small_tables_are_copied_again_without_an_approval(engine: Engine, db: D
     }
     assert engine.stop() == 0
     refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False)
-    assert "copies 1 tables again: public.orders, about" in refused.stderr
+    assert "copies 1 table again: public.orders, about" in refused.stderr
     assert "and spec.approvalAbove 1Mi" in refused.stderr
     engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")
