@@ -22,6 +22,9 @@ from typing import IO, Any
 from levada import Change, ChangeCapture, Continuity, PostgresConnection, QualifiedTable, WalChangeCapture
 from levada.events import Delete, Insert, TruncateEvent, Update
 
+SLICE = 1000
+"""The most changes that are written and confirmed together."""
+
 
 def document(change: Change) -> dict[str, Any] | None:
     """Return a change as a document, None for an event that needs no confirmation."""
@@ -54,22 +57,23 @@ def write(changes: Iterable[Change], out: IO[str]) -> None:
 
 
 def run(capture: ChangeCapture, tables: Sequence[QualifiedTable], path: Path) -> None:
-    """Append the tables' rows, unless the file has them, then each transaction, until KeyboardInterrupt."""
+    """Append the tables' rows, unless the file has them, then each change, until KeyboardInterrupt."""
     complete = path.with_suffix(".snapshot")
     with path.open("a") as out:
         if capture.prepare() is Continuity.FRESH or not complete.exists():
             complete.unlink(missing_ok=True)
             with capture.snapshot(tables) as rows:
-                while some := list(islice(rows, 1000)):
-                    write(some, out)
+                while read := list(islice(rows, SLICE)):
+                    write(read, out)
             complete.touch()
-        transaction: list[Change] = []
+        some: list[Change] = []
         with capture.live() as changes:
             for change in changes:
-                transaction.append(change)
-                if change.end_of_transaction:
-                    write(transaction, out)
-                    transaction.clear()
+                some.append(change)
+                # A transaction may be larger than the memory.
+                if change.end_of_transaction or len(some) == SLICE:
+                    write(some, out)
+                    some.clear()
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from levada.printable import counted
 from levada.status import (
     CopyProgress,
     ErrorProgress,
@@ -121,8 +122,7 @@ def table_verified(observed: Observed, table_sync: TableSyncObject, report: Tabl
         return stored_condition(of, table_sync.status)
     found = report.verified
     if found is not None and not found.equal:
-        keys = "1 key" if found.differences == 1 else f"{found.differences} keys"
-        message = f"at {found.lsn} {keys} differed from the source"
+        message = f"at {found.lsn} {counted(found.differences, 'key')} differed from the source"
         in_pod = exec_prefix(observed.pipeline.namespace, observed.pipeline.name)
         ask = f"{in_pod} levada verify --table {report.table.argument}"
         return Condition(of, False, "Different", f"{message}; see: {ask}")
