@@ -82,5 +82,5 @@ def test_a_table_that_is_not_streaming_has_no_outlook() -> None:
     assert outlook.of_table(table, 110.0, None, SMALL) is None
     assert outlook.of_table(table, 120.0, 100.0, SMALL) is None
     outlook.keep([])
-    assert outlook.of_slot(0.0, None) is None
-    assert outlook.of_slot(0.0, 1000) == CAUGHT_UP
+    assert outlook.of_stream(0.0, None) is None
+    assert outlook.of_stream(0.0, 1000) == CAUGHT_UP

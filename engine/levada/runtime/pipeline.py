@@ -460,8 +460,6 @@ class Pipeline:
             assert self._supervisor is not None
             self._run_supervisor(self._supervisor)
             self._error = self._supervisor.registry.fatal
-            if self._error is not None and self._error.code == "slot_released":
-                release_slot(self.config, self._store, self._stop_asked)
             if not self._restart_after_loss():
                 break
         if isinstance(self._error, StaleEpoch):
@@ -475,10 +473,17 @@ class Pipeline:
         supervisor.run()
         self._state = PipelineState.STOPPING
         self._stopping.set()
-        self._capture.stop()
-        if self._scheduler is not None:
-            self._scheduler.stop()
-        supervisor.drain()
+        fatal = supervisor.registry.fatal
+        try:
+            if fatal is not None and fatal.code == "slot_released":
+                # First, because a batch at a destination that does not answer may take long to end.
+                self._capture.request_stop()
+                release_slot(self.config, self._store, self._stop_asked)
+        finally:
+            self._capture.stop()
+            if self._scheduler is not None:
+                self._scheduler.stop()
+            supervisor.drain()
 
     def _restart_after_loss(self) -> bool:
         """Restart with a new slot and a copy of every table if the slot was lost and ``onLost`` is Resync.

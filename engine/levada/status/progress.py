@@ -139,7 +139,10 @@ class TableProgress(Part):
     applied_lsn: Lsn | None = None
     """The LSN up to which changes are at the destination."""
     lag_seconds: Thousandths | None = None
-    """The age of the oldest change that is not at the destination, or 0. Null while the table is copied."""
+    """The age of the oldest change that is not at the destination, or 0. Null while the table is copied.
+
+    While more than 16 MiB of the source's WAL are not staged yet, it is also at least the time for which that is so.
+    """
     catch_up: CatchUpProgress | None = None
     """The time until the table has caught up. Null while it is copied, suspended or parked, and for the first minute
     in which it trails.

@@ -16,20 +16,14 @@ import threading
 from datetime import datetime, timedelta
 
 from levada.runtime.job import Job
+from levada.runtime.report.stream_delay import bytes_after
 from levada.status import PipelineState, Progress
 
 
 def unread_bytes(progress: Progress) -> int:
-    """Return the bytes of WAL that were not received yet when the slot was last sampled, 0 before the first sample.
-
-    The slot's lag is counted from the acknowledged LSN. WAL that was received since is subtracted.
-    """
-    slot, capture = progress.slot, progress.capture
-    if slot.lag_bytes is None:
-        return 0
-    if capture.received_lsn is None or capture.acknowledged_lsn is None:
-        return slot.lag_bytes
-    return max(0, slot.lag_bytes - max(0, capture.received_lsn - capture.acknowledged_lsn))
+    """Return the bytes of WAL that were not received yet when the slot was last sampled, 0 before the first sample."""
+    capture = progress.capture
+    return bytes_after(progress.slot, capture.received_lsn, capture.acknowledged_lsn) or 0
 
 
 def moved(earlier: Progress, later: Progress) -> bool:

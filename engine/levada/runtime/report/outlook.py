@@ -15,8 +15,8 @@ _ENOUGH_S: Final = 60.0
 """The shortest time between the first and the last sample for a trend. A batch makes the lag fall at one moment."""
 _LEAST_SLOPE: Final = 1 / (30 * 86_400)
 """The share of an amount that must vanish in each second. One that takes longer than a month does not catch up."""
-_SMALL_WAL: Final = 16 << 20
-"""Bytes of unconfirmed WAL that count as nothing: a segment's fill, a heartbeat, a page."""
+SMALL_WAL: Final = 16 << 20
+"""Bytes of WAL that count as nothing: a segment's fill, a heartbeat, a page."""
 
 
 class Trend:
@@ -48,17 +48,20 @@ class Trend:
 
 
 class Outlook:
-    """The trends of the slot's lag and of each table's lag."""
+    """The trends of the WAL that is not received yet, and of each table's lag."""
 
     def __init__(self) -> None:
-        self._slot = Trend()
+        self._stream = Trend()
         self._tables: dict[TableId, Trend] = {}
 
-    def of_slot(self, now: float, lag_bytes: int | None) -> CatchUpProgress | None:
-        """Add the slot's lag, and return when capture will have caught up with the source's WAL. None if unknown."""
-        if lag_bytes is None:
+    def of_stream(self, now: float, unread_bytes: int | None) -> CatchUpProgress | None:
+        """Add the WAL that was not received yet, and return when capture will have caught up with it. None if unknown.
+
+        The slot's lag is no measure of that, because it does not fall while a large transaction arrives.
+        """
+        if unread_bytes is None:
             return None
-        return self._slot.add(now, lag_bytes, _SMALL_WAL)
+        return self._stream.add(now, unread_bytes, SMALL_WAL)
 
     def of_table(self, table: TableId, now: float, lag_s: float | None, small_s: float) -> CatchUpProgress | None:
         """Add a table's lag, and return when the table will have caught up. None if unknown.

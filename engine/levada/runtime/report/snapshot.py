@@ -11,6 +11,7 @@ from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.copies.remote import OrderedCopy
 from levada.runtime.report.outlook import Outlook, latest
+from levada.runtime.report.stream_delay import Delay, StreamDelay, bytes_after
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
@@ -56,13 +57,14 @@ class Trends:
 
     rate: RateMeter = field(default_factory=RateMeter)
     outlook: Outlook = field(default_factory=Outlook)
+    stream: StreamDelay = field(default_factory=StreamDelay)
 
 
-def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, silent_s: float = 0.0) -> TableProgress:
+def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, delay_s: float = 0.0) -> TableProgress:
     """Return one table's progress. ``now_us`` is in microseconds since 1970 UTC.
 
-    ``silent_s`` is for how many seconds the replication stream has been closed. The reported lag is at least that,
-    because the table may miss changes of that time.
+    ``delay_s`` is for how many seconds the replication stream has been closed, or has trailed the source. The reported
+    lag is at least that, because the table may miss changes of that time.
     """
     pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
     verification = registry.handled.verification(record)
@@ -82,7 +84,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, si
         note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
         copy=copied if copied is not None or copying else _finished_before(),
         applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not copying else None,
-        lag_seconds=None if copying else max(silent_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
+        lag_seconds=None if copying else max(delay_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,
         pending_rows=pending.rows,
         staged_bytes=pending.bytes,
@@ -150,7 +152,13 @@ def pipeline_progress(
     registry = supervisor.registry
     records = sorted(registry.tables.values(), key=lambda r: r.name)
     small_s = 2 * supervisor.config_ref.current.freshness_s
-    tables = tuple(_with_outlook(table_progress(r, registry, now_us, silent_s), outlook, small_s) for r in records)
+    unread = bytes_after(slot, capture.position.received_lsn, capture.position.acknowledged_lsn)
+    delay = _stream_delay(trends.stream, slot, capture, now, now_us)
+    delay_s = max(silent_s, delay.seconds)
+    tables = tuple(
+        _with_outlook(table_progress(r, registry, now_us, delay_s), outlook, small_s, known=delay.known)
+        for r in records
+    )
     outlook.keep(registry.tables)
     streaming = [t.catch_up for t in tables if _streams(t)]
     return Progress(
@@ -159,7 +167,7 @@ def pipeline_progress(
         state=state,
         started_at=started_at,
         at=datetime.now(UTC),
-        catch_up=latest([outlook.of_slot(now, slot.lag_bytes), *streaming]),
+        catch_up=latest([outlook.of_stream(now, unread), *streaming]),
         slot=slot,
         capture=capture_progress(capture, trends.rate.rate(now, capture.position.rows)),
         staging=StagingProgress(
@@ -178,8 +186,15 @@ def _streams(table: TableProgress) -> bool:
     return table.lag_seconds is not None and not table.suspended and table.error is None
 
 
-def _with_outlook(table: TableProgress, outlook: Outlook, small_s: float) -> TableProgress:
-    lag_s = table.lag_seconds if _streams(table) else None
+def _stream_delay(stream: StreamDelay, slot: SlotProgress, capture: CaptureThread, now: float, now_us: int) -> Delay:
+    position = capture.position
+    last = position.witness if position.segments else None
+    age_s = None if last is None else (now_us - last.commit_ts_us) / 1e6
+    return stream.add(now, bytes_after(slot, position.staged_lsn, position.acknowledged_lsn), age_s)
+
+
+def _with_outlook(table: TableProgress, outlook: Outlook, small_s: float, *, known: bool) -> TableProgress:
+    lag_s = table.lag_seconds if known and _streams(table) else None
     return replace(table, catch_up=outlook.of_table(table.id, time.monotonic(), lag_s, small_s))
 
 

@@ -16,6 +16,9 @@ _log = logging.getLogger(__name__)
 def release_slot(config: PipelineConfig, store: PipelineStore, stop: threading.Event) -> None:
     """Drop the pipeline's slot. Retry with back-off until that succeeds or ``stop`` is set.
 
+    A stream that still uses the slot has 30 seconds to end by itself. After that, the source ends it, because capture
+    may wait for a staging area that does not answer.
+
     A start without the slot finds that it is lost, and does what ``onLost`` says. Raise the error of an attempt that
     cannot be retried, for example StaleEpoch.
     """
@@ -23,7 +26,7 @@ def release_slot(config: PipelineConfig, store: PipelineStore, stop: threading.E
     while not stop.is_set():
         try:
             with config.source.connect(application="guard") as connection:
-                drop_slot(connection, slot, check=store.require_epoch)
+                drop_slot(connection, slot, terminate=attempt > 0, check=store.require_epoch)
         except LevadaError as error:
             if not error.retried:
                 raise

@@ -76,9 +76,13 @@ class CaptureThread:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Close the open segment at its last commit, free the slot, and wait for the thread."""
+    def request_stop(self) -> None:
+        """Let the thread close the open segment at its last commit and free the slot. Return without waiting."""
         self._stop.set()
+
+    def stop(self) -> None:
+        """Do what `request_stop` does, and wait for the thread."""
+        self.request_stop()
         if self._thread.ident is not None:
             self._thread.join()
 
