@@ -40,8 +40,9 @@ class Apply(Model):
     """The application of staged changes to the destination."""
 
     max_concurrent_tables: StrictInt = setting(Change.RESTART, 0, ge=0, le=64)
-    """The number of tables to which changes are applied at the same time. 0: one more than the driver's CPUs, but at
-    least 3, and as many as its memory allows. A destination that writes all tables together ignores it.
+    """The number of tables to which changes are applied at the same time. 0: four for each of the driver's CPUs, but at
+    least 8. Large batches wait for one another where `memory` is short. A destination that writes all tables together
+    ignores it.
     """
 
 

@@ -205,7 +205,7 @@ def pipeline_config(
         default_table=TableConfig(mode=spec.destination.mode),
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
-        apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores(), memory_limit()),
+        apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores()),
         memory_bytes=spec.memory or change_memory(available_cores(), memory_limit()),
         batch_bytes=spec.batch.max_bytes,
         batch_fill_s=spec.batch.max_fill_ms / 1000,

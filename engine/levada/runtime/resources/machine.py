@@ -26,8 +26,13 @@ _LARGEST_HEAP: Final = 1 << 30
 """Bytes of heap that are enough to compact tables."""
 _TASK: Final = 128 << 20
 """Bytes for the Python worker of a task of Spark, which writes files."""
-_FEWEST_THREADS: Final = 3
-"""Threads that apply batches on one core. A thread waits for the catalogue for most of a small batch."""
+_FEWEST_THREADS: Final = 8
+_THREADS_PER_CORE: Final = 4
+"""Threads that apply batches for each core. A small batch takes 20 ms of CPU, and waits several times as long for the
+lake and the catalog.
+"""
+_LARGE_BATCHES: Final = 3
+"""The number of large batches for which there is memory, where it has no limit and the cores are few."""
 _PER_CORE: Final = 2
 """Worker processes for each core. A worker waits for the source or the destination about half of the time."""
 
@@ -75,18 +80,18 @@ def task_slots(cores: int, memory: int | None) -> int:
     return max(1, min(cores, rest))
 
 
-def apply_threads(cores: int, memory: int | None) -> int:
-    """Return the number of tables to which changes are applied at the same time, by cores and bytes of memory."""
-    more = max(0, cores + 1 - _FEWEST_THREADS)
-    if memory is not None:
-        more = max(0, min(more, (memory - jvm_heap(memory) - _JVM - _ENGINE) // BATCH_BYTES))
-    return _FEWEST_THREADS + more
+def apply_threads(cores: int) -> int:
+    """Return the number of tables to which changes are applied at the same time, by cores.
+
+    The memory of their batches is bounded by `change_memory`.
+    """
+    return max(_FEWEST_THREADS, _THREADS_PER_CORE * cores)
 
 
 def change_memory(cores: int, memory: int | None) -> int:
     """Return the bytes of memory for changes, which capture and apply share, by cores and bytes of memory."""
     if memory is None:
-        return apply_threads(cores, None) * BATCH_BYTES + CAPTURE_BYTES
+        return max(_LARGE_BATCHES, cores + 1) * BATCH_BYTES + CAPTURE_BYTES
     return max(LEAST_BYTES, memory - jvm_heap(memory) - _JVM - _ENGINE)
 
 

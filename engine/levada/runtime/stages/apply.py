@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections.abc import Mapping
@@ -27,6 +28,10 @@ from levada.values import Lsn, TableId, Watermark
 _log = logging.getLogger(__name__)
 _WEIGHT: Final = 0.1
 """The weight of the last batch in the average duration."""
+_BATCHES_PER_THREAD: Final = 2
+"""The batch that a thread applies and the next one. One that waits longer lacks what is staged meanwhile."""
+_MAINTAINED_AT_ONCE: Final = 2
+"""The number of tables in maintenance. A compaction can take minutes, and no batch may wait for it in a queue."""
 
 
 class ApplyStage(Stage):
@@ -38,6 +43,11 @@ class ApplyStage(Stage):
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
         self._threads = 1 if self._together else parts.config_ref.current.apply_threads
         self._pool = ThreadPoolExecutor(self._threads, "levada-apply")
+        self._maintenance = ThreadPoolExecutor(_MAINTAINED_AT_ONCE, "levada-maintain")
+        self._batches = 0
+        """The number of batches that were submitted and have not ended."""
+        self._maintained = 0
+        """The number of tables whose maintenance was submitted and has not ended."""
         self._batch_s = 0.0
         """The duration of a batch of one table in seconds, on average over the last ones."""
 
@@ -75,10 +85,13 @@ class ApplyStage(Stage):
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Start the batches that are due. ``now`` is in seconds, monotonic.
+        """Start the batches that are due, the longest waiting first. ``now`` is in seconds, monotonic.
 
         A destination that orders changes by pipeline gets one batch for all tables, others get one for each table.
         """
+        free = self._threads * _BATCHES_PER_THREAD - self._batches
+        if free <= 0:
+            return
         tables, backlog = self._registry.tables.values(), self._registry.backlog
         waiting = [r for r in tables if wants_apply(r, backlog.pending(r.id)) and not self._is_cut(r)]
         if self._together and any(keeps_others(r, backlog.pending(r.id)) for r in tables):
@@ -91,7 +104,7 @@ class ApplyStage(Stage):
             if ready and self._registry.staged_lsn >= floor:
                 self._submit(waiting, floor)
             return
-        for record in sorted(ready, key=lambda r: r.apply.pending_since or now):
+        for record in sorted(ready, key=lambda r: r.apply.pending_since or now)[:free]:
             self._submit([record])
 
     def _is_cut(self, record: TableRecord) -> bool:
@@ -119,6 +132,7 @@ class ApplyStage(Stage):
             record.begin(Job.APPLY)
             record.apply.pending_since = None
         until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
+        self._batches += 1
         self._pool.submit(self._run, positions, manifests, until)
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...], until: Lsn) -> None:  # in a pool
@@ -133,6 +147,7 @@ class ApplyStage(Stage):
 
     def ended(self, records: list[TableRecord], outcome: Applied | BaseException) -> None:
         """Record the outcome of a batch, or park its tables if it failed."""
+        self._batches -= 1
         if isinstance(outcome, Applied) and not self._together:
             self._batch_s += (outcome.seconds - self._batch_s) * _WEIGHT
         for record in records:
@@ -161,12 +176,17 @@ class ApplyStage(Stage):
     # ---- maintenance ----------------------------------------------------------------------------------------------
 
     def start_maintenance(self, now: float) -> None:
-        """Start the maintenance that is due. ``now`` is in seconds, monotonic."""
-        for record in self._registry.tables.values():
-            if maintenance_is_due(record, self._config_ref.current, now):
-                record.apply.maintained_at = now
-                record.begin(Job.MAINTAIN)
-                self._pool.submit(self._run_maintenance, record.id)
+        """Start the maintenance that is due, the longest overdue first. ``now`` is in seconds, monotonic."""
+        free = _MAINTAINED_AT_ONCE - self._maintained
+        if free <= 0:
+            return
+        config, tables = self._config_ref.current, self._registry.tables.values()
+        due = [r for r in tables if maintenance_is_due(r, config, now)]
+        for record in heapq.nsmallest(free, due, key=lambda r: r.apply.maintained_at):
+            record.apply.maintained_at = now
+            record.begin(Job.MAINTAIN)
+            self._maintained += 1
+            self._maintenance.submit(self._run_maintenance, record.id)
 
     def _run_maintenance(self, table: TableId) -> None:  # in a pool
         error: BaseException | None = None
@@ -183,6 +203,7 @@ class ApplyStage(Stage):
         Any other failure is logged, because the next maintenance does the same work.
         """
         record.end()
+        self._maintained -= 1
         if isinstance(error, DestinationChanged | Permanent):
             self._registry.phases.park(record, error)
         elif error is not None:
@@ -190,4 +211,6 @@ class ApplyStage(Stage):
 
     def close(self) -> None:
         """Wait for the running batches. Their reports are in the inbox afterwards."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._maintenance.shutdown(cancel_futures=True)
+        self._pool.shutdown()
