@@ -225,7 +225,9 @@ def test_the_commands(bank: Engine, spark: SparkSession) -> None:
     elsewhere = bank.levada("cut", *options, "x", "--work-dir", str(bank.folder / "elsewhere"), check=False)
     assert "engine_elsewhere" in elsewhere.stderr
     bank.stop()
-    assert "month.end: complete at" in bank.levada("cuts", *options).stdout
+    stored = bank.levada("cuts", *options).stdout
+    assert "month.end: complete at" in stored
+    assert "This is the list in the store" in stored
     assert "later: complete at" in bank.levada("cut", *options, "later").stdout
     assert total_at(bank, "month.end") == TOTAL
     assert total_at(bank, "later") == TOTAL - 10_000

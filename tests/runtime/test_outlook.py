@@ -73,6 +73,14 @@ def test_the_whole_catches_up_with_its_last_part() -> None:
     assert latest([]) is None
 
 
+def test_one_long_batch_says_nothing() -> None:
+    """While the only batch runs, the lag grows. It is no rate, because the batch ends at one moment."""
+    outlook, table = Outlook(), TableId(1)
+    for i in range(20):
+        assert outlook.of_table(table, i * 10.0, 100.0 + i * 10, SMALL, batch_s=i * 10.0) is None
+    assert outlook.of_table(table, 200.0, 300.0, SMALL, batch_s=1.0) == NEVER
+
+
 def test_a_table_that_is_not_streaming_has_no_outlook() -> None:
     """Its former trend says nothing once it streams again."""
     outlook, table = Outlook(), TableId(1)

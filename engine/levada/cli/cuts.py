@@ -22,6 +22,7 @@ from levada.status import CutPhase, CutProgress, utc_text
 _POLL_S: Final = 0.3
 MOST_SILENCE_S: Final = 60.0
 """Seconds for which an engine may have no running pipeline, as after a change of the destination's Secret."""
+_STORED: Final = "no engine answers. This is the list in the store, which the next engine compares with the tables"
 _ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
 
 
@@ -109,13 +110,15 @@ def cuts(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Out
     """List the cuts, of the running engine or else in the store."""
     api = running_engine(manifests, secrets, work_dir)
     found = None if api is None else CutsClient(api).cuts()
-    if found is None:
+    if stored := found is None:
         found = stored_cuts(manifests, secrets)
     if output is Output.JSON:
         write_json({"pipeline": manifests.pipeline.metadata.name, "cuts": [cut.to_json() for cut in found]})
     else:
         for line in listed(found):
             console().print(line, markup=False)
+        if stored and found:
+            console().print(_STORED, style="dim")
     return Exit.OK
 
 

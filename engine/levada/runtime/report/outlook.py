@@ -46,6 +46,10 @@ class Trend:
             return CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE)
         return CatchUpProgress(CatchUpState.CATCHING_UP, amount / -slope)
 
+    def age(self, now: float) -> float:
+        """Return the seconds since the first sample that counts, but for the time between two samples."""
+        return now - self._samples[0][0] - _SAMPLE_EVERY_S if self._samples else 0.0
+
 
 class Outlook:
     """The trends of the WAL that is not received yet, and of each table's lag."""
@@ -63,15 +67,22 @@ class Outlook:
             return None
         return self._stream.add(now, unread_bytes, SMALL_WAL)
 
-    def of_table(self, table: TableId, now: float, lag_s: float | None, small_s: float) -> CatchUpProgress | None:
+    def of_table(
+        self, table: TableId, now: float, lag_s: float | None, small_s: float, batch_s: float = 0.0
+    ) -> CatchUpProgress | None:
         """Add a table's lag, and return when the table will have caught up. None if unknown.
 
-        The lag is None for a table that is copied, suspended or parked, whose former trend says nothing.
+        The lag is None for a table that is copied, suspended or parked, whose former trend says nothing. ``batch_s`` is
+        for how many seconds its batch has been running. The lag cannot fall before the batch ends.
         """
         if lag_s is None:
             self._tables.pop(table, None)
             return None
-        return self._tables.setdefault(table, Trend()).add(now, lag_s, small_s)
+        trend = self._tables.setdefault(table, Trend())
+        found = trend.add(now, lag_s, small_s)
+        if found is not None and found.state is CatchUpState.NOT_AT_THIS_RATE and trend.age(now) <= batch_s:
+            return None
+        return found
 
     def keep(self, tables: Collection[TableId]) -> None:
         """Forget the tables that are no longer replicated."""

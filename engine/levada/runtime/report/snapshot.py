@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from levada.errors import LevadaError
 from levada.runtime.config import RetryLimits
 from levada.runtime.copies.remote import OrderedCopy
+from levada.runtime.job import Job
 from levada.runtime.report.outlook import Outlook, latest
 from levada.runtime.report.stream_delay import Delay, StreamDelay, bytes_after
 from levada.runtime.stages.capture import CaptureThread
@@ -195,7 +196,9 @@ def _stream_delay(stream: StreamDelay, slot: SlotProgress, capture: CaptureThrea
 
 def _with_outlook(table: TableProgress, outlook: Outlook, small_s: float, *, known: bool) -> TableProgress:
     lag_s = table.lag_seconds if known and _streams(table) else None
-    return replace(table, catch_up=outlook.of_table(table.id, time.monotonic(), lag_s, small_s))
+    batch = table.job_since if table.job == Job.APPLY else None
+    batch_s = 0.0 if batch is None else (datetime.now(UTC) - batch).total_seconds()
+    return replace(table, catch_up=outlook.of_table(table.id, time.monotonic(), lag_s, small_s, batch_s))
 
 
 def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
