@@ -45,6 +45,8 @@ SESSION_OPTIONS: Final = " ".join(
         "idle_session_timeout=0",
         # Every role may lock its own tables for any length of time.
         "lock_timeout=60s",
+        # A transaction that holds a table's lock must see in the catalog what others commit meanwhile.
+        "default_transaction_isolation=read\\ committed",
         # No object that a role creates may hide one of PostgreSQL's own.
         "search_path=pg_catalog",
         # A policy that hides rows raises an error, and does not make a copy lack them silently.

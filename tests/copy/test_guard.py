@@ -1,0 +1,35 @@
+"""The guard of a table that is copied or compared: a change of the table that no lock keeps out ends both."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+import pytest
+from tests.conftest import Database
+
+from levada.copy.guard import hold_table
+from levada.errors import Transient
+from levada.postgres.catalog import published_tables, read_table_description
+
+LEVELS: tuple[LiteralString, ...] = ("read committed", "repeatable read", "serializable")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_partition_that_is_attached_meanwhile_is_noticed(db: Database, level: LiteralString) -> None:
+    """Also if the role's transactions keep their first snapshot by default, in which the partition is not attached."""
+    db.execute(
+        f"ALTER DATABASE {db.name} SET default_transaction_isolation = '{level}'",  # type: ignore[arg-type]  # a name of the test
+        "CREATE TABLE t (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE t2 (id int)",
+        "INSERT INTO t2 VALUES (100)",
+        "CREATE PUBLICATION pub FOR TABLE t WITH (publish_via_partition_root = true)",
+    )
+    with db.connection.connect() as connection:
+        [published] = published_tables(connection, "pub")
+        description = read_table_description(connection, published.id)
+    with hold_table(db.connection, published, description.schema(), description) as guard:
+        db.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (200)")
+        with pytest.raises(Transient) as changed:
+            guard.release()
+    assert changed.value.code == "table_changed"
