@@ -16,15 +16,18 @@ from levada.values import Lsn
 _PROBE_TIMEOUT_MS: Final = 10_000
 
 _FLUSH_WAIT_S: Final = 2.0
-"""Seconds to wait for a flush. The WAL writer flushes an asynchronous commit within three times ``wal_writer_delay``
-(200 ms).
+"""Seconds to wait for a flush. The WAL writer flushes an asynchronous commit within three times ``wal_writer_delay``,
+which is 200 ms by default and 10 s at most.
 """
+_FLUSH_PREFIX: Final = "levada_flush"
 _PAGE_HEADER: Final = 40
 """Bytes by which the insert position may be ahead at the end of a page: it is already past the next page's header."""
 
 _HEAD: Final[LiteralString] = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
 )
+
+_INSERTED: Final[LiteralString] = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +59,36 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
 def current_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
     """Return an LSN that is above everything committed so far, and that a stream can reach.
 
-    Wait until the server has flushed asynchronous commits. On a standby, return the replayed position.
+    Wait until the server has flushed asynchronous commits. If that takes long, commit an empty logical message, which
+    flushes them. On a standby, return the replayed position.
     """
     deadline = time.monotonic() + _FLUSH_WAIT_S
-    insert = _position(conn, "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END")
+    insert = _position(conn, _INSERTED)
     if insert is None:
         return _position(conn, _HEAD) or Lsn(0)
     while True:
         flushed = _position(conn, "SELECT pg_current_wal_flush_lsn()") or Lsn(0)
-        if flushed >= insert - _PAGE_HEADER or time.monotonic() >= deadline:
+        if flushed >= insert - _PAGE_HEADER:
             return flushed
+        if time.monotonic() >= deadline:
+            _flush(conn)
+            return _position(conn, "SELECT pg_current_wal_flush_lsn()") or Lsn(0)
         time.sleep(0.02)
+
+
+@source_errors("reading the end of the WAL")
+def inserted_wal_lsn(conn: psycopg.Connection[Any]) -> Lsn:
+    """Return the LSN up to which the server has generated WAL, flushed or not. On a standby, the replayed position."""
+    return _position(conn, _INSERTED) or _position(conn, _HEAD) or Lsn(0)
+
+
+def _flush(conn: psycopg.Connection[Any]) -> None:
+    """Flush the WAL by a synchronous commit. A transactional message gives the transaction an ID, without which its
+    commit would flush nothing.
+    """
+    with conn.transaction():
+        conn.execute("SET LOCAL synchronous_commit = local")
+        conn.execute("SELECT pg_logical_emit_message(true, %s, '')", [_FLUSH_PREFIX])
 
 
 def _position(conn: psycopg.Connection[Any], query: LiteralString) -> Lsn | None:

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.postgres.lag import current_wal_lsn
+from levada.postgres.lag import inserted_wal_lsn
 from levada.values import QualifiedTable
 
 SAMPLE_BYTES: Final = 64 << 20
@@ -35,10 +35,10 @@ class SourceRates:
 def measure_rates(source: PostgresConnection, tables: Sequence[QualifiedTable]) -> SourceRates:
     """Measure the rates. A part of the first of ``tables`` that is no partition root is read."""
     with source.connect(application="plan") as connection:
-        begun, before = time.monotonic(), current_wal_lsn(connection)
+        begun, before = time.monotonic(), inserted_wal_lsn(connection)
         read = next((rate for table in tables if (rate := read_rate(connection, table)) is not None), None)
         time.sleep(max(0.0, _READ_S - (time.monotonic() - begun)))
-        written = current_wal_lsn(connection) - before
+        written = inserted_wal_lsn(connection) - before
         return SourceRates(read, max(0, written) / (time.monotonic() - begun))
 
 
