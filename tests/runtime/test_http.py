@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -282,6 +283,24 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
         for invalid in (b"", b"[]", b'{"tables": []}', b'{"tables": ["t"], "sample": 0}', b'{"tables": ["t"], "x": 1}'):
             assert send(server, "POST", "/v1/verifications", invalid)[0] == 400
         assert send(server, "POST", "/v1/progress")[0] == 404
+
+
+def test_a_verification_ends_after_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for a lease and then for nothing more was killed. Another client need not wait for it."""
+    monkeypatch.setattr("levada.runtime.report.verifications._TICK_S", 0.05)
+    cancelled: list[bool] = []
+
+    def verify(table: QualifiedTable, options: VerifyOptions, event: threading.Event) -> TableReport:
+        if table.name == "orders":
+            cancelled.append(event.wait(30))
+        return TableReport(table, Lsn(1), Lsn(1), 2, 2)
+
+    with ProgressServer(running, verifications=Verifications(verify)) as server:
+        first = b'{"tables": ["public.orders"], "leaseSeconds": 0.5}'
+        assert send(server, "POST", "/v1/verifications", first)[0] == 202
+        while send(server, "POST", "/v1/verifications", b'{"tables": ["public.items"]}')[0] == 409:
+            time.sleep(0.05)
+    assert cancelled == [True]
 
 
 def test_engines_number_their_verifications_differently() -> None:

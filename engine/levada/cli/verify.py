@@ -20,6 +20,8 @@ from levada.runtime.host.verify_client import VerifyClient
 from levada.spec import Manifests
 
 _POLL_S: Final = 0.3
+_LEASE_S: Final = 30.0
+"""Seconds after which the engine ends a verification whose command is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         "repair": command.repair,
         "examples": command.examples,
         "showValues": command.show_values,
+        "leaseSeconds": _LEASE_S,
     }
     prepare(command.manifests)
     manifests, secrets, work_dir = command.manifests, command.secrets, command.work_dir

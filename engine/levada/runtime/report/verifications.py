@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _KEPT: Final = 20
 """The number of the last verifications whose results are kept."""
+_TICK_S: Final = 1.0
+"""Seconds between two looks at a client's requests. They are counted, so that a pause of this process counts as one."""
 
 Verify = Callable[[QualifiedTable, VerifyOptions, threading.Event], TableReport]
 
@@ -35,15 +37,19 @@ class VerifyRequest(BaseModel):
     examples: int = Field(default=100, ge=0, le=10_000)
     repair: bool = False
     showValues: bool = False  # noqa: N815 - the field's name in JSON
+    leaseSeconds: float = Field(default=0, ge=0)  # noqa: N815 - the field's name in JSON
+    """Seconds without a request for its state, after which a verification is ended. 0: it goes on without a client."""
 
 
 @dataclass(slots=True)
 class _Verification:
-    """One verification. Its thread appends to ``results``."""
+    """One verification. Its thread appends to ``results``. ``unwatched_s`` is the time since its client asked."""
 
     id: int
     tables: Sequence[QualifiedTable]
     options: VerifyOptions
+    lease_s: float
+    unwatched_s: float = 0.0
     cancelled: threading.Event = field(default_factory=threading.Event)
     results: list[Mapping[str, Any]] = field(default_factory=list)
     ended: bool = False
@@ -80,17 +86,22 @@ class Verifications:
                     "another verification runs in this engine",
                     hint="wait until it has ended. Pressing Ctrl-C where it was started ends it",
                 )
-            made = _Verification(next(self._numbers), tables, options)
+            made = _Verification(next(self._numbers), tables, options, wanted.leaseSeconds)
             self._known[made.id] = made
             for number in sorted(self._known)[:-_KEPT]:
                 del self._known[number]
         threading.Thread(target=self._run, args=(made,), name="levada-verify", daemon=True).start()
+        if made.lease_s:
+            threading.Thread(target=_watch, args=(made,), name="levada-verify-lease", daemon=True).start()
         return made.to_json()
 
     def state(self, number: int) -> dict[str, Any] | None:
         """Return the state of a verification with the results so far, None if it is not known."""
         found = self._known.get(number)
-        return None if found is None else found.to_json()
+        if found is None:
+            return None
+        found.unwatched_s = 0.0
+        return found.to_json()
 
     def cancel(self, number: int) -> dict[str, Any] | None:
         """End a verification soon, and return its state, None if it is not known."""
@@ -117,6 +128,15 @@ class Verifications:
         if not report.equal:
             _log.warning("table %s differs from the source at %s: %d keys", table, report.lsn, report.differences)
         return report.to_json()
+
+
+def _watch(verification: _Verification) -> None:
+    """End a verification whose client is gone, so that it does not keep others from theirs."""
+    while not (verification.ended or verification.cancelled.wait(_TICK_S)):
+        verification.unwatched_s += _TICK_S
+        if verification.unwatched_s > verification.lease_s and not verification.ended:
+            _log.warning("a verification is cancelled: its client has not asked for it for %g s", verification.lease_s)
+            verification.cancelled.set()
 
 
 def _failed(table: QualifiedTable, code: str, message: str, hint: str) -> Mapping[str, Any]:
