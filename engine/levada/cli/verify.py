@@ -112,5 +112,9 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {counted(result['unexaminedChunks'], 'more chunk')} of rows differ, whose keys were not compared"
     for column in result["notCompared"]:
         yield f"  not compared: {column}"
+    if (refused := result.get("repairError")) is not None:
+        yield f"  not repaired: {refused['message']} [{refused['code']}]"
+        if refused["hint"]:
+            yield f"  hint: {runnable(refused['hint'])}"
     if result["repairedEqual"]:
         yield f"  repaired: {counted(result['repaired'], 'key')}, compared again: equal"

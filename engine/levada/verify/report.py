@@ -78,6 +78,14 @@ class TableReport:
         return found
 
 
+class NotRepaired(NeedsOperator):
+    """A table that differs and was not repaired, for the reason of another error. ``report`` has its differences."""
+
+    def __init__(self, reason: NeedsOperator, report: TableReport) -> None:
+        super().__init__(reason.code, reason.message, hint=reason.hint)
+        self.report = report
+
+
 def copy_differs(report: TableReport) -> NeedsOperator:
     """Return the error of a shadow copy that differs from the source. It has no value of a row."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)

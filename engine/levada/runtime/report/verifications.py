@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.values import QualifiedTable
-from levada.verify.report import TableReport
+from levada.verify.report import NotRepaired, TableReport
 from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
@@ -120,6 +120,8 @@ class Verifications:
     def _result(self, table: QualifiedTable, verification: _Verification) -> Mapping[str, Any]:
         try:
             report = self._verify(table, verification.options, verification.cancelled)
+        except NotRepaired as error:
+            return {**error.report.to_json(), "repairError": _described(error.code, error.message, error.hint)}
         except LevadaError as error:
             return _failed(table, error.code, error.message, error.hint)
         except Exception as error:
@@ -140,4 +142,8 @@ def _watch(verification: _Verification) -> None:
 
 
 def _failed(table: QualifiedTable, code: str, message: str, hint: str) -> Mapping[str, Any]:
-    return {"table": str(table), "error": {"code": code, "message": message, "hint": hint}}
+    return {"table": str(table), "error": _described(code, message, hint)}
+
+
+def _described(code: str, message: str, hint: str) -> Mapping[str, str]:
+    return {"code": code, "message": message, "hint": hint}

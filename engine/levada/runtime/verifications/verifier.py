@@ -36,7 +36,7 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
-from levada.verify.report import TableReport
+from levada.verify.report import NotRepaired, TableReport
 from levada.verify.source_table import SourceTable
 from levada.verify.table import Compared, VerifyOptions, compare, scope_of
 
@@ -138,7 +138,8 @@ class Verifier:
 
         A verification of the schedule is ended instead. Raise NeedsOperator ``verify_unsupported`` for a table that
         cannot be compared, Transient ``verify_not_ready`` before the end of its copy, and the errors of the source and
-        of the destination. Raise Transient ``verify_cancelled`` if ``cancelled`` is set or the pipeline stops.
+        of the destination. Raise NotRepaired, which has the differences, for a table that cannot be repaired. Raise
+        Transient ``verify_cancelled`` if ``cancelled`` is set or the pipeline stops.
         """
 
         with self.turns.wait(self._interrupt(name, cancelled)):
@@ -202,9 +203,9 @@ class Verifier:
             if options.repair and not found.report.equal:
                 try:
                     found = self._repair(moment, found, options)
-                except NeedsOperator:
+                except NeedsOperator as error:
                     self._record(moment.held, name, found.report, cancelled)
-                    raise
+                    raise NotRepaired(error, replace(found.report, parked=moment.held.parked)) from error
             moment.source.guard.release()
             self._record(moment.held, name, found.report, cancelled)
             return replace(found.report, parked=moment.held.parked)

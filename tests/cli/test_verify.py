@@ -1,0 +1,35 @@
+"""The lines and the exit code of `levada verify`."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from levada.cli.exit_codes import Exit
+from levada.cli.verify import lines, verdict
+from levada.errors import NeedsOperator
+from levada.runtime.report.verifications import Verifications
+from levada.values import Lsn, QualifiedTable
+from levada.verify.differences import Kind
+from levada.verify.report import NotRepaired, TableReport
+from levada.verify.table import VerifyOptions
+
+
+def test_a_table_that_cannot_be_repaired_differs() -> None:
+    """Its differences are printed, then the reason and the command that helps. The exit code is 6."""
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        report = TableReport(table, Lsn(1), Lsn(1), 3, 2, counts={Kind.MISSING: 1})
+        raise NotRepaired(NeedsOperator("verify_unrepairable", "its rows have no key", hint="resync it"), report)
+
+    verifications = Verifications(verify)
+    number = verifications.start(b'{"tables": ["public.t"], "repair": true}')["id"]
+    while not (state := verifications.state(number) or {})["finished"]:
+        time.sleep(0.01)
+    assert verdict(state["tables"]) is Exit.DIFFERENT
+    [result] = state["tables"]
+    assert list(lines(result)) == [
+        "public.t: different at 0/1: 1 missing (source 3 rows, destination 2 rows)",
+        "  not repaired: its rows have no key [verify_unrepairable]",
+        "  hint: resync it",
+    ]
