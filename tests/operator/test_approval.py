@@ -31,6 +31,7 @@ from levada_operator.observe.objects import read_table_sync
 from levada_operator.observe.observed import Observed
 
 COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
+NO_ROWS = {"rows": 0, "bytes": 0, "percent": 0}
 TEXT = {"onUnrepresentable": "Text"}
 
 
@@ -199,10 +200,25 @@ def test_a_change_that_is_set_back_waits_no_more() -> None:
 
 def test_tables_without_a_copy_are_not_counted() -> None:
     """The driver's own report counts, and the TableSyncs' statuses without one."""
-    seen = running(copied(), merge(table_sync("events"), {"status": {"phase": "DataSync"}}))
+    seen = running(copied(), merge(table_sync("events"), {"status": {"phase": "Init", "copy": NO_ROWS}}))
     assert copied_tables(replace(seen, report=None)) == {QualifiedTable("public", "orders")}
-    report = progress(table_document(phase="Init"), table_document("events", phase="Errored"))
+    report = progress(table_document(phase="Init", copy=None), table_document("events", phase="Errored"))
     assert copied_tables(replace(seen, report=report)) == {QualifiedTable("public", "events")}
+
+
+@pytest.mark.parametrize("phase", ["DataSync", "Pending", "Init"])
+def test_a_copy_under_way_counts(phase: str) -> None:
+    """To begin it again is a cost too, also if its driver starts just now and will continue it."""
+    part = {"rows": 4_000_000, "bytes": 1 << 30, "percent": 37}
+    seen = written(merge(table_sync(mode="Changelog"), {"status": {"phase": phase, "copy": part}}))
+    request = waiting(seen).request
+    assert request is not None
+    assert request.tables == (QualifiedTable("public", "orders"),)
+    if phase != "Pending":
+        copy = part | {"percent": 37.0, "secondsLeft": None}
+        assert copied_tables(replace(seen, report=progress(table_document(phase=phase, copy=copy)))) == {
+            *request.tables
+        }
 
 
 @pytest.mark.parametrize("phase", ["Ready", "Pending"])

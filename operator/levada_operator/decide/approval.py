@@ -13,7 +13,7 @@ from typing import Final
 from levada.spec import Manifests
 from levada.spec.resyncs import resync_fields, table_settings
 from levada.values import QualifiedTable
-from levada_operator.decide.phase import COPYING, TableSyncPhase
+from levada_operator.decide.phase import TableSyncPhase
 from levada_operator.decide.rounding import count_text, seconds_text, size_text
 from levada_operator.decide.table_phase import table_of
 from levada_operator.names import APPROVE, digest
@@ -21,7 +21,8 @@ from levada_operator.observe.objects import Body, PipelineObject, TableSyncObjec
 from levada_operator.observe.observed import Observed
 
 _MAX_NAMES: Final = 10
-_UNCOPIED: Final = frozenset(map(str, (TableSyncPhase.PENDING, TableSyncPhase.REMOVED, *COPYING)))
+_UNKNOWN: Final = frozenset(map(str, (TableSyncPhase.PENDING, TableSyncPhase.INIT)))
+"""The phases in which a table may have a copy, or a part of one that is continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +35,26 @@ class ResyncRequest:
 
 
 def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
-    """Return the tables that have a copy: as the driver reports them, or else by the status of their TableSyncs.
+    """Return the tables with a copy that is complete or under way, because beginning it again has a cost.
 
-    A driver that starts reports no table yet. The TableSyncs are Pending then, and keep the size of the last copy.
+    They are as the driver reports them, or else by the status of their TableSyncs. A driver that starts reports no
+    table yet. The TableSyncs are Pending then, and keep the size of the last copy.
     """
     copied = {table_of(t): _was_copied(t) for t in observed.table_syncs}
     if observed.progress is not None:
-        copied |= {t.table: t.phase not in _UNCOPIED for t in observed.progress.tables}
+        copied |= {
+            t.table: _has_copy(t.phase, t.copy is not None and t.copy.rows > 0) for t in observed.progress.tables
+        }
     return frozenset(table for table, was in copied.items() if was)
 
 
 def _was_copied(table_sync: TableSyncObject) -> bool:
-    phase = table_sync.status.get("phase", "Pending")
-    whole = (table_sync.status.get("copy") or {}).get("percent") == 100
-    return phase not in _UNCOPIED or (phase == TableSyncPhase.PENDING and whole)
+    copy = table_sync.status.get("copy") or {}
+    return _has_copy(table_sync.status.get("phase", "Pending"), bool(copy.get("rows") or copy.get("percent")))
+
+
+def _has_copy(phase: str, begun: bool) -> bool:
+    return begun if phase in _UNKNOWN else phase != TableSyncPhase.REMOVED
 
 
 def resync_request(

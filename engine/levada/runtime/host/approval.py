@@ -76,10 +76,13 @@ def require_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Pa
 
 
 def copied_tables(progress: Progress | None) -> frozenset[QualifiedTable] | None:
-    """Return the tables that have a copy, or None as long as a starting pipeline does not know its tables."""
+    """Return the tables with a copy that is complete or under way, because beginning it again has a cost.
+
+    Return None as long as a starting pipeline does not know its tables.
+    """
     if progress is None or progress.state is not PipelineState.RUNNING or not progress.tables:
         return None
-    return frozenset(t.table for t in progress.tables if t.phase != TablePhase.INIT)
+    return frozenset(t.table for t in progress.tables if t.phase != TablePhase.INIT or (t.copy and t.copy.rows))
 
 
 def waiting_tables(
