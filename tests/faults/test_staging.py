@@ -115,8 +115,10 @@ def test_harm_to_staged_changes_parks_their_table(
     error = table(engine.wait_for(lambda p: True), "a")["error"]
     if error is not None and error["code"] != code:
         engine.levada("retry", *engine.options(), "public.a")
-    error = table(engine.wait_for(lambda p: (table(p, "a")["error"] or {}).get("code") == code), "a")["error"]
+    found = table(engine.wait_for(lambda p: (table(p, "a")["error"] or {}).get("code") == code), "a")
+    error = found["error"]
     assert error["retryPolicy"] == "NoRetry"
+    assert (found["appliedLsn"], found["lagSeconds"]) == (None, None)
     assert error["solution"] == "levada resync MANIFEST public.a"
     db.execute("INSERT INTO b VALUES (77, 'later')")
     [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")

@@ -137,9 +137,10 @@ class TableProgress(Part):
     copy: CopyProgress | None = None
     """The last copy. Null before it begins."""
     applied_lsn: Lsn | None = None
-    """The LSN up to which changes are at the destination."""
+    """The LSN up to which changes are at the destination. Null while the table is copied, and if it missed changes."""
     lag_seconds: Thousandths | None = None
-    """The age of the oldest change that is not at the destination, or 0. Null while the table is copied.
+    """The age of the oldest change that is not at the destination, or 0. Null while the table is copied, and if it
+    missed changes.
 
     While more than 16 MiB of the source's WAL are not staged yet, it is also at least the time for which that is so.
     """

@@ -18,6 +18,7 @@ from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
+from levada.runtime.tables.rules import needs_resync
 from levada.segments.memory import MemoryBudget
 from levada.status import (
     CaptureProgress,
@@ -71,6 +72,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
     verification = registry.handled.verification(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
+    # Of a table that missed changes only the destination has the position that it reached.
+    unplaced = copying or needs_resync(record.phase)
     # The size of an earlier copy does not describe one that has not begun.
     running = record.copy.running
     copied = running.progress() if running is not None else record.copy.interrupted if copying else record.copy.finished
@@ -84,8 +87,8 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         mode=record.place.mode,
         note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
         copy=copied if copied is not None or copying else _finished_before(),
-        applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not copying else None,
-        lag_seconds=None if copying else max(delay_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
+        applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not unplaced else None,
+        lag_seconds=None if unplaced else max(delay_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,
         pending_rows=pending.rows,
         staged_bytes=pending.bytes,
