@@ -287,7 +287,7 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
 
 def test_a_verification_ends_after_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that asks for a lease and then for nothing more was killed. Another client need not wait for it."""
-    monkeypatch.setattr("levada.runtime.report.verifications._TICK_S", 0.05)
+    monkeypatch.setattr("levada.runtime.report.verifications.TICK_S", 0.05)
     cancelled: list[bool] = []
 
     def verify(table: QualifiedTable, options: VerifyOptions, event: threading.Event) -> TableReport:

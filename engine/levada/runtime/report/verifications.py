@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _KEPT: Final = 20
 """The number of the last verifications whose results are kept."""
-_TICK_S: Final = 1.0
+TICK_S: Final = 1.0
 """Seconds between two looks at a client's requests. They are counted, so that a pause of this process counts as one."""
 
 Verify = Callable[[QualifiedTable, VerifyOptions, threading.Event], TableReport]
@@ -134,8 +134,8 @@ class Verifications:
 
 def _watch(verification: _Verification) -> None:
     """End a verification whose client is gone, so that it does not keep others from theirs."""
-    while not (verification.ended or verification.cancelled.wait(_TICK_S)):
-        verification.unwatched_s += _TICK_S
+    while not (verification.ended or verification.cancelled.wait(TICK_S)):
+        verification.unwatched_s += TICK_S
         if verification.unwatched_s > verification.lease_s and not verification.ended:
             _log.warning("a verification is cancelled: its client has not asked for it for %g s", verification.lease_s)
             verification.cancelled.set()
