@@ -317,8 +317,8 @@ def test_nothing_keeps_a_configuration(rig: Rig) -> None:
     kept = [o for o in gc.get_objects() if isinstance(o, PipelineConfig) and o.work_dir == rig.config.work_dir]
     assert kept
     assert all(o == rig.config for o in kept)
-    capture = running._worker
-    assert capture is not None
+    assert running._replication is not None
+    capture = running._replication.worker
     settings = capture._settings
     assert (settings.batch_bytes, settings.fill_s, settings.heartbeat_s) == (7 << 20, 0.7, 7.0)
 

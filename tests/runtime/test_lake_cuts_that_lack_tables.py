@@ -160,11 +160,9 @@ def test_a_newer_engine_takes_a_cut_over(rig: BankRig, db: Database) -> None:
     rig.wait_cut("noon", CutPhase.PENDING)
     lsn = rig.cuts()["noon"].lsn
     rig.bank = Bank(rig.place)
-    supervisor = older._supervisor
-    assert supervisor is not None
-    supervisor.stop()
-    assert older._capture is not None
-    older._capture.stop()
+    assert older._replication is not None
+    older._replication.supervisor.stop()
+    older._replication.capture.stop()
     rig.start()
     with db.connect() as connection, connection.transaction():
         connection.execute("UPDATE a SET balance = 0 WHERE id = 1")

@@ -128,8 +128,8 @@ def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None
     assert gate.reached.wait(TIMEOUT_S)
     ends = threading.Thread(target=rig.stop)
     assert rig.running is not None
-    assert rig.running._capture is not None
-    capture = rig.running._capture
+    assert rig.running._replication is not None
+    capture = rig.running._replication.capture
     ends.start()
     # Ended only once nothing is decided any more.
     capture._thread.join(TIMEOUT_S)

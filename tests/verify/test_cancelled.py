@@ -53,8 +53,8 @@ def sessions(db: Database, condition: str) -> int:
 def verifying(shop: Shop, outcome: list[object]) -> Iterator[threading.Event]:
     """Verify in a thread during the block, and wait for its end. Yield the event that cancels it."""
     assert shop.pipeline is not None
-    verifier, cancelled = shop.pipeline._verifier, threading.Event()
-    assert verifier is not None
+    assert shop.pipeline._replication is not None
+    verifier, cancelled = shop.pipeline._replication.verifier, threading.Event()
 
     def run() -> None:
         try:

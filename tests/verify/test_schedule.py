@@ -101,8 +101,8 @@ def test_a_command_ends_a_comparison_of_the_schedule(shop: Shop) -> None:
     """Both never compare at the same time, and the command does not wait for a long comparison of the schedule."""
     prepare(shop)
     assert shop.pipeline is not None
-    verifier = shop.pipeline._verifier
-    assert verifier is not None
+    assert shop.pipeline._replication is not None
+    verifier = shop.pipeline._replication.verifier
     ended, entered, left = threading.Event(), threading.Event(), threading.Event()
 
     def scheduled() -> None:

@@ -103,8 +103,8 @@ def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> N
     shop.wait_caught_up()
     pipeline = shop.pipeline
     assert pipeline is not None
-    verifier, name = pipeline._verifier, QualifiedTable("public", "t")
-    assert verifier is not None
+    assert pipeline._replication is not None
+    verifier, name = pipeline._replication.verifier, QualifiedTable("public", "t")
     held = verifier._hold(name, threading.Event())
     assert held.parked == ""
     recorded = threading.Event()

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from levada.capture import CaptureWorker
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.abandoned_orders import withdraw_orders
+from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
@@ -32,33 +32,22 @@ from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
-from levada.runtime.source.preparation import discover, prepare_source
-from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.slot_release import release_slot
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import raise_epoch
-from levada.runtime.source.stored_ledger import StoredLedger
-from levada.runtime.stages.capture import CaptureThread
-from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
 from levada.runtime.stages.messages import (
-    Fatal,
     LakeCutDropped,
     LakeCutWanted,
     Reconfigured,
     Report,
     next_inbox,
 )
-from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
-from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
+from levada.runtime.supervisor_assembly import Surroundings
 from levada.runtime.tables.cut_rules import check_cut_name, check_cuts, require_cuts
-from levada.runtime.tables.places import refuse_collisions
 from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.source_tables import SourceTables
-from levada.runtime.tables.startup_requests import apply_manifest_resyncs, apply_requested_resyncs
-from levada.runtime.verifications.scheduler import VerificationScheduler
-from levada.runtime.verifications.verifier import Verifier
+from levada.runtime.tables.startup_requests import apply_requested_resyncs
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.segments.staging import Staging
@@ -70,8 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.tasks import TaskRunner
-    from levada.postgres.catalog import PublishedTable
-    from levada.values import PipelineOwner, QualifiedTable
+    from levada.values import QualifiedTable
     from levada.verify.report import TableReport
 
 _log = logging.getLogger(__name__)
@@ -120,17 +108,11 @@ class Pipeline:
         self._starter: threading.Thread | None = None
         """The thread that called `start`, None before."""
         self._before: SourceObjects | None = None
-        self._supervisor: Supervisor | None = None
-        self._capture: CaptureThread | None = None
-        self._worker: CaptureWorker | None = None
+        self._replication: Replication | None = None
         self._thread: threading.Thread | None = None
         self._epoch = 0
         self._claim: Claim | None = None
         self._staging: Staging | None = None
-        self._storage_poller: StoragePoller | None = None
-        self._verifier: Verifier | None = None
-        self._scheduler: VerificationScheduler | None = None
-        self._ledger = StoredLedger(store, durable=False)
         self._memory = MemoryBudget(config.memory_bytes)
 
     @property
@@ -187,8 +169,8 @@ class Pipeline:
         with self._stop_lock:
             self._stop_asked.set()
             self._stopping.set()
-            if self._supervisor is not None:
-                self._supervisor.stop()
+            if self._replication is not None:
+                self._replication.supervisor.stop()
 
     def stop(self) -> None:
         """Close the open segment, finish the running batches, cancel the copies, and wait for the end.
@@ -228,14 +210,14 @@ class Pipeline:
         The tables are as of ``at``, when the supervisor published them. It publishes nothing while it waits for the
         store. The stream and the slot are as of now, because the cause of a failing store often affects them too.
         """
-        store, capture = StoreProgress(fatal_progress(self._store.last_error)), self._capture
+        store, replication = StoreProgress(fatal_progress(self._store.last_error)), self._replication
         published = replace(self._progress, store=store)
-        if capture is None:
+        if replication is None:
             return published
         return replace(
             published,
             slot=self._sampler.progress(),
-            capture=capture_progress(capture, published.capture.rows_per_second),
+            capture=capture_progress(replication.capture, published.capture.rows_per_second),
         )
 
     def caught_up(self) -> Callable[[Progress], bool]:
@@ -245,7 +227,9 @@ class Pipeline:
         without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
         because LSNs of another history cannot be compared.
         """
-        caught_up = caught_up_with_source(self.config, lambda: self._worker)
+        caught_up = caught_up_with_source(
+            self.config, lambda: None if self._replication is None else self._replication.worker
+        )
         self._poll_storage_soon()
         return caught_up
 
@@ -257,10 +241,9 @@ class Pipeline:
         Call it from any thread, for a pipeline that was started. The table waits at that LSN for a moment, then applies
         changes again while it is compared. See `levada.runtime.verifications.verifier.Verifier.run` for the errors.
         """
-        verifier = self._verifier
-        if verifier is None:
+        if self._replication is None:
             raise _not_started(self.config.name, "its tables cannot be verified")
-        return verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+        return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
 
     def request_cut(self, name: str, *, partial: bool = False) -> None:
         """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
@@ -280,12 +263,12 @@ class Pipeline:
 
     def cuts(self) -> tuple[CutProgress, ...]:
         """Return all cuts, the newest last. From any thread, without waiting."""
-        supervisor = self._supervisor
-        return () if supervisor is None else supervisor.lake_cuts.published
+        replication = self._replication
+        return () if replication is None else replication.supervisor.lake_cuts.published
 
     def _ask(self, request: Callable[[Callable[[LevadaError | None], None]], Report]) -> None:
         """Send a request to the supervisor. Raise its refusal."""
-        if self._supervisor is None:
+        if self._replication is None:
             raise _not_started(self.config.name, "it has no cuts")
         answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
         self._inbox.put(request(answers.put))
@@ -336,108 +319,49 @@ class Pipeline:
             self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
         )
         self._before = read_source_objects(config)
-        self._assemble(None)
+        self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()
-        self._launch()
+        self._launch(self._replication)
         self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
         self._thread.start()
 
-    def _assemble(self, lost: SlotLost | None) -> None:
-        """Verify the source, and create capture and the supervisor. See `prepare_source` for ``lost``."""
-        config, store = self.config, self._store
-        assert self._staging is not None
-        log, record = SegmentLog(self._staging, config.name), SourceRecord(store)
-        source = prepare_source(config, store, record, log, self._check_tables, lost, owner=self._owner)
-        kept = self._ledger = StoredLedger(store, durable=self._staging.durable)
-        log.collect_garbage(store.require_epoch)
-        manifests = log.list()
-        if source.resync:
-            # Checked after the list, so that the list has no segment of a newer driver.
-            store.require_epoch()
-            for manifest in manifests:
-                log.remove(manifest)
-            manifests = ()
-            kept.forget()
-        known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
-        was_scratch = self._staging.durable and not kept.exists
-        if was_scratch:
-            self._staging.sync(config.name)
-        log.ledger = kept.load(manifests, known)
-        if was_scratch:
-            kept.save(log.ledger)
-        inbox = self._inbox = next_inbox(self._inbox)
+    def _prepare(self, tasks: TaskRunner, staging: Staging, lost: SlotLost | None) -> Replication:
+        """Return a replication that is not started. ``lost`` is the error that ended the one before."""
+        self._inbox = next_inbox(self._inbox)
         if lost is not None:
             self._stopping = threading.Event()
-        reports = CaptureReports(inbox, self._stopping)
-        self._worker = assemble_worker(
-            self._config_ref, store, log, record, kept, self._epoch, reports, self._poll_storage_soon, self._memory
+        around = Surroundings(
+            self._config_ref,
+            self._store,
+            self._destination,
+            tasks,
+            self._epoch,
+            self._stopping,
+            self._inbox,
+            self._memory,
         )
-        capture = CaptureThread(self._worker, lambda: self.config.retries, lambda error: inbox.put(Fatal(error)))
-        supervisor = self._assemble_supervisor(capture, self._worker, log, record)
-        supervisor.adopt(source.found, manifests, resync=source.resync)
-        self._capture, self._supervisor = capture, supervisor
+        calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, self._poll_storage_soon)
+        owner = None if self._claim is None else self._claim.owner
+        return prepare_replication(around, staging, owner, calls, lost)
 
-    def _launch(self) -> None:
-        assert self._capture is not None
-        assert self._supervisor is not None
+    def _launch(self, replication: Replication) -> None:
         self._state = PipelineState.RUNNING
-        self._capture.start()
-        if self._scheduler is not None:
-            self._scheduler.start()
+        replication.start()
         with self._stop_lock:
             if self._stop_asked.is_set():
-                self._supervisor.stop()
+                replication.supervisor.stop()
 
     def _in_own_thread(self) -> bool:
         current = threading.current_thread()
         starting = current is self._starter and self._thread is None
         return starting or current.name.startswith(_OWN_THREADS)
 
-    def _check_tables(self, tables: tuple[PublishedTable, ...]) -> None:
-        """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
-        apply_manifest_resyncs(self.config, self._store, tables)
-        refuse_collisions(self.config, self._store, self._destination.target_name, tables)
-
     def _report_waiting(self, error: LevadaError | None) -> None:
         self._progress = replace(self._progress, error=fatal_progress(error))
 
-    def _assemble_supervisor(
-        self, capture: CaptureThread, worker: CaptureWorker, log: SegmentLog, record: SourceRecord
-    ) -> Supervisor:
-        assert self._tasks is not None
-        around = Surroundings(
-            self._config_ref,
-            self._store,
-            self._destination,
-            self._tasks,
-            self._epoch,
-            self._stopping,
-            self._inbox,
-            self._memory,
-        )
-        made = assemble_supervisor(
-            around,
-            CaptureParts(capture, worker, log, record, self._ledger),
-            slot=self._sampler.progress,
-            discover=self._discover,
-            publish=self._publish,
-            progress=self.progress,
-        )
-        self._storage_poller, self._verifier = made.storage_poller, made.verifier
-        self._scheduler = made.scheduler
-        return made.supervisor
-
     def _poll_storage_soon(self) -> None:
-        if self._storage_poller is not None:
-            self._storage_poller.soon()
-
-    @property
-    def _owner(self) -> PipelineOwner | None:
-        return None if self._claim is None else self._claim.owner
-
-    def _discover(self, config: PipelineConfig) -> SourceTables:
-        with config.source.connect(application="discover") as connection:
-            return discover(config, connection, self._store, self._owner)
+        if self._replication is not None:
+            self._replication.storage_poller.soon()
 
     def _run_to_end(self) -> None:
         """Run the pipeline and clean up after any exception. A user's store or destination may raise any type."""
@@ -448,8 +372,8 @@ class Pipeline:
             self._error = as_levada_error(error)
             self._state = PipelineState.FAILED
             self._stopping.set()
-            if self._capture is not None:
-                self._capture.stop()
+            if self._replication is not None:
+                self._replication.capture.stop()
             self._close()
             self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
         finally:
@@ -457,33 +381,26 @@ class Pipeline:
 
     def _run(self) -> None:
         while True:
-            assert self._supervisor is not None
-            self._run_supervisor(self._supervisor)
-            self._error = self._supervisor.registry.fatal
+            assert self._replication is not None
+            self._replication.run(self._begin_to_end)
+            self._error = self._replication.supervisor.registry.fatal
             if not self._restart_after_loss():
                 break
         if isinstance(self._error, StaleEpoch):
             raise_epoch(self._store, self._error)
         self._state = PipelineState.FAILED if self._error else PipelineState.STOPPED
         self._close()
-        self._publish(self._supervisor)
+        self._publish(self._replication.supervisor)
 
-    def _run_supervisor(self, supervisor: Supervisor) -> None:
-        assert self._capture is not None
-        supervisor.run()
+    def _begin_to_end(self) -> None:
+        assert self._replication is not None
         self._state = PipelineState.STOPPING
         self._stopping.set()
-        fatal = supervisor.registry.fatal
-        try:
-            if fatal is not None and fatal.code == "slot_released":
-                # First, because a batch at a destination that does not answer may take long to end.
-                self._capture.request_stop()
-                release_slot(self.config, self._store, self._stop_asked)
-        finally:
-            self._capture.stop()
-            if self._scheduler is not None:
-                self._scheduler.stop()
-            supervisor.drain()
+        fatal = self._replication.supervisor.registry.fatal
+        if fatal is not None and fatal.code == "slot_released":
+            # First, because a batch at a destination that does not answer may take long to end.
+            self._replication.capture.request_stop()
+            release_slot(self.config, self._store, self._stop_asked)
 
     def _restart_after_loss(self) -> bool:
         """Restart with a new slot and a copy of every table if the slot was lost and ``onLost`` is Resync.
@@ -496,9 +413,11 @@ class Pipeline:
         _log.warning("every table is resynced: %s", lost.message)
         self._state = PipelineState.STARTING
         self._progress = replace(self._progress, state=self._state, error=fatal_progress(lost))
+        assert self._tasks is not None
+        assert self._staging is not None
         while not self._stop_asked.is_set():
             try:
-                self._assemble(lost)
+                self._replication = self._prepare(self._tasks, self._staging, lost)
             except Exception as error:
                 self._error = as_levada_error(error)
                 if not self._error.retried:
@@ -512,8 +431,9 @@ class Pipeline:
             self._stop_asked.wait(delay)
         if self._stop_asked.is_set():
             return False
+        assert self._replication is not None
         self._error = None
-        self._launch()
+        self._launch(self._replication)
         return True
 
     def _close(self) -> None:
@@ -530,7 +450,7 @@ class Pipeline:
                 _log.exception("closing failed")
 
     def _publish(self, supervisor: Supervisor) -> None:
-        assert self._capture is not None
+        assert self._replication is not None
         assert self._staging is not None
         progress = pipeline_progress(
             supervisor,
@@ -538,7 +458,7 @@ class Pipeline:
             epoch=self._epoch,
             started_at=self._started_at,
             slot=self._sampler.progress(),
-            capture=self._capture,
+            capture=self._replication.capture,
             durable=self._staging.durable,
             memory=self._memory,
             trends=self._trends,

@@ -1,0 +1,144 @@
+"""Replication through one slot: capture and the supervisor, from the preparation of the source until both end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from levada.capture import CaptureWorker
+from levada.destinations.interface import Destination
+from levada.errors import SlotLost
+from levada.runtime.config import PipelineConfig
+from levada.runtime.source.preparation import discover, prepare_source
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
+from levada.runtime.stages.messages import Fatal
+from levada.runtime.stages.storage_poller import StoragePoller
+from levada.runtime.supervisor import Supervisor
+from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
+from levada.runtime.tables.places import refuse_collisions
+from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.tables.startup_requests import apply_manifest_resyncs
+from levada.runtime.verifications.scheduler import VerificationScheduler
+from levada.runtime.verifications.verifier import Verifier
+from levada.segments.log import SegmentLog
+from levada.segments.manifest import Manifest
+from levada.segments.staging import Staging
+from levada.status import Progress, SlotProgress
+from levada.stores.interface import PipelineStore
+
+if TYPE_CHECKING:
+    from levada.postgres.catalog import PublishedTable
+    from levada.runtime.source.preparation import SourceState
+    from levada.values import PipelineOwner
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Capture and the supervisor of one slot. They run once. After the loss of the slot a new one takes their place."""
+
+    capture: CaptureThread
+    worker: CaptureWorker
+    supervisor: Supervisor
+    storage_poller: StoragePoller
+    verifier: Verifier
+    scheduler: VerificationScheduler
+
+    def start(self) -> None:
+        """Start to capture and to verify. `run` does the rest in the caller's thread."""
+        self.capture.start()
+        self.scheduler.start()
+
+    def run(self, ending: Callable[[], None]) -> None:
+        """Run the supervisor until it ends, call ``ending``, and end the other threads."""
+        self.supervisor.run()
+        try:
+            ending()
+        finally:
+            self.capture.stop()
+            self.scheduler.stop()
+            self.supervisor.drain()
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineCalls:
+    """Functions of the pipeline that its replication calls.
+
+    ``slot`` returns the newest sample of the slot, ``publish`` publishes the supervisor's progress, ``progress``
+    returns the published progress, and ``poll_storage_soon`` requests a comparison of the tables with the catalog.
+    """
+
+    slot: Callable[[], SlotProgress]
+    publish: Callable[[Supervisor], None]
+    progress: Callable[[], Progress]
+    poll_storage_soon: Callable[[], None]
+
+
+def prepare_replication(
+    around: Surroundings, staging: Staging, owner: PipelineOwner | None, calls: PipelineCalls, lost: SlotLost | None
+) -> Replication:
+    """Verify the source, and return capture and the supervisor, which are not started. See `prepare_source`."""
+    config, store = around.config_ref.current, around.store
+    log, record = SegmentLog(staging, config.name), SourceRecord(store)
+
+    def check_tables(tables: tuple[PublishedTable, ...]) -> None:
+        _check_tables(config, store, around.destination, tables)
+
+    source = prepare_source(config, store, record, log, check_tables, lost, owner=owner)
+    ledger = StoredLedger(store, durable=staging.durable)
+    manifests = _open_log(log, ledger, store, source)
+    inbox = around.inbox
+    reports = CaptureReports(inbox, around.stopping)
+    worker = assemble_worker(
+        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory
+    )
+    capture = CaptureThread(worker, lambda: around.config_ref.current.retries, lambda error: inbox.put(Fatal(error)))
+
+    def discover_tables(config: PipelineConfig) -> SourceTables:
+        with config.source.connect(application="discover") as connection:
+            return discover(config, connection, store, owner)
+
+    assembled = assemble_supervisor(
+        around,
+        CaptureParts(capture, worker, log, record, ledger),
+        slot=calls.slot,
+        discover=discover_tables,
+        publish=calls.publish,
+        progress=calls.progress,
+    )
+    assembled.supervisor.adopt(source.found, manifests, resync=source.resync)
+    return Replication(
+        capture, worker, assembled.supervisor, assembled.storage_poller, assembled.verifier, assembled.scheduler
+    )
+
+
+def _check_tables(
+    config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[PublishedTable, ...]
+) -> None:
+    """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
+    apply_manifest_resyncs(config, store, tables)
+    refuse_collisions(config, store, destination.target_name, tables)
+
+
+def _open_log(log: SegmentLog, ledger: StoredLedger, store: PipelineStore, source: SourceState) -> tuple[Manifest, ...]:
+    """Load the log's ledger, and return the segments that tables need: none if every table is copied again."""
+    log.collect_garbage(store.require_epoch)
+    manifests = log.list()
+    if source.resync:
+        # Checked after the list, so that the list has no segment of a newer driver.
+        store.require_epoch()
+        for manifest in manifests:
+            log.remove(manifest)
+        manifests = ()
+        ledger.forget()
+    known = store.get_table_replication_states().keys() | {t.id for t in source.tables}
+    was_scratch = log.staging.durable and not ledger.exists
+    if was_scratch:
+        log.staging.sync(log.pipeline)
+    log.ledger = ledger.load(manifests, known)
+    if was_scratch:
+        ledger.save(log.ledger)
+    return manifests
