@@ -20,7 +20,7 @@ from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, FinishedCopy, Ready, TableReplicationPhase
-from levada.testing.stores import schema
+from levada.testing.store_samples import schema
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 

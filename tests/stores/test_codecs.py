@@ -27,7 +27,7 @@ from levada.stores.codecs import (
 from levada.stores.phases import FinishedCopy
 from levada.stores.storage import DocumentKind, Key, document_text
 from levada.stores.workers import resync_worker
-from levada.testing.stores import CUT, ERRORED, ORDERS, schema
+from levada.testing.store_samples import CUT, ERRORED, ORDERS, schema
 from levada.values import Lsn, PipelineOwner
 
 VALUES: list[tuple[DocumentKind[Any], Any]] = [

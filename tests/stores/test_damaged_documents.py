@@ -14,7 +14,7 @@ from levada.stores.codecs import CONTROLS, CUT, FINGERPRINT, ORDER, OWNER, PHASE
 from levada.stores.readiness import check_postgres_store
 from levada.stores.slot_owners import slot_owners
 from levada.stores.storage import parsed_document
-from levada.testing.stores import ORDERS
+from levada.testing.store_samples import ORDERS
 from levada.values import Lsn
 
 READS: list[tuple[Key[Any], Callable[[CachedStore], object]]] = [

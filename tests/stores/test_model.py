@@ -16,7 +16,7 @@ from levada.errors import NeedsOperator, StaleEpoch
 from levada.stores import PipelineStore, table_worker
 from levada.stores.codecs import HISTORY
 from levada.stores.phases import Catchup, DataSync, FinishedCopy, Init, Ready, SyncWait, TableReplicationPhase
-from levada.testing.stores import loaded, schema
+from levada.testing.store_samples import loaded, schema
 from levada.values import Lsn, SnapshotId, TableId
 
 TABLES = st.sampled_from([TableId(1), TableId(2), TableId(3)])

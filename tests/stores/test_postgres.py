@@ -19,7 +19,7 @@ from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
 from levada.stores.postgres import PostgresStorage
 from levada.stores.readiness import FoundStore, check_postgres_store
-from levada.testing.stores import ERRORED
+from levada.testing.store_samples import ERRORED
 from levada.values import Lsn, TableId
 
 ORDERS = TableId(16402)

@@ -20,7 +20,7 @@ from levada.stores.config_map import MAX_BYTES, ConfigMapStorage, ConfigMapStore
 from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
 from levada.testing import StoreConformance
-from levada.testing.stores import ITEMS, ORDERS, fill, kept, loaded, schema
+from levada.testing.store_samples import ITEMS, ORDERS, fill, kept, loaded, schema
 from levada.values import Lsn, SnapshotId, TableId
 
 HEAD, *PARTS = state_names("shop")

@@ -1,0 +1,174 @@
+"""The cache of the cluster: the newest state of each object, and what a decision observes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.samples import (
+    DEFAULTS,
+    NOON,
+    at,
+    merge,
+    pipeline,
+    pod_body,
+    progress,
+    table_sync,
+    written,
+)
+
+from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.creation import CreationFailure
+from levada_operator.observe.objects import PipelineKey
+
+SHOP = PipelineKey("data", "shop")
+
+
+@pytest.mark.parametrize(
+    ("host", "namespace", "other_host", "conflicts"),
+    [
+        ("db", "data", "db", ("data/old",)),
+        ("db", "shop", "db", ()),
+        ("db.data.svc", "shop", "db", ("data/old",)),
+        ("DB.data.svc.cluster.local.", "shop", "db.data", ("data/old",)),
+        ("db.shop.svc", "shop", "db", ()),
+        ("db.example.com", "shop", "db.example.com", ("data/old",)),
+        ("fd00::1", "shop", "fd00::1", ("data/old",)),
+    ],
+)
+def test_conflicts_read_the_same_slot_of_the_same_server(
+    host: str, namespace: str, other_host: str, conflicts: tuple[str, ...]
+) -> None:
+    """A host is who it is in the cluster's DNS: a Service's bare name is another one in another namespace."""
+    cache = ClusterCache(DEFAULTS)
+    source = {"slot": {"name": "levada_shop"}}
+    new = {"name": "new", "namespace": namespace, "creationTimestamp": written(at(60))}
+    cache.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
+    cache.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
+    seen = cache.observe(PipelineKey(namespace, "new"), NOON)
+    assert seen is not None
+    assert seen.conflicts == conflicts
+
+
+def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
+    """An older state of an object, or a list from before a write, takes nothing back."""
+    cache = ClusterCache(DEFAULTS)
+    new, old = (merge(pipeline(), {"metadata": {"resourceVersion": v, "generation": int(v)}}) for v in ("10", "9"))
+    cache.put(new)
+    cache.put(old)
+    cache.put(table_sync())
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert seen.pipeline.generation == 10
+    assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
+    job = merge(pod_body("lag", "shop-lag-1"), {"kind": "Job"})
+    cache.replace_owned(["Pod", "Job"], [pod_body()], NOON)
+    cache.record_writes(SHOP, [job], [], NOON)
+    cache.replace_owned(["Pod", "Job"], [pod_body()], at(5))
+    seen = cache.observe(SHOP, at(5))
+    assert seen is not None
+    assert (len(seen.jobs), len(seen.pods)) == (1, 1)
+    assert cache.driver_addresses() == [(SHOP, "10.0.0.7")]
+    cache.replace_owned(["Pod", "Job"], [], at(60))
+    seen = cache.observe(SHOP, at(60))
+    assert seen is not None
+    assert (seen.jobs, seen.pods) == ((), ())
+    cache.replace_all("Pipeline", [], at(60))
+    assert cache.observe(SHOP, at(60)) is None
+
+
+def test_cache_tells_a_change_from_a_status() -> None:
+    """A new object and another spec, label or owner are changes. An own write of status is none."""
+    cache = ClusterCache(DEFAULTS)
+    changes: list[tuple[dict[str, Any], bool]] = [
+        ({}, True),
+        ({}, False),
+        ({"status": {"phase": "Ready"}, "metadata": {"resourceVersion": "11"}}, False),
+        ({"spec": {"suspend": True}, "metadata": {"resourceVersion": "12"}}, True),
+        ({"spec": {"suspend": True}, "metadata": {"resourceVersion": "13", "labels": {"a": "b"}}}, True),
+        ({"spec": {"suspend": False}, "metadata": {"resourceVersion": "9"}}, False),
+        ({"metadata": {"resourceVersion": "8", "uid": "another"}}, True),
+    ]
+    for change, differs in changes:
+        body = merge(merge(table_sync(), {"metadata": {"resourceVersion": "10"}}), change)
+        assert cache.put(body) is differs, change
+
+
+def test_table_sync_that_names_another_pipeline_leaves_the_first() -> None:
+    """A TableSync belongs to the Pipeline that it names in the stored version alone."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(pipeline())
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "10"}}))
+    cache.put(merge(table_sync("events"), {"metadata": {"resourceVersion": "10"}}))
+    other = {"metadata": {"resourceVersion": "11"}, "spec": {"pipelineRef": {"name": "other"}}}
+    cache.put(merge(table_sync(), other))
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "9"}}))
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert [t.name for t in seen.table_syncs] == ["shop-public-events"]
+    cache.drop("TableSync", "data", "shop-public-events")
+    cache.drop("TableSync", "data", "shop-public-events")
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert seen.table_syncs == ()
+
+
+def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
+    """The watch may report the end of an object after the next one of that name was created."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    cache.put(merge(table_sync(), {"metadata": {"uid": "uid-new", "resourceVersion": "12"}}))
+    cache.remove(merge(pipeline(), {"metadata": {"resourceVersion": "11"}}))
+    cache.remove(merge(table_sync(), {"metadata": {"resourceVersion": "11"}}))
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert len(seen.table_syncs) == 1
+    cache.remove(merge(pipeline(), {"metadata": {"uid": "uid-new", "resourceVersion": "13"}}))
+    assert cache.observe(SHOP, NOON) is None
+
+
+def test_cache_sees_movement_and_conflicts() -> None:
+    """Only a position that changes counts as movement; of two Pipelines with one slot the older is a conflict."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(pipeline())
+    cache.record_progress(SHOP, progress(fetched=0))
+    cache.record_progress(SHOP, progress(fetched=30))
+    seen = cache.observe(SHOP, at(30))
+    assert seen is not None
+    assert seen.moved_at == NOON
+    younger = merge(pipeline(), {"metadata": {"name": "copy", "uid": "u2", "creationTimestamp": "2026-01-31T11:59:00Z"},
+                                 "spec": {"source": {"slot": {"name": "levada_data__shop"}}}})  # fmt: skip
+    cache.put(younger)
+    other = cache.observe(PipelineKey("data", "copy"), at(30))
+    assert other is not None
+    assert other.conflicts == ("data/shop",)
+    seen = cache.observe(SHOP, at(30))
+    assert seen is not None
+    assert seen.conflicts == ()
+
+
+def test_cache_finds_the_pods_that_cannot_be_created() -> None:
+    """A StatefulSet or a Job without its pod has the newest failure of its own; one with a pod has none."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(pipeline())
+    labels = {"levada.dev/pipeline": "shop"}
+    metadata = {"name": "shop-driver", "namespace": "data", "uid": "s", "labels": labels}
+    cache.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
+    job = {"name": "shop-cleanup", "uid": "j", "creationTimestamp": written(NOON)}
+    cache.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
+    assert cache.namespaces_lacking_pods() == ["data"]
+    failures = [CreationFailure(u, f"{u} {s}", at(s)) for u, s in (("s", 5), ("s", 9), ("j", 7), ("other", 8))]
+    cache.record_creation_failures("data", failures)
+
+    def found() -> dict[str, str]:
+        seen = cache.observe(SHOP, NOON)
+        assert seen is not None
+        return {k.kind: f.message for k, f in seen.creation_failures.items()}
+
+    assert found() == {"StatefulSet": "s 9", "Job": "j 7"}
+    cache.put(pod_body())
+    assert found() == {"Job": "j 7"}
+    of_job = {"labels": labels, "ownerReferences": [{"uid": "j"}]}
+    cache.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
+    assert found() == {}
+    assert cache.namespaces_lacking_pods() == []
