@@ -84,6 +84,7 @@ def test_an_invalid_name_writes_nothing(db: Database, tmp_path: Path, name: str)
         ("this is no dsn = s3cret", "connection string"),
         ("postgresql://127.0.0.1:1/x", "no user"),
         ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=disable", "source_unreachable"),
+        ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=disable", "check the DSN's host"),
         ("postgresql://me:no@s3cret@127.0.0.1:1/x", "has an @"),
         ("postgresql://me:s3cret@127.0.0.1:1/x?service=shop", "names a service"),
         ("postgresql://me:s3cret@127.0.0.1:1/x?sslmode=always", "unknown sslmode"),

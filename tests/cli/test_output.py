@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.table import Table
 
 from levada.cli.check import show_problems
-from levada.cli.output import show_error
+from levada.cli.output import console, show_error
 from levada.errors import NeedsOperator
 from levada.postgres.preflight import Problem, Severity
 
@@ -20,6 +21,17 @@ def test_plain_form(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err == "error: slot levada_[shop] is gone [slot_lost]\n  hint: levada resync MANIFEST --all\n"
+
+
+def test_a_table_in_a_pipe_has_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns are as wide as their widest cell, but a line of a file ends with its last word."""
+    table = Table("TABLE", "NOTE", box=None)
+    table.add_row("public.orders", "")
+    table.add_row("public.a_longer_name", "a note")
+    console().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert lines[2].endswith("a note")
 
 
 def test_unexpected_errors_keep_their_text_to_themselves(capsys: pytest.CaptureFixture[str]) -> None:

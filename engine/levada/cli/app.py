@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from levada import __version__
 from levada.cli.exit_codes import Exit
@@ -45,6 +47,14 @@ class Commands(TyperGroup):
         return None
 
 
+class Command(TyperCommand):
+    """A command. Its usage line has required arguments as plain words, as manuals have them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line. Newer versions of Typer put required arguments into braces."""
+        return [re.sub(r"^{(.*)}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+
 _LOGGED: Final = frozenset({"run", "copy"})
 """The commands that run for long, and log what they do."""
 
@@ -56,6 +66,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+command = partial(app.command, cls=Command)
 
 
 class Until(StrEnum):
@@ -130,7 +143,7 @@ def levada(
     configure(as_json=log_format is LogFormat.JSON, debug=debug, quiet=ctx.invoked_subcommand not in _LOGGED)
 
 
-@app.command()
+@command()
 def init(
     dsn: Annotated[
         str,
@@ -154,7 +167,7 @@ def init(
     return write_manifest(InitOptions(dsn, name, lake, directory))
 
 
-@app.command()
+@command()
 def run(
     ctx: typer.Context,
     manifest: ManifestFile,
@@ -201,7 +214,7 @@ def run(
         return run_engine(options, signals)
 
 
-@app.command()
+@command()
 def check(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
@@ -223,7 +236,7 @@ def check(
     return Exit.PREFLIGHT if refused(problems) else Exit.OK
 
 
-@app.command()
+@command()
 def plan(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
@@ -235,7 +248,7 @@ def plan(
     return show_plan(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
-@app.command()
+@command()
 def status(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
@@ -247,7 +260,7 @@ def status(
     return show_status(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
-@app.command()
+@command()
 def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output.TEXT) -> Exit:
     """Show how much WAL the slot has not confirmed, and how much it retains."""
     from levada.cli.manifests import read
@@ -256,7 +269,7 @@ def lag(manifest: ManifestFile, secrets: Secrets = None, output: Format = Output
     return show_lag(read(manifest, secrets), secrets, output)
 
 
-@app.command()
+@command()
 def verify(
     manifest: ManifestFile,
     table: Annotated[
@@ -287,7 +300,7 @@ def verify(
     return verify_tables(command, output)
 
 
-@app.command()
+@command()
 def cut(
     manifest: ManifestFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The cut's name, which is the name of the tag.")],
@@ -307,7 +320,7 @@ def cut(
     return cut_tables(CutCommand(manifests, manifest, secrets, work, name, partial, drop), output)
 
 
-@app.command()
+@command()
 def cuts(
     manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, output: Format = Output.TEXT
 ) -> Exit:
@@ -319,7 +332,7 @@ def cuts(
     return list_cuts(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
-@app.command()
+@command()
 def retry(
     manifest: ManifestFile,
     tables: Tables = None,
@@ -333,7 +346,7 @@ def retry(
     return retry_tables(read(manifest, secrets), secrets, chosen(tables, every))
 
 
-@app.command()
+@command()
 def resync(
     manifest: ManifestFile,
     tables: Tables = None,
@@ -347,7 +360,7 @@ def resync(
     return resync_tables(read(manifest, secrets), secrets, chosen(tables, every))
 
 
-@app.command()
+@command()
 def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir = None, yes: Yes = False) -> Exit:
     """Remove what a pipeline left behind, as its deletionPolicy specifies."""
     from levada.cli.cleanup import cleanup as cleanup_pipeline
@@ -357,7 +370,7 @@ def cleanup(manifest: ManifestFile, secrets: Secrets = None, work_dir: WorkDir =
     return cleanup_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), confirmed=yes)
 
 
-@app.command()
+@command()
 def takeover(
     manifest: ManifestFile,
     former: Annotated[str, typer.Option("--from", metavar="UID", help="The UID of the former owner.")],
@@ -373,7 +386,7 @@ def takeover(
     return take_pipeline_over(manifests, secrets, folder(manifest, manifests, work_dir), former, confirmed=yes)
 
 
-@app.command(hidden=True)
+@command(hidden=True)
 def copy(
     manifest: ManifestFile,
     table: Annotated[str, typer.Option("--table", metavar="TABLE", help="The table's name, as schema.name.")],
@@ -388,7 +401,7 @@ def copy(
     return copy_table(manifests, secrets, folder(manifest, manifests, work_dir), table)
 
 
-@app.command()
+@command()
 def setup(
     offline_bundle: Annotated[
         Path | None,
@@ -407,7 +420,7 @@ def setup(
     return set_up(offline_bundle, bundle)
 
 
-@app.command()
+@command()
 def doctor(output: Format = Output.TEXT) -> Exit:
     """Show versions, what is installed for each destination, and what is missing."""
     from levada.cli.doctor import doctor as show_machine
@@ -415,7 +428,7 @@ def doctor(output: Format = Output.TEXT) -> Exit:
     return show_machine(output)
 
 
-@app.command()
+@command()
 def schema() -> Exit:
     """Print the JSON schema of the manifests."""
     from levada.spec import json_schema
@@ -424,7 +437,7 @@ def schema() -> Exit:
     return Exit.OK
 
 
-@app.command()
+@command()
 def version() -> Exit:
     """Print the version."""
     typer.echo(__version__)

@@ -21,6 +21,7 @@ from levada.errors import LevadaError, LoginFailed, NeedsOperator
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.estimates import TableEstimate, estimate_tables
+from levada.postgres.server_names import ServerNames
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.printable import counted
 from levada.private import private_file, private_folder
@@ -32,6 +33,13 @@ _LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|/.*")
 _MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
 _OPTIONAL_TLS: Final = ("prefer", "allow")
 _MANIFEST: Final = "pipeline.yaml"
+_NAMES: Final = ServerNames(
+    host="the DSN's host",
+    database="the DSN's database",
+    tls="the DSN's sslmode",
+    login="the user and password in the DSN",
+)
+"""There is no manifest yet whose fields the hints could name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ def init(options: InitOptions) -> Exit:
     user = given.get("user") or _ask("User", default="postgres")
     password = given.get("password", os.environ.get("PGPASSWORD"))
     password = _ask("Password", hidden=True) if password is None else password
-    source = PostgresConnection(host, port, str(database), user=str(user), password=str(password))
+    source = PostgresConnection(host, port, str(database), user=str(user), password=str(password), names=_NAMES)
     with working(f"looking at {source.where}"):
         tls, tables = _look(source, str(given.get("sslmode") or ""))
     new = NewPipeline(
@@ -162,20 +170,14 @@ def _connected(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, psyc
     for mode in modes:
         try:
             return mode, _with_mode(source, mode).connect(application="init")
-        except LoginFailed as error:
-            raise _of_dsn(error) from error
+        except LoginFailed:
+            raise
         except LevadaError as error:
             last = error
     if last.code == "source_tls_failed" and TlsMode.DISABLE not in modes:
-        last.hint = "if the network is trusted, add ?sslmode=disable to the DSN"
-    raise _of_dsn(last)
-
-
-def _of_dsn(error: LevadaError) -> LevadaError:
-    """Return the error with a hint about the DSN. There is no manifest yet whose fields the hint could name."""
-    hint = error.hint.replace("spec.source.tls: its mode", "the DSN's sslmode").replace("spec.source.", "the DSN's ")
-    error.hint = hint.replace("in the source's credentials", "in the DSN")
-    return error
+        hint = "if the network is trusted, add ?sslmode=disable to the DSN"
+        raise type(last)(last.code, last.message, hint=hint) from last
+    raise last
 
 
 def _with_mode(source: PostgresConnection, mode: TlsMode) -> PostgresConnection:

@@ -27,6 +27,7 @@ UNBOUNDED: Final = 100_000
 """A width that no line reaches."""
 
 
+_TRAILING: Final = re.compile(" +$", re.MULTILINE)
 _DSN: Final = re.compile("://|password *=", re.IGNORECASE)
 
 
@@ -41,8 +42,15 @@ class _Console(Console):
     """A console that escapes control characters instead of sending them to the terminal."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print the objects. A text may have several lines."""
-        super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
+        """Print the objects. A text may have several lines. Elsewhere than on a terminal no line ends with spaces."""
+        shown = [printable(o) if isinstance(o, str) else o for o in objects]
+        if self.is_terminal:
+            super().print(*shown, **options)
+            return
+        with self.capture() as captured:
+            super().print(*shown, **options)
+        self.file.write(_TRAILING.sub("", captured.get()))
+        self.file.flush()
 
 
 def console() -> Console:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator
+from levada.errors import LevadaError, LoginFailed
 from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.replication import execute_replication
+from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
 from levada.values import QualifiedTable
 
@@ -85,7 +85,8 @@ class PostgresConnection:
     ``credentials`` is a folder with the files ``username`` and ``password``. They are read at each connect, so a
     rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
     environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
-    received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes.
+    received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes. Hints of
+    failed connections name the settings by ``names``.
     """
 
     host: str
@@ -98,6 +99,7 @@ class PostgresConnection:
     application_name: str = "levada"
     silence_s: float = SILENCE_S
     password: str | None = field(default=None, repr=False)
+    names: ServerNames = SOURCE
 
     @property
     def where(self) -> str:
@@ -159,7 +161,7 @@ class PostgresConnection:
         return Silence(self.silence_s, self.at_work, interrupt)
 
     def _connect(self, application: str) -> WatchedConnection:
-        with self._named_secret(), source_errors(f"connecting to {self.where}"):
+        with source_errors(f"connecting to {self.where}", self._names()):
             conninfo = self.conninfo(application=application, addresses=self._addresses())
             connection = WatchedConnection.connect(conninfo, autocommit=True)
             connection.doing = f"{self.application_name}:{application} at {self.where}"
@@ -172,24 +174,19 @@ class PostgresConnection:
                     raise
         return connection
 
-    @contextmanager
-    def _named_secret(self) -> Iterator[None]:
-        """Replace the hint of a rejected login by one that names the Secret."""
-        try:
-            yield
-        except NeedsOperator as error:
-            if error.code == "source_auth_failed" and self.credentials is not None:
-                error.hint = f"check the keys username and password of Secret {self.credentials.name}"
-            raise
+    def _names(self) -> ServerNames:
+        names = self.names.at(self.host, self.port)
+        if self.credentials is None:
+            return names
+        return replace(names, login=f"the keys username and password of Secret {self.credentials.name}")
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a non-blocking connection to a walsender of this database."""
-        with source_errors(f"connecting to {self.where} for replication"):
+        with source_errors(f"connecting to {self.where} for replication", self._names()):
             conninfo = self.conninfo(replication=True, application=application, addresses=self._addresses())
         pg = pq.PGconn.connect_start(conninfo.encode())
         try:
-            with self._named_secret():
-                self._complete(pg)
+            self._complete(pg)
             pg.nonblocking = 1
             if pg.server_version >= TRANSACTION_TIMEOUT_VERSION:
                 doing = f"connecting to {self.where} for replication"
@@ -215,8 +212,8 @@ class PostgresConnection:
             poll = select.poll()
             poll.register(pg.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise source_error(doing, None, f"no answer within {CONNECT_TIMEOUT_S} s")
-        raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0])
+                raise source_error(doing, None, f"no answer within {CONNECT_TIMEOUT_S} s", self._names())
+        raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0], self._names())
 
     def _walsender_options(self) -> str:
         # lock_timeout: creating a slot waits for running transactions, and no role's setting may limit that.

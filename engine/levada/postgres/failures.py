@@ -12,10 +12,11 @@ import psycopg
 from psycopg import pq
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
+from levada.postgres.server_names import SOURCE, ServerNames
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
 """The command that copies every table again. The next start then creates a lost slot again."""
-_CHECK_ADDRESS: Final = "check the address, the network, and that PostgreSQL runs there: pg_isready -h HOST -p PORT"
+_CHECK_ADDRESS: Final = "check {host}, the network, and that PostgreSQL runs there: pg_isready {address}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Failure:
     """One kind of failure: how to recognise it, and the error to raise.
 
     ``pattern`` is searched in English messages, for failures without an SQLSTATE of their own. libpq, for example,
-    returns none for a rejected login.
+    returns none for a rejected login. ``hint`` has fields of `ServerNames` in braces.
     """
 
     code: str
@@ -81,7 +82,7 @@ FAILURES: Final = (
         Transient,
         sqlstates=("53300",),
         pattern="too many clients already|too many connections for|remaining connection slots are reserved",
-        hint="raise max_connections at the source, or lower spec.copy.connectionsPerTable",
+        hint="raise max_connections at {server}, or lower spec.copy.connectionsPerTable",
     ),
     Failure(
         "no_free_wal_sender",
@@ -106,39 +107,39 @@ FAILURES: Final = (
         "source_access_denied",
         NeedsOperator,
         pattern="pg_hba.conf",
-        hint="add a line to the source's pg_hba.conf for this role, database and address, then SELECT pg_reload_conf()",
+        hint="add a line for this role, database and address to pg_hba.conf of {server}, then SELECT pg_reload_conf()",
     ),
     Failure(
         "source_auth_failed",
         LoginFailed,
         sqlstates=("28P01", "28000"),
         pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
-        hint="check the username and password in the source's credentials",
+        hint="check {login}",
     ),
     Failure(
         "source_database_missing",
         NeedsOperator,
         sqlstates=("3D000",),
         pattern='FATAL:  database "',
-        hint="check spec.source.database",
+        hint="check {database}",
     ),
     Failure(
         "source_tls_failed",
         NeedsOperator,
         pattern="certificate|SSL error|SSL negotiation|does not support SSL|sslmode",
-        hint="check spec.source.tls: its mode, and that its CA signed the server's certificate",
+        hint="check {tls}: the mode, and that its CA signed the certificate of {server}",
     ),
     Failure(
         "source_silent",
         Transient,
         pattern=r"^nothing received for ",
-        hint="check what is between Levada and the source: a firewall, a NAT, a proxy, a pooler",
+        hint="check what is between Levada and {server}: a firewall, a NAT, a proxy, a pooler",
     ),
     Failure(
         "source_unreachable",
         Transient,
         pattern=r"no answer for host name|cannot resolve host name",
-        hint="check spec.source.host, and the resolver of this machine: getent hosts HOST",
+        hint="check {host}, and the resolver of this machine: getent hosts {name}",
     ),
     # A statement used an object that another session dropped at the same moment.
     Failure("catalog_changed", Transient, pattern=r"^cache lookup failed for|^could not open relation with OID"),
@@ -175,7 +176,7 @@ FAILURES: Final = (
         "source_out_of_resources",
         Transient,
         sqlstates=("53000", "53100", "53200", "53400"),
-        hint="free disk space or memory at the source, or raise the limit in the message",
+        hint="free disk space or memory at {server}, or raise the limit in the message",
     ),
     Failure(
         "insufficient_privilege",
@@ -212,14 +213,14 @@ def find_failure(sqlstate: str | None, message: str) -> Failure:
     return next((f for f in FAILURES if sqlstate in f.sqlstates), _UNKNOWN)
 
 
-def source_error(doing: str, sqlstate: str | None, message: str) -> LevadaError:
-    """Return the error for a failure while ``doing`` something.
+def source_error(doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE) -> LevadaError:
+    """Return the error for a failure while ``doing`` something at the server that has these ``names``.
 
     ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values.
     """
     failure = find_failure(sqlstate, message)
     tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
-    return failure.error(failure.code, f"{doing}: {message}{tail}", hint=failure.hint)
+    return failure.error(failure.code, f"{doing}: {message}{tail}", hint=names.fill(failure.hint))
 
 
 def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
@@ -230,13 +231,13 @@ def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
 
 
 @contextmanager
-def source_errors(doing: str) -> Iterator[None]:
+def source_errors(doing: str, names: ServerNames = SOURCE) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's. Also usable as a decorator."""
     try:
         yield
     except psycopg.Error as error:
         message = error.diag.message_primary or _first_line(str(error))
-        raise source_error(doing, error.sqlstate, message) from error
+        raise source_error(doing, error.sqlstate, message, names) from error
 
 
 def _first_line(text: str) -> str:

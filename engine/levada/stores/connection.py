@@ -23,10 +23,9 @@ def store_error(error: LevadaError) -> LevadaError:
     """Return the store's error for an error of its server, or the same error for any other."""
     if not error.code.startswith("source_") and error.code != "too_many_connections":
         return error
-    hint = (error.hint or "").replace("spec.source.", "spec.store.postgres.connection.").replace("source", "server")
     message = f"the store's server: {error.message}"
     if isinstance(error, Transient):
-        return Transient("store_unreachable", message, hint=hint)
+        return Transient("store_unreachable", message, hint=error.hint)
     if isinstance(error, LoginFailed):
-        return LoginFailed("store_login_failed", message, hint=hint)
-    return NeedsOperator("store_unusable", message, hint=hint)
+        return LoginFailed("store_login_failed", message, hint=error.hint)
+    return NeedsOperator("store_unusable", message, hint=error.hint)

@@ -243,7 +243,7 @@ def _of_server(error: LevadaError, connection: PostgresConnection) -> LevadaErro
 def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's, with hints about a store."""
     try:
-        with source_errors(doing):
+        with source_errors(doing, connection.names):
             yield
     except Transient as error:
         if error.code != "lock_timeout":

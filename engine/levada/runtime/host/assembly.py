@@ -16,6 +16,7 @@ from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
+from levada.postgres.server_names import SOURCE, STORE, ServerNames
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import (
@@ -249,13 +250,16 @@ def store_connection(manifests: Manifests, config: PipelineConfig, secrets: Path
     postgres = manifests.pipeline.spec.store.postgres
     if postgres is None or postgres.connection is None:
         return config.source
-    return server_connection(postgres.connection, secrets, StoreConnection)
+    return server_connection(postgres.connection, secrets, StoreConnection, STORE)
 
 
 def server_connection(
-    server: PostgresServer, secrets: Path | None, kind: type[PostgresConnection] = PostgresConnection
+    server: PostgresServer,
+    secrets: Path | None,
+    kind: type[PostgresConnection] = PostgresConnection,
+    names: ServerNames = SOURCE,
 ) -> PostgresConnection:
-    """Return the connection parameters of the source or of a store.
+    """Return the connection parameters of the source or of a store. Hints name its settings by ``names``.
 
     Without a Secret for the credentials, libpq takes user and password from its environment variables. Raise
     NeedsOperator ``secret_missing`` if a Secret or a key does not exist.
@@ -272,6 +276,7 @@ def server_connection(
             if authority is None
             else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),
+        names=names,
     )
 
 
