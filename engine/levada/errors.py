@@ -144,7 +144,7 @@ class StaleEpoch(Permanent):
     def __init__(self, mine: int, current: int) -> None:
         super().__init__(
             "stale_epoch",
-            f"this process has epoch {mine}, but epoch {current} owns the pipeline",
-            hint="another driver was started for this pipeline: stop one of the two",
+            f"another engine has taken over this pipeline: its epoch is {current}, and that of this process is {mine}",
+            hint="run one engine for each pipeline, and stop the others",
         )
         self.current = current

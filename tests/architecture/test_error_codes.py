@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.architecture.language import messages
+
 from levada import errors
+from levada.cli import main
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "errors.md"
@@ -110,4 +113,45 @@ def test_the_class_of_each_error_is_documented() -> None:
         for code, meaning in rows
         if code in raised and not any(re.search(rf"\b{name}\b", meaning) for name in raised[code] & BASES)
     ]
+    assert not wrong
+
+
+def test_errors_that_need_someone_have_hints() -> None:
+    """An error has a hint, unless the document's last column says that nothing needs to be done, or to report it.
+
+    The messages of the codes in `NAMES_ITS_FIELD` name the field of a document, which is all that a hint could say.
+    """
+    actions = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE))
+    without = [
+        (str(path.relative_to(ROOT)), node.lineno, code)
+        for path in SOURCES
+        for node, code in without_hints(path.read_text())
+        if code not in NAMES_ITS_FIELD and not re.match(r"Nothing|Report it", actions.get(code, ""))
+    ]
+    assert not without
+
+
+NAMES_ITS_FIELD = {"cut_request_invalid", "invalid_manifest", "progress_unreadable", "verify_request_invalid"}
+
+
+def without_hints(source: str) -> Iterator[tuple[ast.Call, str]]:
+    """Yield each call with a literal code that makes an error without a hint."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in ERRORS | TABLES and not any(keyword.arg == "hint" for keyword in node.keywords):
+            yield from ((node, code) for code in literals(node.args[0]))
+
+
+def test_each_command_in_a_hint_exists() -> None:
+    """Every ``levada COMMAND MANIFEST`` in a message or a hint is a command that takes a manifest."""
+    commands = {c.name or c.callback.__name__: c.callback for c in main.registered_commands if c.callback}
+    wrong = []
+    for path in SOURCES:
+        for line, text in messages(path):
+            for verb in re.findall(r"\blevada ([a-z]+) MANIFEST\b", text):
+                known = commands.get(verb)
+                if known is None or "manifest" not in known.__annotations__:
+                    wrong.append((str(path.relative_to(ROOT)), line, text))
     assert not wrong

@@ -23,6 +23,13 @@ def test_plain_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == "error: slot levada_[shop] is gone [slot_lost]\n  hint: levada resync MANIFEST --all\n"
 
 
+def test_a_problem_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The source and a store in the same database report the same problem."""
+    problem = Problem(Severity.ERROR, "source_database_missing", "there is no database x", "check spec.source.database")
+    show_problems([problem, problem])
+    assert capsys.readouterr().err.count("no database x") == 1
+
+
 def test_a_table_in_a_pipe_has_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns are as wide as their widest cell, but a line of a file ends with its last word."""
     table = Table("TABLE", "NOTE", box=None)

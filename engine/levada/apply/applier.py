@@ -121,7 +121,7 @@ class Applier:
         if schema is None:
             raise NeedsOperator(
                 "schema_version_missing",
-                f"the store has no schema of table {table} that is valid at {after}",
+                f"the store has no columns of the table with OID {int(table)} that are valid at LSN {after}",
                 hint="copy the table again: levada resync MANIFEST TABLE",
             )
         return schema

@@ -113,7 +113,9 @@ class BatchedStream(ChangeStream):
         if self._error is not None:
             raise self._error
         if self._closed and self._source.finite and not self._exhausted:
-            raise NeedsOperator("stream_closed", f"{self._what} was closed before its end was read")
+            raise NeedsOperator(
+                "stream_closed", f"{self._what} was closed before its end was read", hint="take a new snapshot"
+            )
         if self._closed or self._exhausted:
             raise StopIteration
         try:

@@ -57,10 +57,11 @@ def show_problems(problems: Iterable[Problem]) -> None:
 def grouped(problems: Iterable[Problem]) -> Iterator[Problem]:
     """Yield problems that have the same hint as one, and at most ten of each code. The others are counted. Pure.
 
-    A role without rights has a problem with each of a thousand tables.
+    A role without rights has a problem with each of a thousand tables. The source and the store report the same one if
+    they are the same database.
     """
     by_hint: dict[tuple[Severity, str, str], list[str]] = {}
-    for problem in problems:
+    for problem in dict.fromkeys(problems):
         by_hint.setdefault((problem.severity, problem.code, problem.hint), []).append(problem.message)
     of_code: dict[tuple[Severity, str], list[tuple[str, list[str]]]] = {}
     for (severity, code, hint), messages in by_hint.items():

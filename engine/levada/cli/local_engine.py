@@ -100,7 +100,9 @@ class _Run:
                 if progress is not None and progress.state is PipelineState.RUNNING:
                     return
                 time.sleep(_POLL_S)
-        error = self._error or NeedsOperator("pipeline_stopped", f"pipeline {self._engine.name} was stopped")
+        error = self._error or NeedsOperator(
+            "pipeline_stopped", f"pipeline {self._engine.name} was stopped", hint="see its log"
+        )
         if isinstance(error, LevadaError):
             raise error
         raise RuntimeError("the engine ended with an unexpected error") from error

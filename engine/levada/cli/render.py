@@ -270,11 +270,11 @@ def errors(now: Progress) -> Iterator[str]:
 
 
 def error_text(what: str, error: ErrorProgress) -> str:
-    """Return one error with its next retry or its hint."""
+    """Return one error with its next retry and its hint. A retry alone does not correct a wrong password."""
     text = f"{what}: {error.reason} [{error.code}]"
     if error.next_retry is not None:
         text += f", attempt {error.attempts}, retried at {utc_text(error.next_retry)}"
-    elif error.solution:
+    if error.solution:
         text += f"\n  hint: {runnable(error.solution)}"
     return text
 

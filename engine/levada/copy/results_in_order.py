@@ -101,4 +101,8 @@ class _Results(Generic[T]):
     def _stalled(self) -> LevadaError | None:
         if time.monotonic() - self._progress_at < STALLED_S:
             return None
-        return Transient("spark_task_failed", f"{self._description}: no task has finished for {STALLED_S:.0f} s")
+        return Transient(
+            "spark_task_failed",
+            f"{self._description}: no task has finished for {STALLED_S:.0f} s",
+            hint="if this persists, see the log, and raise the memory limit",
+        )

@@ -128,5 +128,9 @@ class _JobGroup:
             # A task returns its own errors as results. So this is a lost executor, a lack of memory, or a cancelled
             # job.
             cause = str(getattr(error, "java_exception", error)).partition("\n")[0]
-            raise Transient("spark_task_failed", f"{self.description}: {cause}") from error
+            raise Transient(
+                "spark_task_failed",
+                f"{self.description}: {cause}",
+                hint="if this persists, see the log, and raise the memory limit",
+            ) from error
         return cast("bytes", outcome)

@@ -207,7 +207,11 @@ class KeyEncoder:
 
     def _integers(self, column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
         if column.null_count:
-            raise NeedsOperator("null_key", f"a row of {self._table} has NULL in its key column {self.names[0]}")
+            raise NeedsOperator(
+                "null_key",
+                f"a row of {self._table} has NULL in its key column {self.names[0]}",
+                hint="give the table a key without NULL",
+            )
         values: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
         return values
 

@@ -161,7 +161,11 @@ def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> 
     with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
         row = conn.execute(query, [int(table_id)]).fetchone()
     if row is None:
-        raise NeedsOperator("table_missing", f"there is no table with OID {int(table_id)} in {conn.info.dbname}")
+        raise NeedsOperator(
+            "table_missing",
+            f"there is no table with OID {int(table_id)} in {conn.info.dbname}",
+            hint="create the table, or exclude it in spec.tables",
+        )
     return TableDescription.from_json(row[0])
 
 

@@ -190,14 +190,29 @@ FAILURES: Final = (
         sqlstates=("25006",),
         hint="the server is a standby or read-only: run this on the primary",
     ),
-    Failure("table_missing", NeedsOperator, sqlstates=("42P01", "3F000")),
-    Failure("column_missing", NeedsOperator, sqlstates=("42703",)),
-    Failure("object_missing", NeedsOperator, sqlstates=("42704",)),
-    Failure("object_exists", NeedsOperator, sqlstates=("42710", "42P07", "23505")),
+    Failure(
+        "table_missing",
+        NeedsOperator,
+        sqlstates=("42P01", "3F000"),
+        hint="create the table, or exclude it in spec.tables",
+    ),
+    Failure(
+        "column_missing",
+        NeedsOperator,
+        sqlstates=("42703",),
+        hint="correct the row filter or the column list that names the column",
+    ),
+    Failure("object_missing", NeedsOperator, sqlstates=("42704",), hint="create the object that the message names"),
+    Failure(
+        "object_exists",
+        NeedsOperator,
+        sqlstates=("42710", "42P07", "23505"),
+        hint="rename or drop the object that the message names",
+    ),
 )
 
 _UNREACHABLE: Final = Failure("source_unreachable", Transient, hint=_CHECK_ADDRESS)
-_UNKNOWN: Final = Failure("source_error", NeedsOperator)
+_UNKNOWN: Final = Failure("source_error", NeedsOperator, hint="correct what the message names")
 
 
 def find_failure(sqlstate: str | None, message: str) -> Failure:

@@ -75,10 +75,22 @@ class _Server:
     role: str
     database: str
     may_replicate: bool
-    free_slots: int
-    free_senders: int
+    max_slots: int
+    used_slots: int
+    max_senders: int
+    used_senders: int
     max_slot_wal_keep_mb: int
     idle_slot_timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """A limit of the server, and how much of it is in use. ``code`` is that of the problem if too little is free."""
+
+    code: str
+    setting: str
+    most: int
+    used: int
 
 
 _SERVER: Final = """
@@ -87,8 +99,8 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
     -- Amazon RDS grants the right through a role.
     r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_roles m
         WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'USAGE')),
-    current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots)::int,
-    current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_replication)::int,
+    current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots)::int,
+    current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)::int,
     (SELECT setting::int FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
     coalesce((SELECT setting::int FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0)
 FROM pg_roles r WHERE r.rolname = current_user
@@ -177,7 +189,12 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     assert row is not None
     server = _Server(*row)
     if server.version < _OLDEST:
-        yield Problem(Severity.ERROR, "version_unsupported", "PostgreSQL is older than 14", "upgrade the source")
+        yield Problem(
+            Severity.ERROR,
+            "version_unsupported",
+            f"the source is PostgreSQL {server.version // 10000}, and Levada needs 14 or newer",
+            "upgrade the source",
+        )
         return
     slot = inspect_slot(conn, request.slot)
     publication = read_publication(conn, request.publication)
@@ -223,7 +240,10 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
         )
     if server.standby and server.version < _OLDEST_STANDBY:
         yield Problem(
-            Severity.ERROR, "standby_unsupported", "a standby can be a source since PostgreSQL 16", "use the primary"
+            Severity.ERROR,
+            "standby_unsupported",
+            f"the source is a standby of PostgreSQL {server.version // 10000}, and a standby can be a source since 16",
+            "set spec.source.host to the primary",
         )
     if server.encoding == "SQL_ASCII":
         yield Problem(
@@ -263,26 +283,28 @@ def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightR
                 f"SELECT pg_terminate_backend({slot.active_pid})",
             )
     streaming = slot is not None and slot.active
-    yield from _room("no_free_slot", "max_replication_slots", server.free_slots, int(slot is None), request.copy_tables)
-    yield from _room(
-        "no_free_wal_sender", "max_wal_senders", server.free_senders, int(not streaming), request.copy_tables
-    )
+    slots = _Room("no_free_slot", "max_replication_slots", server.max_slots, server.used_slots)
+    senders = _Room("no_free_wal_sender", "max_wal_senders", server.max_senders, server.used_senders)
+    yield from _room_problems(slots, int(slot is None), request.copy_tables)
+    yield from _room_problems(senders, int(not streaming), request.copy_tables)
 
 
-def _room(code: str, setting: str, free: int, main: int, copies: int) -> Iterator[Problem]:
+def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
     """Yield a problem unless there is room for the stream and all copies.
 
     It is an error if there is no room for the stream and one copy. Otherwise copies wait for each other.
     """
-    wanted = main + copies
+    wanted, free = main + copies, room.most - room.used
     if free >= wanted:
         return
+    unused = "drop unused slots, or run " if room.code == "no_free_slot" else ""
     yield Problem(
         Severity.WARNING if free > main else Severity.ERROR,
-        code,
-        f"{free} of {setting} are free, {wanted} are needed: {main} for the stream and {copies} for concurrent copies",
-        f"drop unused slots, or ALTER SYSTEM SET {setting} to {wanted - free} more and restart PostgreSQL,"
-        " or lower spec.copy.maxConcurrentTables",
+        room.code,
+        f"{free} of {room.most} {room.setting} are free, and {wanted} are needed:"
+        f" {main} for the stream and {copies} for concurrent copies",
+        f"{unused}ALTER SYSTEM SET {room.setting} = {room.used + wanted}; then restart PostgreSQL."
+        " Or lower spec.copy.maxConcurrentTables",
     )
 
 

@@ -36,7 +36,7 @@ def plugin_errors(plugin: type, group: str, method: str) -> Iterator[None]:
         raise NeedsOperator(
             "destination_failed" if group == DESTINATIONS else "store_failed",
             f"{method} of {_origin(plugin, group)} raised {type(error).__name__}: {words}",
-            hint=f"for the traceback: levada --debug check MANIFEST; correct the {word}, or ask its author",
+            hint=f"correct the {word}, or ask its author. For the traceback: levada --debug check MANIFEST",
         ) from error
 
 

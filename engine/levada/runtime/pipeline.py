@@ -279,7 +279,9 @@ class Pipeline:
             except queue.Empty:
                 if self._ended.is_set() or time.monotonic() > deadline:
                     raise Transient(
-                        "engine_unreachable", f"pipeline {self.config.name} did not answer, and may still do it"
+                        "engine_unreachable",
+                        f"pipeline {self.config.name} did not answer, and may still do it",
+                        hint="see the log of the engine, then run the command again",
                     ) from None
                 continue
             if refusal is not None:

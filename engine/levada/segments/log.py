@@ -132,7 +132,9 @@ class SegmentLog:
             )
         if not all(lies_below(f"staging:///{path}", f"staging:///{self.pipeline}") for path in manifest.paths):
             raise NeedsOperator(
-                "manifest_unreadable", f"staging: {path} refers to a file outside of the pipeline's folder"
+                "manifest_unreadable",
+                f"staging: {path} refers to a file outside of the pipeline's folder",
+                hint=f"remove {path} from {self.staging.uri}, then copy the tables again: levada resync MANIFEST --all",
             )
         return manifest
 

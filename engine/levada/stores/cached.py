@@ -180,7 +180,7 @@ class CachedStore(PipelineStore):
             if after is None or after == before:
                 raise NeedsOperator(
                     "no_previous_phase",
-                    f"pipeline {self.pipeline}: table {int(table)} has no phase before its current one",
+                    f"pipeline {self.pipeline}: the table with OID {int(table)} has no phase before its current one",
                     hint="copy the table again instead: change spec.resyncNonce of its TableSync",
                 )
             phase = self._decode(key, after)

@@ -164,6 +164,7 @@ class ConfigMapStorage(Storage):
         raise Transient(
             "store_contended",
             f"ConfigMap {self._maps.namespace}/{name} was changed by other writers {_CONFLICTS} times in a row",
+            hint="stop the other processes that change this pipeline's state",
         )
 
     def _send(self, name: str, seen: Version, data: _Data) -> Version:

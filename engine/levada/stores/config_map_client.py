@@ -142,7 +142,11 @@ def _failure(status: int, text: str, namespace: str, name: str) -> Exception:
         )
     if status in _BUSY or not 400 <= status < 500:
         return Transient("store_unreachable", f"{where}: the API server answered {status}: {_message(text)}")
-    return NeedsOperator("store_refused", f"{where}: the API server refused the request ({status}): {_message(text)}")
+    return NeedsOperator(
+        "store_refused",
+        f"{where}: the API server refused the request ({status}): {_message(text)}",
+        hint="correct what the message names",
+    )
 
 
 def _message(text: str) -> str:

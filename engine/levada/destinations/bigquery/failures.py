@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.errors import AccessDenied, DestinationChanged, LevadaError, LoginFailed, NeedsOperator, Transient
 
 _TRANSIENT: Final = frozenset(
@@ -70,7 +71,7 @@ def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool
             hint="check the Secret of spec.destination.bigquery.credentialsSecretRef, or the pod's identity",
         )
     if reason in _TRANSIENT or status == 429 or status >= 500:
-        return Transient("destination_unavailable", f"{what}: {reason or status}{said}")
+        return Transient("destination_unavailable", f"{what}: {reason or status}{said}", hint=UNAVAILABLE)
     if reason in _DENIED or status == 403:
         return AccessDenied(
             "destination_denied",
@@ -86,7 +87,7 @@ def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool
 
 def unanswered(what: str, error: BaseException) -> LevadaError:
     """Return the error for a connection that failed."""
-    return Transient("destination_unavailable", f"{what}: {type(error).__name__}")
+    return Transient("destination_unavailable", f"{what}: {type(error).__name__}", hint=UNAVAILABLE)
 
 
 def missing(name: object) -> DestinationChanged:

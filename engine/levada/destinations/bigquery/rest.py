@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure, unanswered
+from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.destinations.bigquery.names import TableName
 from levada.errors import LoginFailed, NeedsOperator, Transient
 
@@ -155,7 +156,7 @@ class RestClient:
             if found.get("jobComplete", True):
                 return [[cell["v"] for cell in row["f"]] for row in found.get("rows", ())]
             if time.monotonic() >= until:
-                raise Transient("destination_unavailable", f"{what}: the job does not end")
+                raise Transient("destination_unavailable", f"{what}: the job does not end", hint=UNAVAILABLE)
 
     # -- calls
 

@@ -15,6 +15,7 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.changes import Piece, UpsertRows, changelog_rows
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import NotFoundError, missing
+from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.destinations.bigquery.names import TableName
 from levada.destinations.bigquery.ownership import LABEL, MADE
 from levada.destinations.bigquery.rest import RestClient
@@ -77,7 +78,7 @@ class ServedTable:
             self.rest.query(f"create {self.state_table}", create_sql(self.state_table, first), has_rows=False)
             state = self.read_state()
             if state is None:
-                raise Transient("destination_unavailable", f"{self.state_table} has no row")
+                raise Transient("destination_unavailable", f"{self.state_table} has no row", hint=UNAVAILABLE)
         check_epoch(state, epoch)
         return (
             state if state.epoch == epoch else self.change(state, state.after(epoch, state.lsn, state.description), ())
@@ -95,7 +96,9 @@ class ServedTable:
         except NotFoundError as error:
             if self.rest.table(self.name) is None:
                 raise missing(self.name) from None
-            raise Transient("destination_unavailable", f"write {self.name}: a table is missing") from error
+            raise Transient(
+                "destination_unavailable", f"write {self.name}: a table is missing", hint=UNAVAILABLE
+            ) from error
         outcome = str(rows[0][0]) if rows else ""
         if outcome == DONE:
             self.state = after
@@ -104,7 +107,7 @@ class ServedTable:
             raise _unknown_value(self.name, after)
         if outcome == FENCED:
             raise self._fenced(after.epoch)
-        raise Transient("destination_unavailable", f"write {self.name}: {outcome or 'no outcome'}")
+        raise Transient("destination_unavailable", f"write {self.name}: {outcome or 'no outcome'}", hint=UNAVAILABLE)
 
     def _fenced(self, epoch: int) -> Transient:
         """Return the error for a state that another process has changed. Raise StaleEpoch if that is a newer driver."""
@@ -136,7 +139,7 @@ class ServedTable:
             try:
                 self._guarded(f"drop {name}", state, f"DROP TABLE IF EXISTS {name.sql}")
             except NotFoundError as error:
-                raise Transient("destination_unavailable", f"drop {name}: {error}") from error
+                raise Transient("destination_unavailable", f"drop {name}: {error}", hint=UNAVAILABLE) from error
 
     def columns(self) -> dict[str, str]:
         """Return the types of the table's columns by name in lower case."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure
+from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.destinations.bigquery.names import TableName
 from levada.errors import LevadaError, NeedsOperator, Transient
 
@@ -73,7 +74,7 @@ def api_errors(what: str, *, may_be_missing: bool = False) -> Iterator[None]:
     except LevadaError:
         raise
     except RetryError as error:
-        raise Transient("destination_unavailable", f"{what}: no answer in time") from error
+        raise Transient("destination_unavailable", f"{what}: no answer in time", hint=UNAVAILABLE) from error
     except GoogleAPICallError as error:
         raise _failure(what, _name(error.grpc_status_code), may_be_missing) from None
     except grpc.RpcError as error:
@@ -98,7 +99,7 @@ _HTTP: Final = {
 def _failure(what: str, status: str, may_be_missing: bool = False) -> LevadaError:
     error = failure(what, _HTTP.get(status, 500), status, "", has_rows=True)
     if isinstance(error, AlreadyExistsError) or (isinstance(error, NotFoundError) and not may_be_missing):
-        return Transient("destination_unavailable", f"{what}: {status}")
+        return Transient("destination_unavailable", f"{what}: {status}", hint=UNAVAILABLE)
     return error
 
 
@@ -144,7 +145,7 @@ class StreamWriter:
         with api_errors(f"finalize a stream of {self._table}"):
             found = self._client.finalize_write_stream(name=self._name, timeout=_CALL_S, retry=None)
         if found.row_count != self._rows:
-            raise Transient("destination_unavailable", f"a stream of {self._table} lacks rows")
+            raise Transient("destination_unavailable", f"a stream of {self._table} lacks rows", hint=UNAVAILABLE)
         return WrittenStream(self._name, self._rows)
 
     def _create(self) -> str:
@@ -161,7 +162,7 @@ class StreamWriter:
                     return str(made.name)
             except NotFoundError as error:
                 if time.monotonic() >= until:
-                    raise Transient("destination_unavailable", str(error)) from error
+                    raise Transient("destination_unavailable", str(error), hint=UNAVAILABLE) from error
                 time.sleep(1)
 
     def _send(self, rows: int, data: bytes) -> None:
@@ -203,7 +204,7 @@ class StreamWriter:
         finally:
             limit.cancel()
         if answer is None:
-            raise Transient("destination_unavailable", f"append to {self._table}: the stream ended")
+            raise Transient("destination_unavailable", f"append to {self._table}: the stream ended", hint=UNAVAILABLE)
         self._waiting -= 1
         if answer.error.code:
             # Its message and the errors of rows may contain values.
@@ -225,7 +226,7 @@ def commit(connection: Connection, table: TableName, streams: Sequence[WrittenSt
         answer = client.batch_commit_write_streams(request=request, timeout=_ANSWER_S, retry=None)
     if answer.stream_errors:
         code = answer.stream_errors[0].code.name
-        raise Transient("destination_unavailable", f"{what}: {code}")
+        raise Transient("destination_unavailable", f"{what}: {code}", hint=UNAVAILABLE)
 
 
 def _parts(batch: pa.RecordBatch, table: TableName) -> Iterator[tuple[int, bytes]]:

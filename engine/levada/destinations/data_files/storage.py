@@ -123,7 +123,11 @@ def storage_errors(what: str) -> Iterator[None]:
             raise Transient(
                 "destination_full", f"{what}: {error}", hint="free space in the lake's storage, or enlarge it"
             ) from error
-        raise Transient("destination_unavailable", f"{what}: {error}") from error
+        raise Transient(
+            "destination_unavailable",
+            f"{what}: {error}",
+            hint="if this persists, check that the catalog and the storage of the lake answer",
+        ) from error
 
 
 @contextmanager

@@ -89,7 +89,9 @@ class CatalogDatabase:
                     connection.close()
                 if complete and isinstance(error, psycopg.Error):
                     raise UnconfirmedCommit(
-                        "destination_unavailable", f"{doing}: the commit was not confirmed: {_message(error)}"
+                        "destination_unavailable",
+                        f"{doing}: the commit was not confirmed: {_message(error)}",
+                        hint="if this persists, check the catalog's server",
                     ) from error
                 raise
             self._idle.put_back(connection)

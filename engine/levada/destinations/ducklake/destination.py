@@ -412,7 +412,9 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
                 properties[file.name] = file.read_text("utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise LoginFailed(
-            "credentials_unreadable", f"Secret {credentials.name} is unreadable: {type(error).__name__}"
+            "credentials_unreadable",
+            f"Secret {credentials.name} is unreadable: {type(error).__name__}",
+            hint=f"give Secret {credentials.name} keys of UTF-8 text that this process can read",
         ) from None
     return properties
 

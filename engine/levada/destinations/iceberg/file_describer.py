@@ -120,4 +120,8 @@ def require_files(storage: IcebergStorage, files: Sequence[WrittenFile], deletes
                 found = list(pool.map(storage.exists, paths))
     gone = next((path for path, there in zip(paths, found, strict=True) if not there), None)
     if gone is not None:
-        raise CommitConflict("file_vanished", f"a file was removed before its commit: {gone}")
+        raise CommitConflict(
+            "file_vanished",
+            f"a file was removed before its commit: {gone}",
+            hint="if this persists, let no job remove orphan files that are younger than a day",
+        )

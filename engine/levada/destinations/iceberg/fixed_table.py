@@ -177,7 +177,11 @@ class IcebergSnapshot(FixedTable):
         if not lost:
             return error
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        return DestinationChanged("table_damaged", f"a file of {self._table} is missing or damaged: {lost[0]}{more}")
+        return DestinationChanged(
+            "table_damaged",
+            f"a file of {self._table} is missing or damaged: {lost[0]}{more}",
+            hint="copy the table again: levada resync MANIFEST TABLE",
+        )
 
     def _hashed(self, comparison: Comparison, *more: SparkColumn) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""

@@ -184,7 +184,11 @@ def java_errors(what: str) -> Iterator[None]:
         thrown = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         raise _translated(what, thrown) from error
     except (Py4JError, ConnectionError) as error:
-        raise Transient("spark_unavailable", f"{what}: Spark's JVM does not respond") from error
+        raise Transient(
+            "spark_unavailable",
+            f"{what}: Spark's JVM does not respond",
+            hint="if this persists, see the log, and raise the memory limit",
+        ) from error
 
 
 def _translated(what: str, thrown: JavaObject) -> LevadaError:
@@ -199,7 +203,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
     if "CommitFailedException" in names:
         return CommitConflict("commit_conflict", message)
     if names and names[0] in _NOT_THERE:
-        return Missing("table_missing", message)
+        return Missing("table_missing", message, hint="levada resync MANIFEST TABLE")
     if any(name.startswith(_DENIED) for name in names) or _REFUSED_BY_S3.search(message):
         return AccessDenied("destination_denied", message, hint="check the destination's credentials and grants")
     # The connection to a catalog may fail with an EOFException too.
@@ -213,10 +217,16 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         )
         return Transient("destination_clock", f"the clock is behind the table's last commit: {message}", hint=hint)
     if any(name in _REJECTED for name in names):
-        return NeedsOperator("destination_rejected", message)
+        return NeedsOperator(
+            "destination_rejected", message, hint="correct what the message names, then: levada retry MANIFEST TABLE"
+        )
     if _NO_ROOM in message:
         return Transient("destination_full", message, hint="free space in the lake's storage, or enlarge it")
-    return Transient("destination_unavailable", message)
+    return Transient(
+        "destination_unavailable",
+        message,
+        hint="if this persists, check that the catalog and the storage of the lake answer",
+    )
 
 
 def _first_line(thrown: JavaObject) -> str:

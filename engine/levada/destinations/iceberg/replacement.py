@@ -54,7 +54,11 @@ def vanishing() -> Iterator[None]:
     try:
         yield
     except DestinationChanged as error:
-        raise Transient("file_vanished", f"a file was removed before its commit: {error.message}") from error
+        raise Transient(
+            "file_vanished",
+            f"a file was removed before its commit: {error.message}",
+            hint="if this persists, let no job remove orphan files that are younger than a day",
+        ) from error
 
 
 @dataclass(slots=True)

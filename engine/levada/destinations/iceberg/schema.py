@@ -86,7 +86,7 @@ class NestedField:
     @property
     def arrow(self) -> pa.NestedField:
         """The Arrow field, with its field IDs in the form of Parquet."""
-        return pa.field(self.name, _arrow_type(self.type), metadata={FIELD_ID: str(self.id)})
+        return pa.field(self.name, _arrow_type(self.type, self.name), metadata={FIELD_ID: str(self.id)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,14 +313,24 @@ def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
     return None
 
 
-def _arrow_type(kind: IcebergType) -> pa.DataType:
+def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
     if isinstance(kind, dict):
         if kind["type"] == "list":
-            element = pa.field("element", _arrow_type(kind["element"]), metadata={FIELD_ID: str(kind["element-id"])})
+            element = pa.field(
+                "element", _arrow_type(kind["element"], column), metadata={FIELD_ID: str(kind["element-id"])}
+            )
             return pa.list_(element)
-        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind['type']} was not created by Levada")
+        raise _foreign_column(column, kind["type"])
     if found := _DECIMAL.fullmatch(kind):
         return pa.decimal128(int(found[1]), int(found[2]))
     if kind not in _ARROW:
-        raise NeedsOperator("foreign_column", f"a column of the Iceberg type {kind} was not created by Levada")
+        raise _foreign_column(column, kind)
     return _ARROW[kind]
+
+
+def _foreign_column(column: str, kind: object) -> NeedsOperator:
+    return NeedsOperator(
+        "foreign_column",
+        f"the table in the lake has the column {column} of type {kind}, which another writer added",
+        hint="drop that column in the lake, then: levada retry MANIFEST TABLE",
+    )

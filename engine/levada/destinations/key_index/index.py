@@ -76,7 +76,11 @@ def index_errors(folder: Path) -> Iterator[None]:
             ) from error
         if error.errno not in _FAILING:
             raise
-        raise Transient("work_dir_unavailable", f"the key index in {folder} cannot be used: {error}") from error
+        raise Transient(
+            "work_dir_unavailable",
+            f"the key index in {folder} cannot be used: {error}",
+            hint=f"if this persists, check the disk that holds {folder}",
+        ) from error
 
 
 class KeyIndex:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from levada.destinations import json_text
 from levada.destinations.opensearch.client import BLOCKED, CLOSED, Client, refusal
+from levada.destinations.opensearch.hints import RESYNC, UNAVAILABLE
 from levada.errors import LevadaError, NeedsOperator, Transient
 
 BODY_BYTES: Final = 5 << 20
@@ -69,7 +70,7 @@ class Bulk:
                 return
             time.sleep(_FIRST_PAUSE_S * 2**attempt)
             lines, ids = lines.take(busy), ids.take(busy)
-        raise Transient("destination_unavailable", f"writing {self.table}: OpenSearch is busy (429)")
+        raise Transient("destination_unavailable", f"writing {self.table}: OpenSearch is busy (429)", hint=UNAVAILABLE)
 
     def _refused(self, lines: pa.Array, ids: pa.Array) -> pa.Array:
         """Send a body, and return the indices of the items that the busy cluster refused."""
@@ -79,7 +80,11 @@ class Bulk:
         answer = self.client.request("POST", f"/{self.alias}/_bulk", body, doing=doing, seconds=120, **_PARAMETERS)
         items = answer.get("items", [])
         if len(items) != len(ids):
-            raise Transient("destination_unavailable", f"{doing}: OpenSearch answers {len(items)} of {len(ids)} items")
+            raise Transient(
+                "destination_unavailable",
+                f"{doing}: OpenSearch answers {len(items)} of {len(ids)} items",
+                hint=UNAVAILABLE,
+            )
         busy = []
         if answer.get("errors"):
             for i, item in enumerate(items):
@@ -105,7 +110,9 @@ class Bulk:
     def _error(self, status: int, error: dict[str, Any], document: str) -> LevadaError:
         kind = str(error.get("type"))
         if kind in _GONE:
-            return WriterAliasGone("destination_table_missing", f"{self.table}: the index {self.alias} is missing")
+            return WriterAliasGone(
+                "destination_table_missing", f"{self.table}: the index {self.alias} is missing", hint=RESYNC
+            )
         if status != 400 or kind == CLOSED:
             return refusal(status, kind, f"writing {self.table}: OpenSearch answers {status} {kind}")
         # The reason quotes values, but the names of fields in it are safe.
@@ -121,10 +128,10 @@ class Bulk:
 def unread(kind: object, doing: str) -> LevadaError:
     """Return the error for a document that could not be read, by OpenSearch's type of error."""
     if kind in _GONE:
-        return WriterAliasGone("destination_table_missing", f"{doing}: the index is missing")
+        return WriterAliasGone("destination_table_missing", f"{doing}: the index is missing", hint=RESYNC)
     if kind == CLOSED:
         return refusal(400, CLOSED, doing)
-    return Transient("destination_unavailable", f"{doing}: OpenSearch answers {kind}")
+    return Transient("destination_unavailable", f"{doing}: OpenSearch answers {kind}", hint=UNAVAILABLE)
 
 
 def _cuts(offsets: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

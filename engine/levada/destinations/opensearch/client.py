@@ -21,6 +21,7 @@ from opensearchpy.exceptions import OpenSearchException, TransportError
 
 from levada.destinations.credentials import read_credentials
 from levada.destinations.opensearch.exact_json import ExactSerializer
+from levada.destinations.opensearch.hints import BUSY, RESYNC, UNAVAILABLE
 from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient
 
 # The client logs each failed request with its body, which has values of rows.
@@ -152,15 +153,17 @@ def error_of(doing: str, error: Exception) -> LevadaError:
                 hint="store the certificate authority in the key ca.crt of the Secret in"
                 " spec.destination.opensearch.credentialsSecretRef",
             )
-        return Transient("destination_unavailable", f"{doing}: no answer of OpenSearch: {type(cause).__name__}")
+        return Transient(
+            "destination_unavailable", f"{doing}: no answer of OpenSearch: {type(cause).__name__}", hint=UNAVAILABLE
+        )
     status, kind = error.status_code, str(error.error)
     what = f"{doing}: OpenSearch answers {status} {kind}"
     if (limit := _limit(error.info)) is not None:
         return NeedsOperator("destination_limit", f"{what}: {limit}", hint=_LIMIT_HINT)
     if status == 404:
-        return NotFound("destination_table_missing", what)
+        return NotFound("destination_table_missing", what, hint=RESYNC)
     if status == 409:
-        return Conflict("destination_busy", what)
+        return Conflict("destination_busy", what, hint=BUSY)
     return refusal(status, kind, what)
 
 
@@ -203,5 +206,5 @@ def refusal(status: object, kind: str, what: str) -> LevadaError:
             hint="free or add space. OpenSearch removes the block index.blocks.read_only_allow_delete then",
         )
     if status in _BUSY or kind == BLOCKED:
-        return Transient("destination_unavailable", what)
+        return Transient("destination_unavailable", what, hint=UNAVAILABLE)
     return NeedsOperator("destination_rejected", what, hint="see the log of the OpenSearch node")

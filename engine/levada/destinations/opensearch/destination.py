@@ -17,6 +17,7 @@ from levada.destinations.opensearch.bulk import WriterAliasGone
 from levada.destinations.opensearch.client import Address, Client, NotFound
 from levada.destinations.opensearch.copying import copy_rows
 from levada.destinations.opensearch.generations import Generation, Generations, same_meta
+from levada.destinations.opensearch.hints import BUSY, RESYNC
 from levada.destinations.opensearch.layout import Layout, check_fields
 from levada.destinations.opensearch.naming import Naming
 from levada.destinations.opensearch.settings import Settings
@@ -221,7 +222,9 @@ class OpenSearchDestination(Destination):
         try:
             copy_rows(self._generations, made.generation, target.schema, rows, mark.epoch, mark.lsn)
         except WriterAliasGone:
-            raise Transient("destination_busy", f"the shadow copy of {made.generation.alias} was removed") from None
+            raise Transient(
+                "destination_busy", f"the shadow copy of {made.generation.alias} was removed", hint=BUSY
+            ) from None
         with state.lock:
             if state.shadow is made:
                 state.shadow = made.with_progress(self._state.save(made.progress.at(mark.lsn), made.generation.alias))
@@ -323,7 +326,7 @@ class OpenSearchDestination(Destination):
             return None
         if not held.generation.serves:
             state.forget()
-            raise Transient("destination_busy", f"{held.generation.alias}: the alias moves at this moment")
+            raise Transient("destination_busy", f"{held.generation.alias}: the alias moves at this moment", hint=BUSY)
         shadow = None if state.shadow is None else state.shadow.generation.index
         for generation in owned:
             # An attempt that failed, or a driver that was killed, has left it.
@@ -355,7 +358,7 @@ class OpenSearchDestination(Destination):
             generation = self._generations.serve(after.generation, after.progress.epoch, former)
         except NotFound:
             raise WriterAliasGone(
-                "destination_table_missing", f"{_alias(self, target)}: the index is missing"
+                "destination_table_missing", f"{_alias(self, target)}: the index is missing", hint=RESYNC
             ) from None
         if former is not None:
             self._remove_quietly(former)
@@ -395,7 +398,9 @@ class OpenSearchDestination(Destination):
                 raise StaleEpoch(epoch, serving.epoch) from None
             if serving is None:
                 raise DestinationChanged(error.code, error.message, hint="levada resync MANIFEST TABLE") from None
-            raise Transient("destination_busy", f"{serving.alias}: the alias of the writer was removed") from None
+            raise Transient(
+                "destination_busy", f"{serving.alias}: the alias of the writer was removed", hint=BUSY
+            ) from None
 
 
 @contextmanager

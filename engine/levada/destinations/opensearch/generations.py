@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from levada.destinations.opensearch.client import Client, NotFound
+from levada.destinations.opensearch.hints import BUSY, UNAVAILABLE
 from levada.destinations.opensearch.layout import Field, Layout
 from levada.destinations.opensearch.naming import (
     GENERATION,
@@ -140,10 +141,10 @@ class Generations:
         doing = f"creating an index for {alias}"
         answer = self.client.request("PUT", f"/{index}", body, doing=doing, wait_for_active_shards=1)
         if not answer.get("shards_acknowledged"):
-            raise Transient("destination_unavailable", f"{doing}: no shard of {index} is active")
+            raise Transient("destination_unavailable", f"{doing}: no shard of {index} is active", hint=UNAVAILABLE)
         created = self.get(index)
         if created is None:
-            raise Transient("destination_unavailable", f"{doing}: {index} is gone")
+            raise Transient("destination_unavailable", f"{doing}: {index} is gone", hint=UNAVAILABLE)
         return created
 
     def claim_place(self, alias: str, epoch: int) -> None:
@@ -168,7 +169,7 @@ class Generations:
             except NotFound:
                 continue
             return
-        raise Transient("destination_busy", f"other drivers claim {alias} at the same moment")
+        raise Transient("destination_busy", f"other drivers claim {alias} at the same moment", hint=BUSY)
 
     def claim(self, generation: Generation, epoch: int) -> Generation | None:
         """Make the driver with this epoch the only writer of the index. Return None if the index is gone.
@@ -192,7 +193,7 @@ class Generations:
             except NotFound:
                 continue
             return replace(now, aliases=(now.aliases - set(older)) | {mine})
-        raise Transient("destination_busy", f"other drivers claim {generation.index} at the same moment")
+        raise Transient("destination_busy", f"other drivers claim {generation.index} at the same moment", hint=BUSY)
 
     def serve(self, generation: Generation, epoch: int, instead_of: Generation | None) -> Generation:
         """Let the table's alias point to the index instead of the former one, in one atomic request.
@@ -258,7 +259,7 @@ class Generations:
         _check_shards(answer, doing)
         # A shard that no node has is not among the failed ones.
         if answer["_shards"]["successful"] != answer["_shards"]["total"]:
-            raise Transient("destination_unavailable", f"{doing}: a shard has no node")
+            raise Transient("destination_unavailable", f"{doing}: a shard has no node", hint=UNAVAILABLE)
         return int(answer["count"])
 
     def _change(self, actions: list[Mapping[str, Any]], doing: str) -> None:
@@ -284,7 +285,7 @@ class Generations:
 def _check_shards(answer: Mapping[str, Any], doing: str) -> None:
     """Raise Transient if a shard failed. OpenSearch answers 200 then, as if it were complete."""
     if answer["_shards"]["failed"]:
-        raise Transient("destination_unavailable", f"{doing}: a shard does not answer")
+        raise Transient("destination_unavailable", f"{doing}: a shard does not answer", hint=UNAVAILABLE)
 
 
 def _parsed(index: str, entry: Mapping[str, Any], meta: Any) -> Generation | None:

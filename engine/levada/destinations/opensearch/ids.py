@@ -31,7 +31,9 @@ def ids_of(columns: Sequence[pa.Array], schema: ReplicatedTableSchema) -> pa.Arr
     parts = [_part(values, c) for values, c in zip(columns, schema.key_columns, strict=True)]
     ids = parts[0] if len(parts) == 1 else joined(*parts, separator=",")
     if ids.null_count:
-        raise NeedsOperator("null_key", f"a row of {schema.name} has NULL in its key")
+        raise NeedsOperator(
+            "null_key", f"a row of {schema.name} has NULL in its key", hint="give the table a key without NULL"
+        )
     ids = pc.if_else(pc.equal(ids, ""), pa.scalar("~e", pa.large_string()), ids)
     long = pc.greater(pc.binary_length(ids), MAX_ID_BYTES)
     if not pc.any(long).as_py():

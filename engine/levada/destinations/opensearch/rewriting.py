@@ -14,6 +14,7 @@ from typing import Any, Final
 from levada.destinations.opensearch.client import Client, NotFound
 from levada.destinations.opensearch.evolution import Evolution
 from levada.destinations.opensearch.generations import Generation, Generations
+from levada.destinations.opensearch.hints import UNAVAILABLE
 from levada.destinations.opensearch.naming import writer_alias
 from levada.errors import LevadaError, Transient
 
@@ -69,7 +70,7 @@ def rewrite(generations: Generations, old: Generation, new: Generation, evolutio
                 return
             failure = f"{found} of {expected} documents"
         page = max(1, page // 8)
-    raise Transient("destination_unavailable", f"{doing}: OpenSearch reports {failure}")
+    raise Transient("destination_unavailable", f"{doing}: OpenSearch reports {failure}", hint=UNAVAILABLE)
 
 
 def _page(client: Client, old: Generation, count: int, doing: str) -> int:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from levada.destinations.opensearch.client import Client, Conflict, NotFound
 from levada.destinations.opensearch.exact_json import exact_dumps, exact_loads
 from levada.destinations.opensearch.generations import COMPLETE, Generation
+from levada.destinations.opensearch.hints import BUSY
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.values import Lsn
 
@@ -139,7 +140,7 @@ class State:
                 return self._write(replace(now, epoch=epoch), generation.alias)
             except Conflict:
                 continue
-        raise Transient("destination_busy", f"other drivers claim {generation.alias} at the same moment")
+        raise Transient("destination_busy", f"other drivers claim {generation.alias} at the same moment", hint=BUSY)
 
     def save(self, progress: Progress, table: str) -> Progress:
         """Store the progress, and return it with its new sequence number.
@@ -153,13 +154,15 @@ class State:
             try:
                 found = self.client.request("GET", path, doing=f"reading the watermark of {table}")
             except NotFound:
-                raise Transient("destination_busy", f"the watermark of {table} was removed") from None
+                raise Transient("destination_busy", f"the watermark of {table} was removed", hint=BUSY) from None
             now = Progress.from_json(found["_source"], (found["_seq_no"], found["_primary_term"]))
             if now.epoch > progress.epoch:
                 raise StaleEpoch(progress.epoch, now.epoch) from None
             if replace(now, sequence=None) == replace(progress, sequence=None):
                 return now
-            raise Transient("destination_busy", f"the watermark of {table} was written by another process") from None
+            raise Transient(
+                "destination_busy", f"the watermark of {table} was written by another process", hint=BUSY
+            ) from None
 
     def forget(self, generation: Generation) -> None:
         """Remove the progress of a generation."""

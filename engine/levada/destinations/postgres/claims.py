@@ -51,7 +51,11 @@ class Claims:
         if row is None:
             row = self.state.insert(connection, schema, place, mode, epoch)
         if row is None:
-            raise Transient("destination_busy", f"another pipeline claims {place} at the same moment")
+            raise Transient(
+                "destination_busy",
+                f"another pipeline claims {place} at the same moment",
+                hint="if this persists, end the other session",
+            )
         require_epoch(row, epoch)
         return row
 

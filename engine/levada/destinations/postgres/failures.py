@@ -154,7 +154,14 @@ def statement_error(doing: str, error: psycopg.Error) -> LevadaError:
     if (meaning := _BY_SQLSTATE.get(state or "")) is not None:
         return meaning.error(meaning.code, f"{doing}: {message}", hint=meaning.hint)
     found = source_error(doing, state, message)
-    other = _BY_SOURCE_CODE.get(found.code, Failure("destination_statement_failed", NeedsOperator))
+    other = _BY_SOURCE_CODE.get(
+        found.code,
+        Failure(
+            "destination_statement_failed",
+            NeedsOperator,
+            hint="correct what the message names, then: levada retry MANIFEST TABLE",
+        ),
+    )
     return other.error(other.code, found.message, hint=other.hint)
 
 

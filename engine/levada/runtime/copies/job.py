@@ -176,7 +176,7 @@ class _Answers:
                 raise
         if not written:
             self._cancelled.set()
-            raise Transient("copy_cancelled", f"the copy of table {table} was cancelled")
+            raise Transient("copy_cancelled", f"the copy of the table with OID {int(table)} was cancelled")
 
     def _beat(self) -> None:
         while not self._ended.wait(_BEAT_S):

@@ -39,7 +39,11 @@ class EngineApi:
             with error:
                 raise _refusal(error.code, error.read()) from None
         except (OSError, HTTPException, ValueError) as error:
-            raise Transient("engine_unreachable", f"the engine does not answer at {url}: {error}") from error
+            raise Transient(
+                "engine_unreachable",
+                f"the engine does not answer at {url}: {error}",
+                hint="see the log of the engine, then run the command again",
+            ) from error
         return dict(answer)
 
 
@@ -55,4 +59,6 @@ def _refusal(status: int, body: bytes) -> NeedsOperator:
         return NeedsOperator(found["code"], found["message"], hint=found["hint"])
     except (ValueError, KeyError, TypeError):
         pass
-    return NeedsOperator("engine_refused", f"the engine refused the request with status {status}")
+    return NeedsOperator(
+        "engine_refused", f"the engine refused the request with status {status}", hint="see the log of the engine"
+    )

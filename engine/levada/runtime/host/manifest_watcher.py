@@ -124,7 +124,7 @@ class ManifestWatcher:
 
     def _apply(self, path: Path, content: bytes, apply: Callable[[Manifests], None]) -> None:
         if not content:
-            raise NeedsOperator("manifest_file_missing", f"{path} does not exist, or is empty")
+            raise NeedsOperator("manifest_file_missing", f"{path} does not exist, or is empty", hint="restore the file")
         try:
             text = content.decode()
         except UnicodeDecodeError:

@@ -241,7 +241,11 @@ class Run:
 
 def not_running(pipeline: str) -> Transient:
     """Return the error of a request that needs a running pipeline."""
-    return Transient("engine_not_running", f"pipeline {pipeline} does not run yet, or has ended")
+    return Transient(
+        "engine_not_running",
+        f"pipeline {pipeline} does not run yet, or has ended",
+        hint="run the command again when levada status MANIFEST shows it as Running",
+    )
 
 
 def follow(
@@ -268,7 +272,9 @@ def follow(
         if deadline is not None and time.monotonic() > deadline:
             return TimedOut(progress)
         if pipeline.wait(_POLL_S):
-            raise NeedsOperator("pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal")
+            raise NeedsOperator(
+                "pipeline_stopped", f"pipeline {progress.pipeline} ended before its goal", hint="see its log"
+            )
 
 
 @contextmanager

@@ -53,6 +53,8 @@ def wait_for_progress(
         if done(newest):
             return newest
         if wait():
-            raise NeedsOperator("pipeline_stopped", f"pipeline {pipeline} was stopped while it was waited for")
+            raise NeedsOperator(
+                "pipeline_stopped", f"pipeline {pipeline} was stopped while it was waited for", hint="see its log"
+            )
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError(f"pipeline {pipeline} did not get there in {timeout_s} s")

@@ -116,7 +116,13 @@ class CutStage(Stage):
             request.reply(_not_replicated(request))
             return True
         if record.id in self._held:
-            request.reply(Transient("verify_running", f"table {record.name} is verified by another command already"))
+            request.reply(
+                Transient(
+                    "verify_running",
+                    f"table {record.name} is verified by another command already",
+                    hint="wait until it has ended",
+                )
+            )
             return True
         if record.suspended or record.resync.has_copy or isinstance(record.phase, Init | DataSync):
             request.reply(_not_ready(record))

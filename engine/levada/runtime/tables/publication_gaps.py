@@ -158,4 +158,8 @@ def _copy_of(table: TableId) -> str:
 
 
 def _dropped(name: QualifiedTable) -> NeedsOperator:
-    return NeedsOperator("table_missing", f"table {name} was dropped before it was copied")
+    return NeedsOperator(
+        "table_missing",
+        f"table {name} was dropped before it was copied",
+        hint="create the table, or exclude it in spec.tables",
+    )

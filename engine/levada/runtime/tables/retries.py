@@ -19,7 +19,7 @@ def as_levada_error(error: BaseException) -> LevadaError:
     return NeedsOperator(
         "internal_error",
         f"unexpected {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-        hint="the log has the traceback; retry the table with: levada retry MANIFEST TABLE",
+        hint="the log has the traceback. Report it, and retry the table: levada retry MANIFEST TABLE",
     )
 
 

@@ -44,7 +44,7 @@ const MOST_ERRORS = 50;
 function showErrors(errors) {
   byId("errors").hidden = errors.length === 0;
   setText(byId("errors-title"), errors.length > MOST_ERRORS ? `The first ${MOST_ERRORS} of ${number(errors.length)} errors` : counted(errors.length, "error"));
-  byId("manifest-hint").hidden = !errors.some(({ error }) => error.solution.includes("MANIFEST") && !error.nextRetry);
+  byId("manifest-hint").hidden = !errors.some(({ error }) => error.solution.includes("MANIFEST"));
   reconcile(byId("errors-list"), errors.slice(0, MOST_ERRORS), (e) => `${e.what} ${e.error.code}`, makeError, updateError);
 }
 
@@ -66,10 +66,10 @@ function updateError(made, { what, error }) {
   retry.hidden = !retried;
   // A control character in a name, such as Ctrl-C, would let a terminal run a part of the name as a command.
   const command = printable(error.solution) === error.solution ? COMMAND.exec(error.solution)?.[1] : undefined;
-  solution.hidden = !error.solution || Boolean(retried);
+  solution.hidden = !error.solution;
   setText(solution.firstElementChild, printable(error.solution));
   made.dataset.command = command ?? "";
-  solution.lastElementChild.hidden = !command;
+  solution.lastElementChild.hidden = !command || Boolean(retried);
   solution.lastElementChild.setAttribute("aria-label", `Copy the command for ${what}`);
 }
 
