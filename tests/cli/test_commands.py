@@ -379,7 +379,9 @@ def test_schema_is_json() -> None:
 def test_the_manifest_may_be_named_by_the_environment(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a driver's pod the variables name manifest, Secrets and work folder. An argument goes before them."""
+    """In a driver's pod the variables name manifest, Secrets and work folder, also before names of tables and cuts.
+
+    An argument goes before them, and a mistyped path is no name."""
     manifest, secrets = tmp_path / "pipeline.yaml", tmp_path / "secrets"
     manifest.write_text(yaml.safe_dump(manifest_of(db)))
     (secrets / "shop-cdc").mkdir(parents=True)
@@ -392,3 +394,10 @@ def test_the_manifest_may_be_named_by_the_environment(
     assert shown.exit_code == Exit.OK, shown.output
     assert json.loads(shown.stdout)["pipeline"] == manifest_of(db)["metadata"]["name"]
     assert levada("status", tmp_path / "other.yaml").exit_code == Exit.USAGE
+    for given in ((), (manifest,)):
+        for command in ("retry", "resync"):
+            refused = levada(command, *given, "public.nowhere")
+            assert (refused.exit_code, "publication_missing" in refused.output) == (Exit.FAILED, True), refused.output
+    for command in ("retry", "resync", "cut"):
+        assert levada(command, "other.yaml", "name").exit_code == Exit.USAGE
+        assert "'MANIFEST'" in levada(command, "other.yaml", "name").output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from enum import StrEnum
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from levada import __version__
+from levada.cli.command import VARIABLE, Command, NamesCommand
 from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
 from levada.cli.signals import StopSignals
@@ -47,14 +47,6 @@ class Commands(TyperGroup):
         return None
 
 
-class Command(TyperCommand):
-    """A command. Its usage line has required arguments as plain words, as manuals have them."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line. Newer versions of Typer put required arguments into braces."""
-        return [re.sub(r"^{(.*)}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
-
-
 _LOGGED: Final = frozenset({"run", "copy"})
 """The commands that run for long, and log what they do."""
 
@@ -69,6 +61,7 @@ app = typer.Typer(
 
 
 command = partial(app.command, cls=Command)
+names_command = partial(app.command, cls=NamesCommand)
 
 
 class Until(StrEnum):
@@ -89,7 +82,7 @@ ManifestFile = Annotated[
     typer.Argument(
         metavar="MANIFEST",
         help="YAML file with one Pipeline and its TableSyncs.",
-        envvar="LEVADA_MANIFEST",
+        envvar=VARIABLE,
         exists=True,
         dir_okay=False,
     ),
@@ -300,7 +293,7 @@ def verify(
     return verify_tables(command, output)
 
 
-@command()
+@names_command()
 def cut(
     manifest: ManifestFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The cut's name, which is the name of the tag.")],
@@ -332,7 +325,7 @@ def cuts(
     return list_cuts(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
 
-@command()
+@names_command()
 def retry(
     manifest: ManifestFile,
     tables: Tables = None,
@@ -346,7 +339,7 @@ def retry(
     return retry_tables(read(manifest, secrets), secrets, chosen(tables, every))
 
 
-@command()
+@names_command()
 def resync(
     manifest: ManifestFile,
     tables: Tables = None,

@@ -70,12 +70,11 @@ def test_verifications_and_cuts_by_kubectl(shop: Place) -> None:
     eventually(lambda: verified(shop, "orders") == ("True", "Equal"))
     head, line = shop.kubectl("get", "tablesync", "shop-public-orders", "-o", "wide").splitlines()
     assert (head.split()[-2:], line.split()[-1]) == (["VERIFIED", "EQUAL"], "true")
-    manifest = "/etc/levada/pipeline.yaml"
-    assert "complete at 0/" in shop.in_driver("levada", "cut", manifest, "month_end")
+    assert "complete at 0/" in shop.in_driver("levada", "cut", "month_end")
     (cut,) = json.loads(shop.in_driver("levada", "cuts", "-o", "json"))["cuts"]
     assert (cut["name"], cut["phase"]) == ("month_end", "Complete")
     eventually(lambda: shop.status().get("cuts", {}).get("lastComplete", {}).get("name") == "month_end")
-    shop.in_driver("levada", "cut", manifest, "month_end", "--drop")
+    shop.in_driver("levada", "cut", "month_end", "--drop")
     eventually(lambda: "month_end" not in shop.in_driver("levada", "cuts"))
 
 
