@@ -81,6 +81,9 @@ def test_a_table_that_differed_is_shown() -> None:
     assert line in list(changed_lines(now, progress()))
     assert line not in list(changed_lines(now, now))
     assert "differs" not in drawn(progress(samples.table(verified=samples.verified(equal=True))))
+    damaged = progress(samples.table(verified=samples.verified(differences=0, problem="a file is missing")))
+    line = "public.orders: differs from the source at 0/FF (2026-01-31T12:00:00.000+00:00): a file is missing"
+    assert line in drawn(damaged)
 
 
 def test_a_resync_is_reported() -> None:

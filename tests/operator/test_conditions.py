@@ -189,6 +189,16 @@ def test_pod_refused_at_creation_has_a_reason_and_a_way_out(message: str) -> Non
     assert conditions(later)["DriverAvailable"].reason == "Starting", "an Event of an earlier trouble"
 
 
+def test_a_staging_area_that_is_away_is_no_unreachable_source() -> None:
+    """The stream ends for it, but the condition with its message is not that of the source."""
+    error = error_document(code="staging_unavailable", reason="the volume is gone")
+    found = conditions(running(report=progress(capture={"connected": False, "error": error})))
+    assert found["SourceReachable"].status is None
+    for kind in ("Replicating", "Ready"):
+        assert (found[kind].status, found[kind].reason) == (False, "Stopped")
+        assert "the volume is gone [staging_unavailable]" in found[kind].message
+
+
 def test_preflight_tells_of_the_source() -> None:
     """An answer of the source to the preflight counts for SourceReachable, though no driver ever ran."""
     text = "error: password authentication failed [source_auth_failed]"

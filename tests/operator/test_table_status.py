@@ -219,6 +219,15 @@ def test_the_condition_verified_has_the_last_comparison(document: dict[str, Any]
     assert of_type("Ready", status) == ("True", "Streaming")
 
 
+def test_a_damaged_file_is_the_message_of_verified() -> None:
+    """No key could be compared, so the message has the problem and no number of keys."""
+    problem = "a file of shop.orders is missing or damaged: file:///lake/1.parquet"
+    found = EQUAL | {"rows": 0, "equal": False, "differences": 0, "problem": problem}
+    status = statuses(running(report=progress(table_document(verified=found))))[1]
+    message = next(c["message"] for c in status["conditions"] if c["type"] == "Verified")
+    assert message.startswith(f"at 0/FF the table differed from the source: {problem}; see: ")
+
+
 def test_a_difference_and_its_end_are_events() -> None:
     """A first comparison without differences is none, and neither is a further one with the same result."""
     key = ObjectKey("TableSync", "orders")

@@ -197,8 +197,10 @@ def differences(now: Progress) -> Iterator[str]:
     """Yield a line for each table that differed from the source when it was last verified."""
     for table in now.tables:
         if table.verified is not None and not table.verified.equal:
-            count, at = counted(table.verified.differences, "key"), utc_text(table.verified.at)
-            yield f"{table.table}: differs from the source in {count} at {table.verified.lsn} ({at})"
+            found = table.verified
+            count = f" in {counted(found.differences, 'key')}" if found.differences or not found.problem else ""
+            problem = f": {found.problem}" if found.problem else ""
+            yield f"{table.table}: differs from the source{count} at {found.lsn} ({utc_text(found.at)}){problem}"
 
 
 def resyncs(now: Progress) -> Iterator[str]:

@@ -101,6 +101,8 @@ class VerifiedProgress(Part):
     """The keys that were found to differ, also if they were repaired."""
     repaired: int = 0
     """The keys whose rows were written again."""
+    problem: str = ""
+    """A difference of the table as a whole, such as a file that is missing. Empty if only keys differ."""
 
 
 @dataclass(frozen=True, slots=True)

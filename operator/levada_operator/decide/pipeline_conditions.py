@@ -28,6 +28,8 @@ STUCK_AFTER: Final = timedelta(seconds=60)
 _CLOCKS: Final = timedelta(seconds=10)
 """Tolerated difference between the clocks of the operator and of Kubernetes' controllers."""
 _ENDED: Final = (PipelineState.FAILED, PipelineState.STOPPED)
+_BEYOND_THE_SOURCE: Final = ("staging_", "store_", "destination_")
+"""How the codes of errors begin that end the stream although the source answers."""
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
     "extended": (True, "Extended", "the slot keeps more WAL than max_wal_size"),
@@ -132,6 +134,8 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
         return Condition(of, True, "Connected")
     if progress is not None:
         if (error := progress.error or progress.capture.error) and not progress.capture.connected:
+            if error.code.startswith(_BEYOND_THE_SOURCE):
+                return Condition(of, None, "Unknown")
             return Condition(of, False, "Refused", error_text(error))
         # No error and no connection: the stream is being opened.
         return Condition(of, True, "Connected") if progress.capture.connected else Condition(of, None, "Unknown")
@@ -178,6 +182,9 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
     if progress.state in _ENDED or progress.error is not None:
         return Condition(of, False, "Stopped", error_text(progress.error) if progress.error else "the engine has ended")
     if not progress.capture.connected:
+        error = progress.capture.error
+        if error is not None and error.code.startswith(_BEYOND_THE_SOURCE):
+            return Condition(of, False, "Stopped", error_text(error))
         return Condition(of, False, "NotStarted")
     since = observed.moved_at or (observed.report.fetched_at if observed.report else observed.now)
     still = observed.now - since

@@ -122,7 +122,9 @@ def table_verified(observed: Observed, table_sync: TableSyncObject, report: Tabl
         return stored_condition(of, table_sync.status)
     found = report.verified
     if found is not None and not found.equal:
-        message = f"at {found.lsn} {counted(found.differences, 'key')} differed from the source"
+        what = counted(found.differences, "key") if found.differences or not found.problem else "the table"
+        problem = f": {found.problem}" if found.problem else ""
+        message = f"at {found.lsn} {what} differed from the source{problem}"
         in_pod = exec_prefix(observed.pipeline.namespace, observed.pipeline.name)
         ask = f"{in_pod} levada verify --table {report.table.argument}"
         return Condition(of, False, "Different", f"{message}; see: {ask}")

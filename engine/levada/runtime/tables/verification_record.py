@@ -64,6 +64,7 @@ def verified_progress(report: TableReport) -> VerifiedProgress:
         equal=report.equal or report.repaired_equal,
         differences=report.differences,
         repaired=report.repaired,
+        problem=next(iter(report.problems), ""),
     )
 
 

@@ -252,7 +252,9 @@ class Verifier:
             found = self._compare(moment, lake, replace(options, sample=1.0))
             if not shown.counts:
                 # The rows of files that were missing.
-                shown = replace(shown, counts=found.report.counts, examples=found.report.examples)
+                now = found.report
+                rows = {"source_rows": now.source_rows, "lake_rows": now.lake_rows}
+                shown = replace(shown, counts=now.counts, examples=now.examples, **rows)
             if found.report.equal:
                 moment.source.guard.release()
                 self.destination.accept_repair(moment.target, lake, mark)

@@ -34,8 +34,10 @@ function* errorsOf(progress) {
 }
 
 function difference(table) {
-  const { differences, lsn, at } = table.verified;
-  const reason = `It differs from the source in ${counted(differences, "key")} at ${lsn} (${clock(at)}).`;
+  const { differences, problem, lsn, at } = table.verified;
+  const keys = differences || !problem ? ` in ${counted(differences, "key")}` : "";
+  const whole = problem ? ` ${problem}` : "";
+  const reason = `It differs from the source${keys} at ${lsn} (${clock(at)}).${whole}`;
   return { code: "", reason, solution: `levada verify MANIFEST --table ${argument(table)} --repair`, nextRetry: null };
 }
 

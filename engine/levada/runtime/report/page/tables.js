@@ -45,7 +45,9 @@ function verifiedText(table, now) {
   if (!verified) return "";
   const minutes = Math.round((now - Date.parse(verified.at)) / 60000);
   const ago = minutes < 1 ? "just now" : `${duration(60 * minutes)} ago`;
-  return verified.equal ? `equal, ${ago}` : `${counted(verified.differences, "key differs", "keys differ")}, ${ago}`;
+  if (verified.equal) return `equal, ${ago}`;
+  const { differences, problem } = verified;
+  return `${differences || !problem ? counted(differences, "key differs", "keys differ") : "differs"}, ${ago}`;
 }
 
 export class Tables {
