@@ -101,6 +101,17 @@ def test_no_two_objects_have_one_name(name: str, tmp_path: Path) -> None:
     assert len(keys) == len(set(keys))
 
 
+def test_a_spread_constraint_counts_the_operators_pods(tmp_path: Path) -> None:
+    """Without a selector an entry would match no pod. A selector of the user stays as it is."""
+    entry = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    theirs = entry | {"labelSelector": {"matchLabels": {"team": "data"}}}
+    bodies = render(tmp_path, {"topologySpreadConstraints": [entry, theirs]})
+    (deployment,) = (b["spec"] for b in bodies if b["kind"] == "Deployment")
+    ours, kept = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert ours == entry | {"labelSelector": deployment["selector"]}
+    assert kept == theirs
+
+
 def test_long_names_fit(tmp_path: Path) -> None:
     """The longest name that Helm takes for a release still gives names that Kubernetes takes."""
     place = ("a" * 53, CHART, "--namespace", "levada-system", "--set", "metrics.serviceMonitor.enabled=true")
