@@ -27,7 +27,7 @@ from levada_operator.decide.approval import copied_tables
 from levada_operator.decide.pipeline_conditions import approved
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.names import APPROVE
-from levada_operator.observe.objects import read_table_sync
+from levada_operator.observe.objects import ObjectKey, OwnedObjects, read_table_sync
 from levada_operator.observe.observed import Observed
 
 COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
@@ -95,6 +95,27 @@ def test_the_annotation_approves_this_change_only() -> None:
     condition = approved(later, accepted)
     assert (condition.status, condition.reason) == (True, "Approved")
     assert {"ConfigMap", "StatefulSet"} <= {b["kind"] for b in reconcile(later).apply}
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["deleted", "changed"])
+def test_a_configmap_that_was_deleted_or_changed_approves_nothing(gone: bool) -> None:
+    """The accepted manifest is read from the StatefulSet's record, and the ConfigMap is written again from it."""
+    seen = written(copied(), **TEXT)
+    bodies, key = dict(seen.owned.bodies), ObjectKey("ConfigMap", "shop-manifest")
+    before = bodies.pop(key)["data"]["pipeline.yaml"]
+    if not gone:
+        changed = before.replace("onUnrepresentable: Error", "onUnrepresentable: Text")
+        assert changed != before
+        bodies[key] = merge(dict(seen.owned.bodies[key]), {"data": {"pipeline.yaml": changed}})
+    tampered = replace(seen, owned=OwnedObjects(bodies))
+    waiting(tampered)
+    (restored,) = (b for b in reconcile(tampered).apply if b["kind"] in ("ConfigMap", "StatefulSet"))
+    assert restored["data"]["pipeline.yaml"] == before
+    # Of another Pipeline of that name, which was deleted, nothing counts.
+    bodies.pop(key, None)
+    other = {k: merge(dict(b), {"metadata": {"ownerReferences": [{"kind": "Pipeline", "uid": "other"}]}})
+             for k, b in bodies.items()}  # fmt: skip
+    assert not accept(replace(seen, owned=OwnedObjects(other))).waits
 
 
 def test_automatic_shows_the_cost_only() -> None:

@@ -93,8 +93,9 @@ def test_ordered_copy_gets_one_job() -> None:
     """Each copy that the driver orders gets a Job, once, even if it has ended; another order gets another."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), table_document("events"))
     (job,) = copies(running(report=told))
-    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert args[:5] == ["levada", "copy", "/etc/levada/pipeline.yaml", "--table", "public.orders"]
+    container = job["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"][:5] == ["levada", "copy", "/etc/levada/pipeline.yaml", "--table", "public.orders"]
+    assert {"name": "LEVADA_COPY_ORDER", "value": "first"} in container["env"]
     made = job | {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
     made["metadata"] |= {"creationTimestamp": written(at(-60))}
     assert copies(running(report=told, jobs=(read_job(made),))) == []

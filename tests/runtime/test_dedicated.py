@@ -128,6 +128,18 @@ def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
     assert open_order(store, ORDERS) is None
 
 
+def test_a_process_takes_no_order_but_its_own(store: MemoryStore, tmp_path: Path) -> None:
+    """A pod of an earlier order is started again by its Job. Taking the new order would cancel the copy of that pod."""
+    order = store.get_copy_order(ORDERS)
+    assert order is not None
+    assert open_order(store, ORDERS, "earlier") is None
+    assert open_order(store, ORDERS, order.token) == open_order(store, ORDERS) == order
+    nothing = cast(Any, None)
+    job = CopyJob(config_ref(tmp_path).current, store, Recording(), nothing, threading.Event(), "earlier")
+    assert job.run(ORDERS, NAME) is None
+    assert store.get_copy_order(ORDERS) == order
+
+
 class Elsewhere(Recording):
     """Knows the copy of another process only after `copied_elsewhere`, as a destination that keeps tables open."""
 

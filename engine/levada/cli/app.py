@@ -47,6 +47,8 @@ class Commands(TyperGroup):
         return None
 
 
+COPY_ORDER: Final = "LEVADA_COPY_ORDER"
+"""The variable by which a Job of the operator names its order. An image of an earlier release ignores it."""
 _LOGGED: Final = frozenset({"run", "copy"})
 """The commands that run for long, and log what they do."""
 
@@ -383,6 +385,10 @@ def takeover(
 def copy(
     manifest: ManifestFile,
     table: Annotated[str, typer.Option("--table", metavar="TABLE", help="The table's name, as schema.name.")],
+    order: Annotated[
+        str,
+        typer.Option("--order", metavar="TOKEN", help="The only order to take. Default: any.", envvar=COPY_ORDER),
+    ] = "",
     secrets: Secrets = None,
     work_dir: WorkDir = None,
 ) -> Exit:
@@ -391,7 +397,7 @@ def copy(
     from levada.cli.manifests import folder, read
 
     manifests = read(manifest, secrets, work_dir)
-    return copy_table(manifests, secrets, folder(manifest, manifests, work_dir), table)
+    return copy_table(manifests, secrets, folder(manifest, manifests, work_dir), table, order)
 
 
 @command()

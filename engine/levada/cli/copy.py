@@ -17,9 +17,12 @@ from levada.spec import Manifests
 _POLL_S: Final = 0.2
 
 
-def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str) -> Exit:
-    """Copy the table if the pipeline's driver has ordered a copy by another process. Raise the error that ended it."""
-    dedicated = DedicatedCopy(manifests, name, secrets=secrets, work_dir=work_dir)
+def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str, order: str) -> Exit:
+    """Copy the table if the pipeline's driver has ordered a copy by another process. Raise the error that ended it.
+
+    ``order`` is the token of the only order to take. Empty: any.
+    """
+    dedicated = DedicatedCopy(manifests, name, secrets=secrets, work_dir=work_dir, order=order)
     copied, cancelled, end = None, threading.Event(), "no dedicated copy is ordered"
     if dedicated.is_ordered:
         with StopSignals() as signals, _cancel_on_signal(signals, cancelled):

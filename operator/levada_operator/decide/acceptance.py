@@ -27,10 +27,10 @@ from levada.values import QualifiedTable
 from levada_operator.decide.approval import ResyncRequest, copied_tables, is_small, resync_request
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
-from levada_operator.desired.manifest import MAX_BYTES, has_overrides, manifest_text, read_manifest
+from levada_operator.desired.manifest import MAX_BYTES, accepted_manifest, has_overrides, manifest_text
 from levada_operator.memo import Memo
-from levada_operator.names import manifest_name, staging_name
-from levada_operator.observe.objects import PipelineKey, Refusal, TableSyncObject
+from levada_operator.names import driver_name, manifest_name, staging_name
+from levada_operator.observe.objects import Body, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _VALID = Condition("Accepted", True, "Valid")
@@ -142,10 +142,17 @@ def _accepted_before(observed: Observed) -> Manifests | None:
 
     The manifest of a deleted Pipeline of the same name is ignored. Kubernetes may not have removed it yet.
     """
-    body = observed.owned.get("ConfigMap", manifest_name(observed.pipeline.name))
+    name = observed.pipeline.name
+    config_map = _of_this_one(observed, observed.owned.get("ConfigMap", manifest_name(name)))
+    stateful_set = _of_this_one(observed, observed.owned.get("StatefulSet", driver_name(name)))
+    return with_decided_staging(accepted_manifest(config_map, stateful_set))
+
+
+def _of_this_one(observed: Observed, body: Body | None) -> Body | None:
+    """Return the object, or None if it belongs to another Pipeline of the same name."""
     references = ((body or {}).get("metadata") or {}).get("ownerReferences") or ()
     owners = [reference.get("uid") for reference in references if reference.get("kind") == "Pipeline"]
-    return None if owners and observed.pipeline.uid not in owners else with_decided_staging(read_manifest(body))
+    return None if owners and observed.pipeline.uid not in owners else body
 
 
 def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from levada.spec import DeletionAction, DriverMode, format_bytes
+from levada_operator.desired.manifest import manifest_record
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT, build_driver_template
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
@@ -25,7 +26,8 @@ def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
         "template": build_driver_template(owner),
     }
     body = build_object(owner, "StatefulSet", "apps/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
-    body["metadata"]["annotations"] = {TEMPLATE: digest(json.dumps(spec["template"], sort_keys=True))}
+    template = digest(json.dumps(spec["template"], sort_keys=True))
+    body["metadata"]["annotations"] = {TEMPLATE: template, **manifest_record(owner.manifests)}
     return body
 
 

@@ -46,12 +46,15 @@ def build_copy_job(owner: Owner, schema: str, table: str, order: str) -> dict[st
     """Return the Job of a dedicated copy. A pod that dies is replaced. The next one continues the copy.
 
     A failed copy reports its error to the driver through the store. The driver's retry is a new order and a new Job.
+    Pods of the former Job may still be started, and end without taking the new order.
     """
     command = ["copy", MANIFEST, "--table", f"{schema}.{table}", "--secrets", SECRETS_DIR, "--work-dir", WORK_DIR]
     template = _without_staging(build_job_template(owner, COPY_ROLE, command))
     container = template["spec"]["containers"][0]
     copy = _table_copy(owner, QualifiedTable(schema, table))
     container["resources"] = copy_resources(owner, copy)
+    # By a variable, because an image of an earlier release does not know the option.
+    container["env"] += [{"name": "LEVADA_COPY_ORDER", "value": order}]
     if copy.executors and owner.spec.driver.mode is DriverMode.CLUSTER:
         container["env"] += [*POD_VARIABLES, *_spark_variables(copy.executors)]
     spec = {"backoffLimit": 3, "ttlSecondsAfterFinished": 3600, "template": template}

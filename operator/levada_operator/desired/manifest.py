@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import bz2
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -13,21 +16,26 @@ from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, loa
 from levada.spec.model import CHANGE, Model
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.spark import build_executor_template, spark_properties
-from levada_operator.names import digest, manifest_name
+from levada_operator.names import ACCEPTED, MANIFEST_DIGEST, digest, manifest_name
 
 MANIFEST_FILE: Final = "pipeline.yaml"
 EXECUTOR_FILE: Final = "executor.yaml"
 SPARK_FILE: Final = "spark.properties"
 MAX_BYTES: Final = 1_000_000
 """Limit of the manifest. A ConfigMap holds 1 MiB, its metadata included."""
+_MAX_RECORD: Final = 200_000
+"""Limit of the record in an annotation. The annotations of an object hold 256 KiB."""
 
 
 def build_manifest(owner: Owner) -> dict[str, Any]:
     """Return the ConfigMap. The kubelet updates the mounted file, so the driver reads a change without a restart."""
-    data = {MANIFEST_FILE: manifest_text(owner.manifests)}
+    text = manifest_text(owner.manifests)
+    data = {MANIFEST_FILE: text}
     if (template := build_executor_template(owner)) is not None:
         data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: yaml.safe_dump(template, sort_keys=False)}
-    return build_object(owner, "ConfigMap", "v1", manifest_name(owner.name), "manifest", {"data": data})
+    body = build_object(owner, "ConfigMap", "v1", manifest_name(owner.name), "manifest", {"data": data})
+    body["metadata"]["annotations"] = {MANIFEST_DIGEST: digest(text)}
+    return body
 
 
 def manifest_text(manifests: Manifests) -> str:
@@ -35,6 +43,37 @@ def manifest_text(manifests: Manifests) -> str:
     overriding = sorted((t for t in manifests.table_syncs if has_overrides(t)), key=lambda t: t.metadata.name)
     documents = [_written(m) for m in (manifests.pipeline, *overriding)]
     return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
+
+
+def manifest_record(manifests: Manifests) -> dict[str, str]:
+    """Return the annotation of the StatefulSet with the accepted manifest, without it if the manifest is too large.
+
+    Without this record a ConfigMap that is deleted would let a change pass that waits for its approval.
+    """
+    packed = base64.b64encode(bz2.compress(manifest_text(manifests).encode())).decode()
+    return {ACCEPTED: packed} if len(packed) <= _MAX_RECORD else {}
+
+
+def accepted_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> Manifests | None:
+    """Return the last accepted manifests: those of the ConfigMap, unless it was deleted or changed by hand."""
+    text = ((config_map or {}).get("data") or {}).get(MANIFEST_FILE, "")
+    if text and _annotation(config_map, MANIFEST_DIGEST) in ("", digest(text)):
+        return _read(text)
+    recorded = _unpacked(_annotation(stateful_set, ACCEPTED))
+    return recorded if recorded is not None else read_manifest(config_map)
+
+
+def _annotation(body: Mapping[str, Any] | None, name: str) -> str:
+    return str((((body or {}).get("metadata") or {}).get("annotations") or {}).get(name, ""))
+
+
+@lru_cache(maxsize=1000)
+def _unpacked(record: str) -> Manifests | None:
+    try:
+        return _read(bz2.decompress(base64.b64decode(record)).decode()) if record else None
+    except (binascii.Error, OSError, ValueError):
+        # It was changed by hand.
+        return None
 
 
 def read_manifest(body: Mapping[str, Any] | None) -> Manifests | None:

@@ -34,7 +34,7 @@ _BEAT_S: Final = 5.0
 
 
 class CopyJob:
-    """Copies one table by the driver's order, which has the plan."""
+    """Copies one table by the driver's order, which has the plan. With ``token`` only by the order of that token."""
 
     def __init__(
         self,
@@ -43,12 +43,14 @@ class CopyJob:
         destination: Destination,
         tasks: TaskRunner,
         cancelled: threading.Event,
+        token: str = "",
     ) -> None:
         self._config = config
         self._store = store
         self._destination = destination
         self._tasks = tasks
         self._cancelled = cancelled
+        self._token = token
         self._rows: SnapshotRows | None = None
 
     def run(self, table: TableId, name: QualifiedTable) -> Copied | None:
@@ -57,7 +59,7 @@ class CopyJob:
         If the copy fails, answer with the error and raise it. Raise Transient ``copy_cancelled`` if the order was
         withdrawn or taken by another process.
         """
-        order = open_order(self._store, table)
+        order = open_order(self._store, table, self._token)
         if order is None:
             return None
         self._store.join(order.epoch)
@@ -201,9 +203,12 @@ class _Answers:
         return stored
 
 
-def open_order(store: PipelineStore, table: TableId) -> CopyOrder | None:
-    """Return the order of a table's copy if it has no final answer. A process that died may have taken it before."""
+def open_order(store: PipelineStore, table: TableId, token: str = "") -> CopyOrder | None:
+    """Return the order of a table's copy if it has no final answer. A process that died may have taken it before.
+
+    Without ``token`` any order counts. A pod of an earlier order must not take the order of another pod.
+    """
     order = store.get_copy_order(table)
-    if order is None:
+    if order is None or token not in ("", order.token):
         return None
     return None if read_answer(order).final else order

@@ -20,12 +20,20 @@ from levada.spec import Manifests
 class DedicatedCopy:
     """The dedicated copy of the table ``name``. ``table`` is its full name, and ``is_ordered`` if there is an order.
 
+    ``order`` is the token of the only order to take. Empty: any.
+
     Raises NeedsOperator ``unknown_table`` if the pipeline has no such table, ``not_the_owner`` if the pipeline belongs
     to another owner, and ``store_is_memory`` if another process cannot read the store.
     """
 
     def __init__(
-        self, manifests: Manifests, name: str, *, secrets: Path | None = None, work_dir: Path | None = None
+        self,
+        manifests: Manifests,
+        name: str,
+        *,
+        secrets: Path | None = None,
+        work_dir: Path | None = None,
+        order: str = "",
     ) -> None:
         if manifests.pipeline.spec.store.memory is not None:
             raise NeedsOperator(
@@ -36,13 +44,14 @@ class DedicatedCopy:
         self._manifests = manifests
         self._secrets = secrets
         self._work_dir = work_dir
+        self._order = order
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
         known = known_tables(config)
         (self.table,) = resolve([name], known)
         self._id = known[self.table]
         with closing(open_store(manifests, config, secrets)) as store:
             require_owner(config, store)
-            self.is_ordered = open_order(store, self._id) is not None
+            self.is_ordered = open_order(store, self._id, order) is not None
 
     def run(self, cancelled: threading.Event) -> Copied | None:
         """Copy the table and answer the order. Raise the copy's error.
@@ -56,7 +65,7 @@ class DedicatedCopy:
             start_up_with_retries(parts.destination, parts.config.retries, cancelled)
             tasks = open_task_runner(parts.destination, parts.spark, f"levada {parts.config.name}")
             try:
-                job = CopyJob(parts.config, parts.store, parts.destination, tasks, cancelled)
+                job = CopyJob(parts.config, parts.store, parts.destination, tasks, cancelled, self._order)
                 return job.run(self._id, self.table)
             finally:
                 tasks.close()

@@ -253,8 +253,8 @@ class Verifier:
             if not shown.counts:
                 # The rows of files that were missing.
                 now = found.report
-                rows = {"source_rows": now.source_rows, "lake_rows": now.lake_rows}
-                shown = replace(shown, counts=now.counts, examples=now.examples, **rows)
+                shown = replace(shown, counts=now.counts, examples=now.examples)
+                shown = replace(shown, source_rows=now.source_rows, lake_rows=now.lake_rows)
             if found.report.equal:
                 moment.source.guard.release()
                 self.destination.accept_repair(moment.target, lake, mark)
