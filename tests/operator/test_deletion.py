@@ -162,5 +162,5 @@ def test_policy_changed_last_is_the_one_that_holds() -> None:
     """The Job reads the policy as it is when the Pipeline is deleted, not as it was when the driver started."""
     body = pipeline(spec={"deletionPolicy": {"publication": "Delete"}})
     plan = reconcile(deleting(body=body, owned=STOPPED, pods=()))
-    assert [b["kind"] for b in plan.apply] == ["ConfigMap", "Job"]
+    assert [b["kind"] for b in plan.apply] == ["ConfigMap", "StatefulSet", "Job"]
     assert "publication: Delete" in plan.apply[0]["data"]["pipeline.yaml"]
