@@ -48,7 +48,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # What no pipeline loads: machine learning, graphs, Spark Connect, the state of Spark's own streams, HTTP/3, Arrow Flight,
 # the asynchronous half of Kubernetes' client, native libraries of other systems, headers, tests, examples.
 RUN cd /opt/levada/venv/lib/python3*/site-packages \
-    && rm -rf pyspark/jars/spark-mllib[-_]* pyspark/jars/spark-graphx_* pyspark/jars/spark-connect_* \
+    && rm -rf pyspark/jars/spark-mllib[-_]* pyspark/jars/spark-graphx_* pyspark/jars/spark-connect_* pyspark/jars/connect-repl \
         pyspark/jars/breeze* pyspark/jars/spire* pyspark/jars/cats-kernel_* pyspark/jars/algebra_* \
         pyspark/jars/rocksdbjni-* pyspark/jars/netty-codec-native-quic-* \
         pyspark/jars/netty-*-osx-* pyspark/jars/netty-*-windows-* pyspark/examples pyspark/data pyspark/R \
@@ -87,9 +87,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && /build/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /operator
 
 
-FROM base AS operator
-COPY --from=operator-packages /operator /opt/levada/venv
-COPY --from=project /project /
+# What both images have in common. It has no files. The version is set last, so that no layer depends on it.
+FROM base AS runtime
 ENV HOME=/var/lib/levada \
     PATH=/opt/levada/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -97,33 +96,31 @@ ENV HOME=/var/lib/levada \
 WORKDIR /var/lib/levada
 USER 185:185
 ENTRYPOINT ["/usr/bin/tini", "--", "/opt/levada/entrypoint.sh"]
+LABEL org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM runtime AS operator
+COPY --from=operator-packages /operator /opt/levada/venv
+COPY --from=project /project /
 CMD ["operator"]
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="levada-operator" \
       org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: the operator alone" \
-      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
 
-FROM base
+FROM runtime
 COPY --from=build /opt/levada /opt/levada
 COPY --from=project /project /
-ENV HOME=/var/lib/levada \
-    JAVA_HOME=/opt/levada/java \
+ENV JAVA_HOME=/opt/levada/java \
     LEVADA_CACHE=/opt/levada/cache \
-    PATH=/opt/levada/venv/bin:/opt/levada/java/bin:/usr/local/bin:/usr/bin:/bin \
-    PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
-WORKDIR /var/lib/levada
-USER 185:185
-ENTRYPOINT ["/usr/bin/tini", "--", "/opt/levada/entrypoint.sh"]
+    PATH=/opt/levada/venv/bin:/opt/levada/java/bin:/usr/local/bin:/usr/bin:/bin
 CMD ["levada", "--help"]
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="levada" \
       org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: operator, driver and executor" \
-      org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
