@@ -360,9 +360,11 @@ def _coverage_problems(
     if publication is None and not request.managed:
         yield Problem(Severity.ERROR, "publication_missing", f"there is no publication {request.publication}", hint)
     elif not report.manageable:
-        code = "publication_missing" if publication is None else "publication_incomplete"
+        missing = publication is None
+        code = "publication_missing" if missing else "publication_incomplete"
+        lacking = "does not exist and cannot be created" if missing else "lacks tables and cannot be changed"
         for blocker in report.blockers:
-            yield Problem(Severity.ERROR, code, f"publication {request.publication} cannot be changed: {blocker}", hint)
+            yield Problem(Severity.ERROR, code, f"publication {request.publication} {lacking}: {blocker}", hint)
 
 
 def _table_problems(table: _Table, role: str, publication: Publication | None, streamed: bool) -> Iterator[Problem]:

@@ -49,7 +49,7 @@ def require_cuts(destination: Destination) -> None:
         raise NeedsOperator(
             "cuts_unsupported",
             f"the destination {destination.name} keeps no former states of its tables, so there are no cuts",
-            hint="remove spec.cuts from the manifest. docs/cuts.md says which destinations have cuts",
+            hint="docs/cuts.md says which destinations have cuts. For another one, remove spec.cuts from the manifest",
         )
 
 

@@ -1,0 +1,156 @@
+"""Commands, manifests and Python of every page are accepted by the program, on pages that no test runs as well."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from tests.docs.pages import blocks_of
+from tests.docs.test_pages_run import PAGES
+
+from levada.cli import main
+from levada.spec import load_manifests
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    file
+    for place in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "examples/**/*.md", "charts/**/*.md")
+    for file in ROOT.glob(place)
+)
+RUN = {
+    **{f"docs/{page}": "tests/docs/test_pages_run.py" for page in PAGES},
+    "docs/tutorials/failover.md": "tests/faults/test_failover.py",
+    "docs/start/kind.md": "tests/cluster/node/test_quickstart.py",
+    "docs/tutorials/custom-destination.md": "tests/architecture/test_tutorials.py",
+    "docs/tutorials/custom-store.md": "tests/architecture/test_tutorials.py",
+    "docs/security.md": "tests/postgres/test_documented_rights.py",
+}
+"""The pages whose blocks run, or are the code of an example that runs, and the test that does it."""
+
+NOT_RUN = {
+    "README.md": "its commands are those of docs/start, and its Python is that of docs/python.md and the tutorials",
+    "SECURITY.md": "it verifies the signature of a published release",
+    "charts/levada/README.md": "it installs a published chart. tests/chart renders it, tests/cluster/node installs it",
+    "docs/cli.md": "it installs packages, as tests/install does. docs/start/laptop.md runs levada init",
+    "docs/cuts.md": "it reads a lake by its readers, as tests/scenarios/test_cuts.py does",
+    "docs/destinations/bigquery.md": "its manifest needs Google's service. examples/bigquery runs with an emulator",
+    "docs/destinations/ducklake.md": "its manifest has a server of the reader. examples/ducklake runs",
+    "docs/destinations/iceberg.md": "its manifest has a server of the reader. examples/rest-catalog runs",
+    "docs/destinations/opensearch.md": "its manifest has a server of the reader. examples/opensearch runs",
+    "docs/destinations/postgresql.md": "its manifest has a server of the reader. examples/postgresql runs",
+    "docs/guard.md": "a part of a manifest",
+    "docs/guides/sizing.md": "one query for a calculation, which has no result to compare",
+    "docs/helm.md": "it needs a registry. tests/chart renders the chart, tests/cluster/node installs it",
+    "docs/metrics.md": "rules for a Prometheus. tests/chart checks those of the chart",
+    "docs/operator.md": "it needs a cluster. tests/cluster/node does the same by kubectl",
+    "docs/page.md": "it needs a cluster, and a browser that stays open",
+    "docs/python.md": "parts of programs. examples/run-engine and examples/custom-destination run",
+    "docs/verify.md": "a part of a manifest",
+    "examples/change-capture/README.md": "it drops what the example leaves behind, as its tutorial does",
+}
+"""The pages with blocks that are not run, and why."""
+
+PARTS = {"metrics": "values of the chart", "tableProperties": "a part of the destination's section"}
+
+
+def name_of(file: Path) -> str:
+    """Return the path of a page in the repository."""
+    return str(file.relative_to(ROOT))
+
+
+def test_each_page_is_run_or_has_a_reason() -> None:
+    """A page with commands, queries or code is run by a test, or named here with the reason why it is not."""
+    with_blocks = {name_of(file) for file in FILES if list(blocks_of(file))}
+    examples = {name for name in with_blocks if re.fullmatch(r"examples/[\w-]+/README.md", name)}
+    assert sorted(with_blocks - RUN.keys() - NOT_RUN.keys() - examples) == []
+    assert sorted((RUN.keys() | NOT_RUN.keys()) - with_blocks) == []
+    assert [page for page, test in RUN.items() if Path(page).stem.split("-")[0] not in (ROOT / test).read_text()] == []
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """Yield the words of each levada command in blocks of code and in code within the text."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    outside = re.sub(r"^ *```\w*\n.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *re.findall(r"`([^`\n]+)`", outside)]:
+        for part in re.split(r"&&|[|;<>]| & | #|\)$", line):
+            found = re.search(r"^(?P<before>.*?)(?:^|\s)levada (?P<words>[a-z-]+(?: .*)?)$", part.rstrip())
+            # In Python and for Helm the word is a name.
+            if found and not re.search(r"\b(?:from|helm)\b", found["before"]):
+                yield shlex.split(found["words"].replace("…", "").replace("...", "").strip().rstrip("'\","))
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_each_command_is_accepted(file: Path) -> None:
+    """Each ``levada`` command of a page exists and has the options that the page gives it."""
+    group = typer.main.get_command(main)
+    context = group.make_context("levada", ["version"], resilient_parsing=True)
+    for words in commands_of(file.read_text("utf-8")):
+        name, *arguments = [word for word in words if word not in ("--debug",)] or ["--help"]
+        if name.startswith("-") or name == "COMMAND":
+            continue
+        command = group.get_command(context, name)  # type: ignore[attr-defined]
+        assert command is not None, f"levada {shlex.join(words)}"
+        options = {option for parameter in command.params for option in getattr(parameter, "opts", [])} | {
+            "--help",
+            "-h",
+        }
+        unknown = [word for word in arguments if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options]
+        assert not unknown, f"levada {shlex.join(words)}"
+
+
+def manifests_of(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each block of YAML, and each of its documents."""
+    for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for document in yaml.safe_load_all(block):
+            yield block, document
+
+
+def completed(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return whole manifests that have a page's part of one."""
+    pipeline = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "shop"},
+        "spec": {
+            "source": {"host": "127.0.0.1", "database": "shop"},
+            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///lake"}}},
+        },
+    }
+    if document.get("kind") == "Pipeline":
+        return [document]
+    if document.get("kind") == "TableSync":
+        if "custom" in document["spec"]:
+            pipeline["spec"]["destination"] = {"custom": {"type": "lines"}}  # type: ignore[index]
+        document["spec"] = {"pipelineRef": {"name": "shop"}, "table": {"name": "orders"}, **document["spec"]}
+        return [pipeline, {"apiVersion": "levada.dev/v1alpha1", "metadata": {"name": "orders"}, **document}]
+    pipeline["spec"] |= document.get("spec", document)  # type: ignore[operator]
+    return [pipeline]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_each_manifest_is_accepted(file: Path) -> None:
+    """Each manifest of a page, or part of one, has fields and values that the engine accepts."""
+    for block, document in manifests_of(file.read_text("utf-8")):
+        if isinstance(document, list) or PARTS.keys() & document.keys():
+            continue
+        assert load_manifests(yaml.safe_dump_all(completed(document)), block).pipeline is not None
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_each_import_of_a_page_exists(file: Path) -> None:
+    """Python of a page is Python, and each name that it imports from Levada exists."""
+    for block in re.findall(r"^```python\n(.*?)^```$", file.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "levada":
+                module = importlib.import_module(str(node.module))
+                assert [a.name for a in node.names if not hasattr(module, a.name)] == []
