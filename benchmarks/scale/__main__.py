@@ -14,11 +14,13 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.scale import applying, backlog, capturing, copying, indexing
+from benchmarks.scale import applying, backlog, capturing, copying, indexing, updating
 from benchmarks.scale.curve import Curve
 from benchmarks.scale.plot import svg
 
-DEFINITIONS = {d.name: d for module in (capturing, applying, indexing, copying, backlog) for d in module.DEFINITIONS}
+DEFINITIONS = {
+    d.name: d for module in (capturing, applying, indexing, copying, backlog, updating) for d in module.DEFINITIONS
+}
 
 
 def main() -> None:
