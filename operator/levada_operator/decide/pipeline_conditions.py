@@ -29,7 +29,7 @@ _CLOCKS: Final = timedelta(seconds=10)
 """Tolerated difference between the clocks of the operator and of Kubernetes' controllers."""
 _ENDED: Final = (PipelineState.FAILED, PipelineState.STOPPED)
 _BEYOND_THE_SOURCE: Final = ("staging_", "store_", "destination_")
-"""How the codes of errors begin that end the stream although the source answers."""
+"""The beginnings of the codes of errors that end the stream although the source answers."""
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
     "extended": (True, "Extended", "the slot keeps more WAL than max_wal_size"),
