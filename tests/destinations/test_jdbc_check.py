@@ -51,3 +51,15 @@ def test_a_role_that_may_not_create_them_is_reported(jdbc: Lake, db: Database, r
     started.startup()
     started.shutdown()
     assert len(db.query(TABLES)) == 2
+
+
+def test_a_refused_login_is_no_catalog_that_is_away(jdbc: Lake) -> None:
+    """The message is the server's, also through Iceberg's own exception at a start."""
+    catalog = {**jdbc.manifest["catalog"], "properties": {"jdbc.user": "nobody"}}
+    lake = replace(jdbc, manifest={**jdbc.manifest, "catalog": catalog})
+    for start in (check, lambda lake: lake.destination().startup()):
+        with pytest.raises(NeedsOperator) as raised:
+            start(lake)
+        assert raised.value.code == "destination_denied"
+        assert 'role "nobody" does not exist' in raised.value.message
+        assert "credentialsSecretRef" in raised.value.hint

@@ -21,6 +21,14 @@ JavaObject = Any
 
 _REFUSED_BY_S3: Final = re.compile(r"\(Service: S3, Status Code: 40[13]\b")
 _DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
+_SQL_ERROR: Final = re.compile(r"(?!Unchecked).*SQL\w*Exception")
+"""Names of ``java.sql.SQLException`` and of the drivers' subclasses. Iceberg's own exception has no SQLSTATE."""
+_SQL_REFUSED: Final = "28"
+"""Class of the SQLSTATE of a login that the server refuses: "invalid authorization specification"."""
+_CHECK_KEYS: Final = (
+    "check the keys in the Secret of spec.destination.iceberg.credentialsSecretRef, or the pod's identity,"
+    " and what they may do"
+)
 _DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
 """Prefixes of the names of exceptions for a file that is missing or cannot be parsed."""
 _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
@@ -194,9 +202,14 @@ def java_errors(what: str) -> Iterator[None]:
 def _translated(what: str, thrown: JavaObject) -> LevadaError:
     names: list[str] = []
     cause = thrown
+    login_refused = ""
     while cause is not None and len(names) < 10:
         names.append(cause.getClass().getSimpleName())
+        if _SQL_ERROR.fullmatch(names[-1]) and str(cause.getSQLState() or "").startswith(_SQL_REFUSED):
+            login_refused = f"{what}: {_first_line(cause)}"
         cause = cause.getCause()
+    if login_refused:
+        return AccessDenied("destination_denied", login_refused, hint=_CHECK_KEYS)
     message = f"{what}: {names[0] if names else 'error'}: {_first_line(thrown)}"
     if "CommitStateUnknownException" in names:
         return CommitUnknown("commit_unknown", message)
@@ -205,7 +218,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
     if names and names[0] in _NOT_THERE:
         return Missing("table_missing", message, hint="levada resync MANIFEST TABLE")
     if any(name.startswith(_DENIED) for name in names) or _REFUSED_BY_S3.search(message):
-        return AccessDenied("destination_denied", message, hint="check the destination's credentials and grants")
+        return AccessDenied("destination_denied", message, hint=_CHECK_KEYS)
     # The connection to a catalog may fail with an EOFException too.
     cut = "EOFException" in names and "Failed to open file" in message
     if cut or any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
