@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,21 @@ def test_a_full_lake_is_waited_for(tmp_path: Path) -> None:
         filler = fill(lake, leaving=0)
         with pytest.raises(Transient) as full:
             write_position_deletes(storage, POSITION_DELETES, ["x"], np.zeros(9, np.int64), np.arange(9))
+        assert full.value.code == "destination_full"
+        assert list(lake.iterdir()) == [filler]
+
+
+@pytest.mark.parametrize("count", [9, 120_000])
+def test_a_full_lake_at_each_size_of_a_batch(tmp_path: Path, count: int) -> None:
+    """Parquet's writer fails at its end, or amid a page. Its second end then raises an error of its own."""
+    lake = tmp_path / "lake"
+    text = pa.field("t", pa.string(), metadata={"PARQUET:field_id": "2"})
+    texts = [hashlib.md5(str(i).encode()).hexdigest() * 2 for i in range(count)]
+    rows = pa.table([range(count), texts], schema=pa.schema([FIELD, text]))
+    with small_file_system(lake, "1m"):
+        filler = fill(lake, leaving=0)
+        with pytest.raises(Transient) as full, DataWriter(IcebergStorage(f"file://{lake}/", {}), rows.schema) as writer:
+            writer.write(rows)
         assert full.value.code == "destination_full"
         assert list(lake.iterdir()) == [filler]
 

@@ -76,8 +76,8 @@ class DataWriter:
         """Remove all written files, including the open one."""
         if self._writer is not None:
             for file in (self._writer, self._sink):
-                # The file is removed anyway.
-                with suppress(OSError):
+                # The file is removed anyway. The writer raises RuntimeError after a first close that had no room.
+                with suppress(Exception):
                     file.close()
             self.files.append(WrittenFile(self._path, 0, 0))
             self._writer = None
