@@ -87,6 +87,10 @@ def test_all_tables_count_as_copied_until_they_are_known() -> None:
     copied = copied_tables(samples.progress(*tables))
     assert copied == COPIED
     assert waiting_tables(manual, changed, copied, secrets=None) == COPIED
+    for phase in (TablePhase.DATA_SYNC, TablePhase.INIT):
+        # A copy that begins again has a cost as well, also one that the engine will continue.
+        under_way = samples.table(phase=phase, copy=samples.copying())
+        assert copied_tables(samples.progress(under_way)) == COPIED
     assert waiting_tables(manual, changed, frozenset(), secrets=None) == frozenset()
     assert waiting_tables(manual, load_manifests(text({**ORDERS, "mode": "Changelog"})), None, secrets=None) == set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,12 +36,14 @@ class VerifyOptions:
     ``sample`` is the share of the keys whose values are compared, above 0 and at most 1. All keys are compared in any
     case. ``examples`` is the highest number of differences that are described. With ``repair``, the rows of the keys
     that differ are written again. With ``show_values``, the described differences have the values that differ.
+    ``patience_s`` is the longest wait in seconds for the transactions that are open when the verification begins.
     """
 
     sample: float = 1.0
     examples: int = 100
     repair: bool = False
     show_values: bool = False
+    patience_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

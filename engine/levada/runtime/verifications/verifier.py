@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -288,7 +289,7 @@ class Verifier:
     @contextmanager
     def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[_Moment]:
         config, check = self.config_ref.current, self._interrupt(name, cancelled)
-        self._await_transactions(config, check)
+        self._await_transactions(config, self._patient(name, check, options.patience_s))
         held = self._hold(name, cancelled)
         repaired = threading.Event()
         release = _Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
@@ -380,6 +381,23 @@ class Verifier:
         """Wait until the transactions that run now have ended, so that a held table need not wait for them."""
         with export_snapshot(config.source, copy_slot_name(config.name, TableId(0)), check):
             pass
+
+    def _patient(self, name: QualifiedTable, check: Callable[[], None], patience_s: float) -> Callable[[], None]:
+        """Return a function that calls ``check``, and raises if ``patience_s`` seconds have passed since now."""
+        begun = time.monotonic()
+
+        def wait() -> None:
+            check()
+            if time.monotonic() - begun > patience_s:
+                raise Transient(
+                    "verify_transactions_open",
+                    f"the verification of {name} waited for {patience_s / 60:g} minutes for transactions that were open"
+                    " when it began",
+                    hint="SELECT pid::text, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+                    " UNION ALL SELECT gid, prepared, 'prepared transaction' FROM pg_prepared_xacts ORDER BY 2",
+                )
+
+        return wait
 
     def _interrupt(self, name: QualifiedTable, cancelled: threading.Event) -> Callable[[], None]:
         """Return a function that raises if the verification was cancelled or the pipeline stops."""
