@@ -80,7 +80,8 @@ class Verifications:
             raise NeedsOperator("verify_request_invalid", f"the request is invalid: {error}") from None
         options = VerifyOptions(wanted.sample, wanted.examples, wanted.repair, wanted.showValues)
         with self._lock:
-            if any(not v.ended for v in self._known.values()):
+            # One that is cancelled may read for a while. The next one waits for it.
+            if any(not (v.ended or v.cancelled.is_set()) for v in self._known.values()):
                 raise NeedsOperator(
                     "verify_running",
                     "another verification runs in this engine",
