@@ -28,6 +28,7 @@ from levada.runtime.config import (
     VerifyConfig,
 )
 from levada.runtime.pipeline import Pipeline
+from levada.status import TableProgress
 from levada.stores import MemoryStorage, MemoryStore
 from levada.values import QualifiedTable
 from levada.verify.differences import Kind
@@ -220,3 +221,27 @@ def test_a_changelog_is_refused(replicated: Replicated) -> None:
     with pytest.raises(NeedsOperator) as refused:
         replicated.verify()
     assert refused.value.code == "verify_unsupported"
+
+
+def test_a_forgotten_transaction_is_reported(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that has waited for long for an open transaction is handled with an error. The next one succeeds."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    replicated.start()
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+
+    def request(nonce: int) -> TableProgress:
+        pipeline.reconfigure(replace(pipeline.config, tables={T: TableConfig(verify_nonce=nonce)}))
+        return pipeline.run_until(lambda p: p.tables[0].verify_nonce == nonce, 120).tables[0]
+
+    with replicated.db.connect() as forgotten, forgotten.transaction(), monkeypatch.context() as impatient:
+        forgotten.execute("INSERT INTO t VALUES (2)")
+        impatient.setattr("levada.runtime.verifications.scheduler.PATIENCE_S", 1.0)
+        error = request(1).verify_error
+        assert error is not None
+        assert error.code == "verify_transactions_open"
+        assert replicated.db.query(error.solution)  # type: ignore[arg-type]  # a constant of the project
+    done = request(2)
+    assert done.verify_error is None
+    assert done.verified is not None
+    assert (done.verified.equal, done.verified.rows) == (True, 2)

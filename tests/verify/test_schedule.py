@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from tests.verify.conftest import Shop
 
 from levada.runtime.config import TableConfig, VerifyConfig
@@ -96,22 +95,6 @@ def test_a_failed_comparison_is_reported(shop: Shop) -> None:
     failed = of(shop.wait(lambda p: of(p, U).verify_nonce == 2), U)
     assert failed.verify_error is not None
     assert failed.verify_error.code == "verify_unsupported"
-
-
-def test_a_forgotten_transaction_is_reported(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that has waited for long for an open transaction is handled with an error. Another one succeeds."""
-    prepare(shop)
-    with shop.db.connect() as forgotten, forgotten.transaction():
-        forgotten.execute("INSERT INTO t VALUES (1000, 'x')")
-        with monkeypatch.context() as impatient:
-            impatient.setattr("levada.runtime.verifications.scheduler.PATIENCE_S", 1.0)
-            reconfigure(shop, tables={U: TableConfig(verify_nonce=1)})
-            error = of(shop.wait(lambda p: of(p, U).verify_nonce == 1), U).verify_error
-        assert error is not None
-        assert error.code == "verify_transactions_open"
-        assert shop.db.query(error.solution)  # type: ignore[arg-type]  # a constant of the project
-    reconfigure(shop, tables={U: TableConfig(verify_nonce=2)})
-    assert of(shop.wait(lambda p: of(p, U).verify_nonce == 2), U).verify_error is None
 
 
 def test_a_command_ends_a_comparison_of_the_schedule(shop: Shop) -> None:
