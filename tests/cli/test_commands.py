@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -401,3 +403,15 @@ def test_the_manifest_may_be_named_by_the_environment(
     for command in ("retry", "resync", "cut"):
         assert levada(command, "other.yaml", "name").exit_code == Exit.USAGE
         assert "'MANIFEST'" in levada(command, "other.yaml", "name").output
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("levada ver", {"verify", "version"}), ("levada verify --sh", {"--show-values"}), ("levada cop", set())],
+)
+def test_a_shell_completes_commands_and_options(words: str, found: set[str]) -> None:
+    """Bash asks the command as docs/cli.md says. A hidden command is not proposed."""
+    environment = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LEVADA_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-c", "from levada.cli import main; main(prog_name='levada')"]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert set(done.stdout.split()) == found

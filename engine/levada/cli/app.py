@@ -104,7 +104,8 @@ WorkDir = Annotated[
     typer.Option(
         "--work-dir",
         metavar="DIR",
-        help="Folder for caches. Default: .levada/<pipeline> next to MANIFEST.",
+        help="Folder for caches, and for staged changes if staging.uri is not set."
+        " Default: .levada/<pipeline> next to MANIFEST.",
         envvar="LEVADA_WORK_DIR",
     ),
 ]
