@@ -44,11 +44,16 @@ EVERY: tuple[TableReplicationPhase, ...] = (
 
 
 def test_transient_errors_wait_longer_each_time_then_ask() -> None:
-    """A Transient error is retried after a doubling, bounded delay until its attempts are used up."""
-    error = Transient("source_unreachable", "no route")
+    """A Transient error is retried after a doubling, bounded delay until its attempts are used up.
+
+    Its hint then has the command for another attempt.
+    """
+    error = Transient("source_unreachable", "no route", hint="free disk space")
     waits = [park(error, n, LIMITS, NOW) for n in (1, 2, 3)]
     assert [w.next_retry for w in waits] == [NOW + timedelta(seconds=10), NOW + timedelta(seconds=15), None]
     assert waits[2].retry_policy is RetryPolicy.MANUAL_RETRY
+    asked = "free disk space, then: levada retry MANIFEST TABLE"
+    assert [w.solution for w in waits] == ["free disk space", "free disk space", asked]
 
 
 def test_errors_for_the_operator_carry_their_hint() -> None:

@@ -43,8 +43,9 @@ def park(
     elif known.retried and (attempt < limits.max_attempts or not is_failure(known)):
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
-    if policy is RetryPolicy.MANUAL_RETRY and not solution:
-        solution = "resolve the cause, then: levada retry MANIFEST TABLE"
+    if policy is RetryPolicy.MANUAL_RETRY and (not solution or (known.retried and "levada " not in solution)):
+        # The hint of an error that is retried does not say how to retry it after the last attempt.
+        solution = f"{solution or 'resolve the cause'}, then: levada retry MANIFEST TABLE"
     return Errored(
         code=known.code,
         reason=known.message,
