@@ -17,7 +17,7 @@ from tests.docs.pages import blocks_of
 from tests.docs.test_pages_run import PAGES
 
 from levada.cli import main
-from levada.spec import load_manifests
+from levada.spec import TableSyncSpec, load_manifests
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
@@ -154,3 +154,10 @@ def test_each_import_of_a_page_exists(file: Path) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "levada":
                 module = importlib.import_module(str(node.module))
                 assert [a.name for a in node.names if not hasattr(module, a.name)] == []
+
+
+def test_an_example_says_each_thing_that_a_table_sync_can() -> None:
+    """examples/kubernetes has every field of a TableSync, but those of a destination of another package."""
+    manifests = load_manifests((ROOT / "examples" / "kubernetes" / "pipeline.yaml").read_text())
+    used = {field for table in manifests.table_syncs for field in table.spec.model_fields_set}
+    assert set(TableSyncSpec.model_fields) - used == {"custom"}

@@ -77,7 +77,7 @@ _TYPES: Mapping[str, str] = {
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping",
     "int_from_float": "must be a whole number",
-    "int_type": "must be a whole number, without quotes",
+    "int_type": "must be a whole number",
     "list_type": "must be a list",
     "missing": "is required",
     "model_attributes_type": "must be a mapping",
@@ -90,7 +90,8 @@ _TYPES: Mapping[str, str] = {
 def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TYPES:
-        return _TYPES[kind]
+        quoted = kind == "int_type" and isinstance(detail["input"], str)
+        return _TYPES[kind] + (", without quotes" if quoted else "")
     match kind:
         case "extra_forbidden":
             *above, key = detail["loc"]
