@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.runtime.config import GuardLimit
+from levada.runtime.stages.guard import amount_text
 from levada.runtime.tables.guard_rules import (
     Holding,
     figures,
@@ -121,3 +122,12 @@ def test_enough_is_parked_and_not_more(staged: list[int], limit: int, figure: in
         assert figure - sum(freed[:-1]) > relief(of)
     if figure - sum(freed) > relief(of):
         assert sum(freed) == sum(staged)
+
+
+def test_an_amount_has_a_unit_that_shows_it() -> None:
+    """A limit of some kilobytes is not 0.0 MiB, and one of terabytes is no number of seven digits."""
+    staged = GuardMeasure.STAGED
+    amounts = (20, 60_000, 2 << 20, 200 << 30, 3 << 40)
+    texts = ["20 B", "58.6 KiB", "2.0 MiB", "200.0 GiB", "3.0 TiB"]
+    assert [amount_text(staged, amount) for amount in amounts] == texts
+    assert amount_text(GuardMeasure.RETAINED_WAL_PERCENT, 80) == "80 %"

@@ -215,8 +215,8 @@ class Guard:
         self._registry.fail(SlotLost("slot_released", message, hint=f"every table must be copied again: {RESYNC_ALL}"))
 
     def _of(self, limit: GuardLimit) -> str:
-        figure = _amount(limit.measure, self._figures[limit.measure])
-        bound = _amount(limit.measure, limit.value)
+        figure = amount_text(limit.measure, self._figures[limit.measure])
+        bound = amount_text(limit.measure, limit.value)
         return f"{_NAMES[limit.measure]} is {figure}, and the limit of {limit.policy} {bound}"
 
     def _act(self, limit: GuardLimit, message: str, level: int = logging.WARNING) -> None:
@@ -224,5 +224,13 @@ class Guard:
         self._actions.append(GuardAction(limit.measure, limit.policy, datetime.now(UTC), message))
 
 
-def _amount(measure: GuardMeasure, figure: int) -> str:
-    return f"{figure} %" if measure is GuardMeasure.RETAINED_WAL_PERCENT else f"{figure / 2**20:,.1f} MiB"
+def amount_text(measure: GuardMeasure, figure: int) -> str:
+    """Return a figure of the guard with its unit, such as ``58.6 KiB`` or ``80 %``."""
+    if measure is GuardMeasure.RETAINED_WAL_PERCENT:
+        return f"{figure} %"
+    amount, unit = float(figure), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:,.0f} B" if unit == "B" else f"{amount:,.1f} {unit}"
