@@ -115,6 +115,24 @@ def test_driver_in_a_pod_tries_a_changed_secret(db: Database, tmp_path: Path, mo
     assert "nobody_two" in second.output
 
 
+def test_a_check_by_kubectl_exec_ends(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver's container it reports its problems each time, and leaves the message of the container alone."""
+    log, manifest = tmp_path / "termination-log", tmp_path / "pipeline.yaml"
+    manifest.write_text(yaml.safe_dump(manifest_of(db)))
+    log_in_as(tmp_path, "nobody_one")
+    for name, path in {
+        TERMINATION_LOG: log,
+        "LEVADA_MANIFEST": manifest,
+        "LEVADA_SECRETS": tmp_path / "secrets",
+        "LEVADA_WORK_DIR": tmp_path / "work",
+    }.items():
+        monkeypatch.setenv(name, str(path))
+    for _ in range(2):
+        checked = levada("check")
+        assert (checked.exit_code, "nobody_one" in checked.output) == (Exit.PREFLIGHT, True)
+    assert not log.exists()
+
+
 def noted(method: Callable[[Starts, str], bool], called: threading.Event) -> Callable[[Starts, str], bool]:
     """Return the method, which sets the event when it is called."""
 

@@ -224,7 +224,8 @@ def check(
         manifests = read(manifest, secrets, work_dir)
         return check_pipeline(manifests, secrets, folder(manifest, manifests, work_dir), output)
 
-    log = os.environ.get(TERMINATION_LOG)
+    # With the manifest's variable it is a command by kubectl exec, which neither waits nor writes the pod's message.
+    log = None if VARIABLE in os.environ else os.environ.get(TERMINATION_LOG)
     if not log or secrets is None or work_dir is None:
         problems = once()
     else:
