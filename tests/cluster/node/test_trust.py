@@ -24,7 +24,10 @@ def waiting(place: Place) -> str:
 
 
 def test_copies_wait_for_the_approval_of_this_change(place: Place, operator: Installed) -> None:
-    """Nothing is copied and no pod is replaced meanwhile, whoever is killed. An outdated approval approves nothing."""
+    """Nothing is copied and no pod is replaced meanwhile, whoever is killed, and if the manifest is deleted.
+
+    An outdated approval approves nothing.
+    """
     place.apply(approval="Manual")
     place.ready()
     uid = place.driver_uid()
@@ -40,6 +43,10 @@ def test_copies_wait_for_the_approval_of_this_change(place: Place, operator: Ins
     command = waiting(place)
     assert (place.driver_uid(), command != outdated) == (uid, True)
     assert "onUnrepresentable: Error" in place.kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"]
+    place.kubectl("delete", "configmap", "shop-manifest")
+    restored = eventually(lambda: place.kubectl.get("configmap", "shop-manifest"))
+    assert "onUnrepresentable: Error" in restored["data"]["pipeline.yaml"]
+    assert (waiting(place), place.driver_uid()) == (command, uid)
     place.patch(onUnrepresentable="Error")
     place.reaches("Approved", "True", "NothingWaits")
     place.patch(onUnrepresentable="Text")
@@ -76,6 +83,20 @@ def test_verifications_and_cuts_by_kubectl(shop: Place) -> None:
     eventually(lambda: shop.status().get("cuts", {}).get("lastComplete", {}).get("name") == "month_end")
     shop.in_driver("levada", "cut", "month_end", "--drop")
     eventually(lambda: "month_end" not in shop.in_driver("levada", "cuts"))
+
+
+def test_a_file_that_is_missing_in_the_lake(shop: Place) -> None:
+    """A comparison names it in the condition. The repair by kubectl exec makes the condition True again."""
+    next((shop.lake / "shop" / "payments" / "data").rglob("*.parquet")).unlink()
+    nonce = int(table(shop, "payments").get("verifyNonce") or 0) + 1
+    shop.kubectl.patch("tablesync", "shop-public-payments", {"spec": {"verifyNonce": nonce}})
+    eventually(lambda: verified(shop, "payments") == ("False", "Different"))
+    found = {c["type"]: c["message"] for c in table(shop, "payments")["conditions"]}
+    assert "a file of shop.payments is missing or damaged: file:///var/lib/lake/shop/payments/" in found["Verified"]
+    command = found["Verified"].partition("see: ")[2]
+    shop.kubectl(*shlex.split(f"{command} --repair")[1:])
+    eventually(lambda: verified(shop, "payments") == ("True", "Repaired"))
+    shop.equal()
 
 
 def test_a_passed_limit_of_the_guard(shop: Place) -> None:
