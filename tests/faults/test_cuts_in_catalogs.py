@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 from tests.conftest import Database
 from tests.destinations.conftest import Lake
 from tests.destinations.orders import ORDERS, copy
+from tests.faults.conftest import engine
+from tests.faults.test_cuts import MONEY, TABLES, TOTAL, Load, listed
+from tests.scenarios.engine import Engine
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext, NamedCut
 from levada.destinations.iceberg.java import CommitConflict
 from levada.values import Lsn
+
+__all__ = ["engine"]
+
+KILLS = 4
 
 
 def test_engines_that_tag_at_the_same_time(db: Database, spark: SparkSession, s3: ObjectStore, tmp_path: Path) -> None:
@@ -51,3 +63,51 @@ def test_engines_that_tag_at_the_same_time(db: Database, spark: SparkSession, s3
         assert engines[1].update_cuts(ORDERS.id, None, names[0], lake.mark(0)) == dict.fromkeys(names[1], Lsn(1000))
         refs = {row.name for row in lake.sql("SELECT name FROM {t}.refs")}
         assert refs == {"main", *names[1]}
+
+
+def test_every_cut_is_consistent_through_kills(
+    db: Database, engine: Engine, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a JDBC catalog on S3, through kills at random moments, each complete cut has the same sum of money."""
+    db.execute(*TABLES)
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    warehouse, chance = f"s3://{BUCKET}/{db.name}-cuts", random.Random(7)
+    catalog = {
+        "type": "Jdbc",
+        "uri": f"jdbc:postgresql://127.0.0.1:{db.server.port}/{db.name}",
+        "warehouse": warehouse,
+        "properties": {**s3.place, "jdbc.user": "postgres"},
+    }
+    engine.spec = {
+        "cuts": {"everySeconds": 5, "keep": 200},
+        "tables": {"include": [{"schema": "public", "name": name} for name in MONEY]},
+        "destination": {"iceberg": {"namespace": "shop_{schema}", "catalog": catalog}},
+        "staging": {"uri": s3.uri(f"{db.name}-cuts-staging")},
+    }
+    engine.write_manifest()
+    with Load(db):
+        engine.start()
+        for _ in range(KILLS):
+            engine.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)
+            time.sleep(chance.uniform(0.5, 7))
+            engine.kill()
+            engine.start()
+        kept = engine.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)["cuts"]["kept"]
+        engine.wait_for(lambda p: p["cuts"]["kept"] >= kept + 2)
+    complete = [cut["name"] for cut in listed(engine).values() if cut["phase"] == "Complete"]
+    assert len(complete) >= KILLS
+    assert {name: _total_at(db, s3, name) for name in complete} == dict.fromkeys(complete, TOTAL)
+
+
+def _total_at(db: Database, s3: ObjectStore, cut: str) -> int:
+    """Return the sum of all money at a cut. The catalog has the place of each table."""
+    total = 0
+    for table, column in MONEY.items():
+        [(path,)] = db.query("SELECT metadata_location FROM iceberg_tables WHERE table_name = %s", table)
+        lake = StaticTable.from_metadata(path, properties=s3.properties)
+        snapshot = lake.snapshot_by_name(cut)
+        assert snapshot is not None, f"{table} has no tag {cut}"
+        rows = lake.scan(snapshot_id=snapshot.snapshot_id, selected_fields=(column,)).to_arrow()
+        total += pc.sum(rows.column(column)).as_py() or 0
+    return total
