@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -65,20 +67,26 @@ def test_engines_that_tag_at_the_same_time(db: Database, spark: SparkSession, s3
         assert refs == {"main", *names[1]}
 
 
+@pytest.fixture(params=["Jdbc", "Rest"])
+def catalog(request: pytest.FixtureRequest, db: Database, s3: ObjectStore, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A catalog on S3, as the manifest has it. Both kinds keep their tables in the test's database."""
+    warehouse = f"s3://{BUCKET}/{db.name}-cuts"
+    if request.param == "Rest":
+        with rest_catalog(tmp_path, db, s3, warehouse) as uri:
+            yield {"type": "Rest", "uri": uri, "properties": s3.place}
+        return
+    uri = f"jdbc:postgresql://127.0.0.1:{db.server.port}/{db.name}"
+    yield {"type": "Jdbc", "uri": uri, "warehouse": warehouse, "properties": {**s3.place, "jdbc.user": "postgres"}}
+
+
 def test_every_cut_is_consistent_through_kills(
-    db: Database, engine: Engine, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    db: Database, engine: Engine, s3: ObjectStore, catalog: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a JDBC catalog on S3, through kills at random moments, each complete cut has the same sum of money."""
+    """In each catalog on S3, through kills at random moments, each complete cut has the same sum of money."""
     db.execute(*TABLES)
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    warehouse, chance = f"s3://{BUCKET}/{db.name}-cuts", random.Random(7)
-    catalog = {
-        "type": "Jdbc",
-        "uri": f"jdbc:postgresql://127.0.0.1:{db.server.port}/{db.name}",
-        "warehouse": warehouse,
-        "properties": {**s3.place, "jdbc.user": "postgres"},
-    }
+    chance = random.Random(7)
     engine.spec = {
         "cuts": {"everySeconds": 5, "keep": 200},
         "tables": {"include": [{"schema": "public", "name": name} for name in MONEY]},

@@ -17,8 +17,10 @@ from tests.servers.s3 import BUCKET, ObjectStore
 
 
 def replicate(db: Database, engine: Engine, iceberg: dict[str, Any], staging: str, reader: Catalog) -> None:
-    """Copy a table, stream changes with a kill among them, and compare."""
+    """Copy two tables, one with the name of an Iceberg metadata table, stream changes with a kill among them, compare."""
     db.execute(
+        "CREATE TABLE history (id bigint PRIMARY KEY, item bigint)",
+        "INSERT INTO history SELECT i, i FROM generate_series(1, 100) i",
         "CREATE TABLE item (id bigint PRIMARY KEY, name text, price numeric(10, 2), at timestamptz)",
         "INSERT INTO item SELECT i, 'item ' || i, i / 7.0, now() FROM generate_series(1, 20000) i",
     )
@@ -33,6 +35,7 @@ def replicate(db: Database, engine: Engine, iceberg: dict[str, Any], staging: st
     db.execute(
         "UPDATE item SET price = price + 1 WHERE id % 10 = 0",
         "DELETE FROM item WHERE id % 10 = 1",
+        "DELETE FROM history WHERE id % 10 = 1",
         "ALTER TABLE item ADD COLUMN note text",
         "INSERT INTO item SELECT i, 'item ' || i, i, now(), 'new' FROM generate_series(30001, 31000) i",
     )
@@ -41,10 +44,11 @@ def replicate(db: Database, engine: Engine, iceberg: dict[str, Any], staging: st
     engine.start()
     engine.wait_caught_up()
     assert engine.stop() == 0
-    lake = reader.load_table("shop_public.item")
-    assert lake.location().startswith("s3://")
-    with db.connect() as connection:
-        assert not table_differences(connection, lake.scan().to_arrow(), "public", "item")
+    for name in ("item", "history"):
+        lake = reader.load_table(f"shop_public.{name}")
+        assert lake.location().startswith("s3://")
+        with db.connect() as connection:
+            assert not table_differences(connection, lake.scan().to_arrow(), "public", name)
 
 
 def test_jdbc_catalog_on_s3(db: Database, engine: Engine, s3: ObjectStore) -> None:

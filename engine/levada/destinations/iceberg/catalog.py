@@ -118,8 +118,16 @@ class IcebergCatalog:
 
     def exists(self, name: TableName) -> bool:
         """Return True if the catalog has a table of this name, of any owner."""
+        if self.jvm.names_metadata(name.name):
+            return self._is_listed(name)
         with java_errors(f"look for {name}"):
             return bool(self.open().tableExists(self._identifier(name)))
+
+    def _is_listed(self, name: TableName) -> bool:
+        try:
+            return name.name.lower() in (found.name.lower() for found in self._listed(name.namespace))
+        except Missing:
+            return False
 
     def load(self, name: TableName, source: TableId) -> IcebergTable | None:
         """Return the Iceberg table of a source table, or None. Raise NeedsOperator if it has another owner."""
@@ -129,6 +137,8 @@ class IcebergCatalog:
         return table
 
     def _load_any(self, name: TableName) -> IcebergTable | None:
+        if self.jvm.names_metadata(name.name) and not self._is_listed(name):
+            return None
         # A call of tableExists first would read the metadata twice.
         try:
             with java_errors(f"load {name}"):

@@ -132,6 +132,13 @@ class Jvm:
         kind = properties.get("io-impl", "org.apache.iceberg.hadoop.HadoopFileIO")
         return self.iceberg.CatalogUtil.loadFileIO(kind, self.map(properties), self.hadoop_conf)
 
+    def names_metadata(self, table: str) -> bool:
+        """Return True if Iceberg has a metadata table of this name, such as ``files`` or ``history``.
+
+        If a catalog has no table of this name, its client looks for the metadata of a table with the namespace's name.
+        """
+        return getattr(self.iceberg.MetadataTableType, "from")(table) is not None
+
     def close(self, thing: JavaObject) -> None:
         """Close the object if it is a ``java.io.Closeable``."""
         from py4j.java_gateway import is_instance_of
@@ -243,5 +250,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
 
 
 def _first_line(thrown: JavaObject) -> str:
-    text = "" if thrown is None else str(thrown.getMessage() or "")
-    return text.splitlines()[0][:500] if text else "no message"
+    text = "" if thrown is None else str(thrown.getMessage() or "").strip()
+    first = text.partition("\n")[0].rstrip()
+    # The body of an HTTP response has its message on a later line.
+    return (" ".join(text.split()) if first.endswith("{") else first)[:500] or "no message"
