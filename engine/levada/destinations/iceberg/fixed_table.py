@@ -52,6 +52,8 @@ _SESSION: Final = {
     "spark.sql.ansi.enabled": "true",
     # The results have few rows.
     "spark.sql.shuffle.partitions": "8",
+    # A former read may have left the rows of a delete file in memory, which would hide that the file is missing.
+    "spark.sql.iceberg.executor-cache.delete-files.enabled": "false",
 }
 
 
