@@ -53,7 +53,7 @@ def rig(db: Database, tmp_path: Path, held: Held) -> Iterator[Rig]:
     made = Rig(db, tmp_path)
     made.destination = held
     made.config = replace(
-        made.config, selects=lambda t: t.name in NAMES, freshness_s=0.2, apply_threads=1, maintenance_s=3600.0
+        made.config, selects=lambda t: t.name in NAMES, freshness_s=0.2, apply_threads=1, maintenance_s=1e9
     )
     made.start()
     made.wait_caught_up()

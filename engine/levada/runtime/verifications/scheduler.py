@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -100,7 +100,9 @@ class VerificationScheduler:
             if not cancelled.is_set():
                 known = isinstance(failure, LevadaError)
                 _log.warning("verifying %s failed: %s [%s]", name, error.message, error.code, exc_info=not known)
-            return error_progress(park(error, 1, config.retries, datetime.now(UTC)))
+            # The command that retries a table does not repeat its verification.
+            parked = replace(park(error, 1, config.retries, datetime.now(UTC)), solution=error.hint)
+            return error_progress(parked)
         if report.equal:
             _log.info("%s equals the source at %s: %d rows", name, report.lsn, report.source_rows)
         else:
