@@ -125,6 +125,7 @@ class IcebergCatalog:
 
     def _is_listed(self, name: TableName) -> bool:
         try:
+            # Some catalogs have all names in lower case.
             return name.name.lower() in (found.name.lower() for found in self._listed(name.namespace))
         except Missing:
             return False
