@@ -23,6 +23,9 @@ def test_the_command_names_the_manifest_and_its_options() -> None:
         "levada", "resync", "my shop/pipeline.yaml", "--secrets", "secrets", "public.t",
     ]  # fmt: skip
     assert runnable("levada status MANIFEST").endswith("--secrets secrets --work-dir '/work dir'")
+    assert runnable("levada --debug check MANIFEST").startswith(
+        "levada --debug check 'my shop/pipeline.yaml' --secrets"
+    )
 
 
 def test_the_command_runs_in_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:

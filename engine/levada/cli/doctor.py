@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
+from rich.padding import Padding
+from rich.text import Text
+
 from levada import __version__
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
@@ -57,8 +60,10 @@ def doctor(output: Output) -> Exit:
             out.print(f"{name + ':':<9} {value}", markup=False, soft_wrap=True)
         for part in parts:
             out.print(f"\n{part.name}: {_WORDS[part.state]}", markup=False)
-            for line in filter(None, (part.found, part.solution and f"run: {part.solution}")):
-                out.print(f"  {line}", markup=False, soft_wrap=True)
+            if part.found:
+                out.print(Padding(Text(part.found), (0, 0, 0, 2), expand=False))
+            if part.solution:
+                out.print(f"  run: {part.solution}", markup=False, soft_wrap=True)
     return Exit.FAILED if any(part.state is State.INCOMPLETE for part in parts) else Exit.OK
 
 
@@ -105,5 +110,5 @@ def _with_java(name: str, found: str) -> Part:
     found = f"{found}, Java {java.version} {java.home}"
     if missing := missing_jars(built_in_jars()):
         absent = ", ".join(jar.file_name for jar in missing)
-        return Part(name, State.DOWNLOADS, f"{found}\n  missing in {jars_folder()}: {absent}", "levada setup")
+        return Part(name, State.DOWNLOADS, f"{found}\nmissing in {jars_folder()}: {absent}", "levada setup")
     return Part(name, State.READY, f"{found}, jars in {jars_folder()}")

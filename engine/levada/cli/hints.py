@@ -12,7 +12,7 @@ from typing import Final
 
 from levada.runtime.host.manifest_file import COMMAND_PREFIX
 
-_COMMAND: Final = re.compile(r"\blevada (?P<verb>[a-z]+) MANIFEST\b")
+_COMMAND: Final = re.compile(r"\blevada (?P<debug>--debug )?(?P<verb>[a-z]+) MANIFEST\b")
 _WITH_WORK_DIR: Final = frozenset({"run", "check", "plan", "status", "cleanup", "takeover"})
 
 
@@ -36,11 +36,11 @@ def set_invocation(invocation: Invocation | None) -> None:
 def runnable(hint: str) -> str:
     """Return the hint with MANIFEST replaced by the manifest's path and its options."""
     called = _invocation.get()
-    return hint if called is None else _COMMAND.sub(lambda m: _command(m["verb"], called), hint)
+    return hint if called is None else _COMMAND.sub(lambda m: _command(m["verb"], called, bool(m["debug"])), hint)
 
 
-def _command(verb: str, called: Invocation) -> str:
-    words = ["levada", verb, str(called.manifest)]
+def _command(verb: str, called: Invocation, debug: bool) -> str:
+    words = ["levada", *(["--debug"] if debug else []), verb, str(called.manifest)]
     if prefix := os.environ.get(COMMAND_PREFIX):
         # The environment of the pod has the options.
         return f"{prefix} {shlex.join(words)}"

@@ -27,6 +27,8 @@ UNBOUNDED: Final = 100_000
 """A width that no line reaches."""
 
 
+_BORDERS: Final = 6
+"""The width of a panel around its title."""
 _TRAILING: Final = re.compile(" +$", re.MULTILINE)
 _DSN: Final = re.compile("://|password *=", re.IGNORECASE)
 
@@ -116,7 +118,7 @@ def _rerun_with_traceback() -> str:
 
 
 def show_problem(severity: str, code: str, message: str, hint: str) -> None:
-    """Print one problem: a panel on a terminal, plain lines elsewhere.
+    """Print one problem: a panel on a terminal that is wide enough for its title, plain lines elsewhere.
 
     The hint is below the panel and has no line breaks of its width, because commands are copied from the terminal.
     """
@@ -126,7 +128,12 @@ def show_problem(severity: str, code: str, message: str, hint: str) -> None:
         indented = hint.replace("\n", "\n        ")
         target.print(f"{severity}: {message} [{code}]" + (f"\n  hint: {indented}" if hint else ""), markup=False)
         return
-    style = "red" if severity == "error" else "yellow"
-    target.print(Panel(Text(message), title=Text(f"{severity}: {code}"), title_align="left", border_style=style))
+    style, title = "red" if severity == "error" else "yellow", Text(f"{severity}: {code}")
+    if title.cell_len + _BORDERS <= target.width:
+        target.print(Panel(Text(message), title=title, title_align="left", border_style=style))
+    else:
+        # A title that does not fit would be cut, and the code with it.
+        target.print(title, style=style)
+        target.print(Text(message))
     if hint:
         target.print(Text(hint, "bold"), soft_wrap=True)

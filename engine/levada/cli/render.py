@@ -11,9 +11,9 @@ from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
+from levada.cli.fitted_table import FittedTable
 from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
 from levada.printable import counted, one_record
@@ -31,6 +31,9 @@ from levada.status import (
 )
 
 _NEVER: Final = "never"
+_HEADINGS: Final = ("TABLE", "PHASE", "COPIED", "ROWS", "CHANGES", "RATE", "LEFT", "BEHIND", "WAITING")
+_OPTIONAL: Final = ("CHANGES", "ROWS", "RATE", "WAITING", "COPIED", "LEFT", "BEHIND")
+"""The columns that a narrow terminal leaves out, the first ones first."""
 _STYLES: Mapping[str, str] = {
     TablePhase.READY: "green",
     TablePhase.ERRORED: "bold red",
@@ -139,26 +142,17 @@ def unlisted_lines(tables: Sequence[TableProgress], listed: Sequence[TableProgre
         yield f"and {counted(len(tables) - len(listed), 'more table')}: {each}"
 
 
-def tables(now: Progress, before: Progress | None, listed: Sequence[TableProgress]) -> Table:
+def tables(now: Progress, before: Progress | None, listed: Sequence[TableProgress]) -> FittedTable:
     """Return a table with one row for each listed table."""
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    grid.add_column("TABLE", overflow="fold")
-    grid.add_column("PHASE", no_wrap=True)
-    for name in ("COPIED", "ROWS", "CHANGES", "RATE", "LEFT", "BEHIND", "WAITING"):
-        grid.add_column(name, justify="right", no_wrap=True)
     rates = applied_rates(now, before)
-    for table in listed:
-        grid.add_row(*cells(table, rates.get(table.id)))
-    return grid
+    return FittedTable(_HEADINGS, [cells(table, rates.get(table.id)) for table in listed], _OPTIONAL)
 
 
-def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[RenderableType, ...]:
+def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Text, ...]:
     """Return one table's row. Rows are those of its copy, and the rate is that of applied changes after the copy."""
     copy = table.copy
     running = copy if table.phase == TablePhase.DATA_SYNC else None
-    return (
-        _text(str(table.table)),
-        _text(table.phase, _STYLES.get(table.phase, "")),
+    figures = (
         percent(copy.percent) if copy is not None else "",
         number(copy.rows) if copy is not None else "",
         number(table.rows_applied) if table.rows_applied else "",
@@ -167,6 +161,8 @@ def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Rend
         "" if table.lag_seconds is None else duration(table.lag_seconds),
         number(table.pending_rows) if table.pending_rows else "",
     )
+    name, phase = _text(str(table.table)), _text(table.phase, _STYLES.get(table.phase, ""))
+    return (name, phase, *map(Text, figures))
 
 
 def _outlook(catch_up: CatchUpProgress | None) -> str:

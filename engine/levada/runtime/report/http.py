@@ -181,7 +181,7 @@ class ProgressServer:
         error = NeedsOperator(
             "token_required",
             "this request needs the driver's bearer token",
-            hint="send the token of spec.driver.tokenSecretRef: levada status MANIFEST --secrets DIR does",
+            hint="send the token of spec.driver.tokenSecretRef: levada status MANIFEST does, with --secrets DIR",
         )
         return error_response(HTTPStatus.UNAUTHORIZED, error, ("WWW-Authenticate", "Bearer"))
 
