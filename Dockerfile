@@ -6,6 +6,7 @@
 # It needs nothing of the network when it runs, and writes to /tmp and /var/lib/levada alone.
 
 # A Debian 12 with apt; a Python of its own (python:3.11-slim-bookworm, say) is used, else Debian's 3.11 is installed.
+# A release passes it with the digest of that moment, so that both images and each architecture begin with the same.
 ARG BASE_IMAGE=debian:bookworm-slim
 
 FROM ${BASE_IMAGE} AS base
@@ -105,10 +106,12 @@ COPY --from=project /project /
 CMD ["operator"]
 ARG VERSION=dev
 ARG REVISION=unknown
+ARG BASE_IMAGE
 LABEL org.opencontainers.image.title="levada-operator" \
       org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: the operator alone" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"
 
 
 FROM runtime
@@ -120,7 +123,9 @@ ENV JAVA_HOME=/opt/levada/java \
 CMD ["levada", "--help"]
 ARG VERSION=dev
 ARG REVISION=unknown
+ARG BASE_IMAGE
 LABEL org.opencontainers.image.title="levada" \
       org.opencontainers.image.description="Postgres tables, kept up to date in a lakehouse: operator, driver and executor" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}"

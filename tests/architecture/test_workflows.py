@@ -58,6 +58,22 @@ def test_actionlint_finds_nothing() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_release_pins_the_base_image() -> None:
+    """Each image of a release is built from the base that one look-up has given, and says so in a label."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["image"]
+    builds = [step["with"]["build-args"] for step in job["steps"] if "build-push-action" in step.get("uses", "")]
+    assert len(builds) == 2
+    assert all("BASE_IMAGE=${{ env.BASE_IMAGE }}" in arguments for arguments in builds)
+    [found] = [step["run"] for step in job["steps"] if "BASE_IMAGE=" in step.get("run", "")]
+    [look_up] = [line.strip() for line in found.splitlines() if "sed" in line]
+    base = subprocess.run(
+        ["bash", "-c", f"{look_up}; echo $base"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert base.stdout == "debian:bookworm-slim\n"
+    assert dockerfile.count('org.opencontainers.image.base.name="${BASE_IMAGE}"') == len(builds)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_targets_of_make_exist(file: Path) -> None:
     """A workflow calls what the Makefile has, and each of its jobs ends some time."""
