@@ -172,6 +172,29 @@ def test_a_suspended_pipeline_rests(manifest: Path, db: Database) -> None:
     assert "suspended (spec.suspend: true)" in result.stdout
 
 
+@pytest.mark.parametrize("on_lost", ["Hold", "Resync"])
+def test_status_of_a_lost_slot(manifest: Path, db: Database, on_lost: str) -> None:
+    """No table is ready whose changes are gone. The status says that, how it is repaired, and fails."""
+    body = manifest_of(db)
+    body["spec"]["source"]["slot"] = {"onLost": on_lost}
+    manifest.write_text(yaml.safe_dump(body))
+    kept(db, "orders", Ready())
+    slot = f"levada_{db.name}"
+    with db.connect() as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+        there = on(manifest, "status")
+        assert (there.exit_code, "1/1 table ready" in there.stdout) == (Exit.OK, True), there.stdout
+        connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    gone = on(manifest, "status")
+    shown = " ".join(gone.stdout.split())
+    assert gone.exit_code == Exit.FAILED
+    assert "slot lost, 1 table" in shown
+    assert "1/1" not in shown
+    assert f"slot {slot} does not exist: 1 table needs its changes, and must be copied again [slot_missing]" in shown
+    assert ("levada run" if on_lost == "Resync" else "--all") in shown
+    assert json.loads(on(manifest, "status", "-o", "json").stdout)["error"]["code"] == "slot_missing"
+
+
 def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
     """No slot is an answer, not an error; with one, bytes come as bytes in JSON."""
     slot = f"levada_{db.name}"
@@ -209,6 +232,7 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     publish(db)
     kept(db, "orders", ERRORED)
     kept(db, "items", Ready())
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
     result = on(manifest, "status")
     assert result.exit_code == Exit.TABLE_ERRORED
     assert "public.orders: orders has no key [no_identity]\n  hint: give it one" in result.stdout

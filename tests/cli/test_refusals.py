@@ -82,6 +82,26 @@ def test_cuts_of_a_destination_that_keeps_no_states(folder: Path, db: Database) 
     assert_told(result, Exit.PREFLIGHT, "cuts_unsupported", "remove spec.cuts")
 
 
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_destination_that_is_the_source(folder: Path, db: Database, command: str) -> None:
+    """Tables that would be replicated into themselves are refused before a run. Another schema is no problem."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    manifest = manifest_of(db)
+    place = {"host": "localhost", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    for schema in ("{schema}", "replica"):
+        settings = place | {"schema": schema, "credentialsSecretRef": {"name": "shop-cdc"}}
+        manifest["spec"] |= {"destination": {"postgres": settings}}
+        path = folder / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(manifest))
+        result = levada(command, path, "--secrets", folder / "secrets")
+        if schema == "replica":
+            assert result.exit_code == Exit.OK, result.output
+        else:
+            words = ("public.items would be replicated into itself, and so would 1 more table",)
+            assert_told(result, Exit.PREFLIGHT, "destination_is_source", *words)
+        assert db.query("SELECT FROM pg_namespace WHERE nspname LIKE 'levada%%'") == [], "a check creates nothing"
+
+
 def test_a_wrong_password(folder: Path, db: Database) -> None:
     """The login is refused; the hint leads to the credentials."""
     with psycopg.connect(db.uri, autocommit=True) as c:

@@ -10,6 +10,7 @@ from tests.operator.samples import MANIFEST, merge, observed, owned, owner, owne
 from levada.spec import Change
 from levada_operator.decide.acceptance import accept, describe_changes
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.desired.manifest import manifest_text
 from levada_operator.observe.objects import ObjectKey
 
 
@@ -108,3 +109,40 @@ def test_settings_for_another_destination_are_refused() -> None:
     assert (condition.status, condition.reason) == (False, "InvalidSpec")
     assert "spec.custom: the Pipeline's destination is" in condition.message
     assert accepted.condition.status
+
+
+WRONG: list[dict[str, Any]] = [
+    {"copy": {"driver": "Dedicated", "executors": 2}, "columns": {"exclude": ["ssn"]}},
+    {"custom": {"options": {"rank": 1}}, "columns": {"exclude": ["ssn"]}},
+    {"resyncNonce": -1, "columns": {"exclude": ["ssn"]}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_refused_table_is_not_copied_with_the_defaults(wrong: dict[str, Any]) -> None:
+    """A TableSync that was never valid keeps its table from being copied, with whichever field is wrong."""
+    first = accept(observed(None, table_sync(**wrong)))
+    assert first.manifests is not None
+    (held,) = first.manifests.table_syncs
+    assert (held.spec.suspend, held.spec.table.name) == (True, "orders")
+    (condition,) = first.table_conditions.values()
+    assert (condition.status, condition.reason) == (False, "InvalidSpec")
+    assert condition.message.endswith("the table is not copied before that")
+    again = observed(None, table_sync(**wrong), owned=owned(owner_of(manifest_text(first.manifests))))
+    assert accept(again).manifests == first.manifests
+    reported = merge(table_sync(columns={"exclude": ["ssn"]}), {"status": {"phase": "Init"}})
+    corrected = observed(None, reported, owned=again.owned)
+    accepted = accept(corrected)
+    assert accepted.manifests is not None
+    assert [(t.spec.suspend, t.spec.columns.exclude) for t in accepted.manifests.table_syncs] == [(False, ("ssn",))]
+    assert accepted.request is None, "nothing was copied, so nothing is copied again"
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_refused_change_does_not_stop_a_table_that_is_copied(wrong: dict[str, Any]) -> None:
+    """A table that streams goes on, also if it was held before its phase was known."""
+    copied = merge(table_sync(**wrong), {"status": {"phase": "Ready"}})
+    assert accept(running(copied)).manifests.table_syncs == ()  # type: ignore[union-attr] # the Pipeline is valid
+    held = accept(observed(None, table_sync(**wrong))).manifests
+    assert held is not None
+    assert accept(running(copied, owned=owned(owner_of(manifest_text(held))))).manifests.table_syncs == ()  # type: ignore[union-attr] # as above

@@ -175,13 +175,22 @@ def test_a_newer_engine_takes_a_cut_over(rig: BankRig, db: Database) -> None:
     assert rig.stored()["noon"].phase is CutPhase.COMPLETE
 
 
-def test_tables_come_and_go(rig: BankRig, db: Database) -> None:
-    """A table that is no longer replicated makes earlier cuts incomplete. A new one is in later cuts only."""
+@pytest.mark.parametrize("how", ["running", "stopped", "dropped"])
+def test_tables_come_and_go(rig: BankRig, db: Database, how: str) -> None:
+    """A table that is no longer replicated is named by earlier cuts, which lack it. A new one is in later cuts only."""
     rig.cut("noon")
     rig.wait_cut("noon")
-    rig.change(selects=Only("a", "b"))
+    if how == "stopped":
+        rig.stop()
+    if how == "dropped":
+        db.execute("DROP TABLE c")
+        rig.change(selects=Only(*TABLES, "later"))
+    else:
+        rig.change(selects=Only("a", "b"))
+    if how == "stopped":
+        rig.restart()
     found = rig.wait_cut("noon", CutPhase.INCOMPLETE)
-    assert found.left_out[0].endswith("no longer replicated")
+    assert found.left_out == ("public.c: no longer replicated",)
     rig.cut("evening")
     assert (rig.wait_cut("evening").phase, rig.cuts()["evening"].tables) == (CutPhase.COMPLETE, 2)
     assert rig.running is not None

@@ -64,3 +64,35 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
     [line] = errors(waiting)
     assert line.startswith("store: ")
     assert "[store_locked]" in line
+
+
+def test_a_stop_ends_the_wait(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that is repeated for two minutes ends soon once the pipeline stops. Later ones raise its error."""
+    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 1e9)
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    with ThreadPoolExecutor(1) as pool, db.connect() as other, other.transaction():
+        other.execute("LOCK TABLE levada.documents")
+        write = pool.submit(store.update_table_replication_states, {ORDERS: Ready()})
+        while store.last_error is None:
+            assert not write.done()
+        store.stop_waiting()
+        assert isinstance(write.exception(), Transient)
+        with pytest.raises(Transient) as raised:
+            store.update_table_replication_states({ORDERS: Init()})
+        assert raised.value.code == "store_locked"
+    store.close()
+
+
+def test_a_store_that_answers_is_written_after_a_stop(db: Database) -> None:
+    """The last states of a pipeline that stops are stored."""
+    store = PostgresStore(db.connection, "shop")
+    store.next_epoch()
+    store.stop_waiting()
+    store.update_table_replication_states({ORDERS: Ready()})
+    store.close()
+    again = PostgresStore(db.connection, "shop")
+    again.load_table_replication_states()
+    assert again.get_table_replication_states() == {ORDERS: Ready()}
+    again.close()

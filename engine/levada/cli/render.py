@@ -42,6 +42,8 @@ _STYLES: Mapping[str, str] = {
 }
 
 
+_SLOT_GONE: Final = frozenset({"slot_lost", "slot_missing"})
+"""Codes of an error after which no table is ready, whatever its phase was."""
 _UNCOPIED: Final = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC, TablePhase.ERRORED})
 
 
@@ -65,6 +67,8 @@ def dashboard(now: Progress, before: Progress | None = None, most_tables: int | 
 def headline(now: Progress) -> str:
     """Return the pipeline's name, state and number of ready tables, with markup."""
     ready = f"{now.tables_by_phase.get(TablePhase.READY, 0)}/{counted(len(now.tables), 'table')} ready"
+    if now.error is not None and now.error.code in _SLOT_GONE:
+        ready = f"[bold red]slot lost[/bold red], {counted(len(now.tables), 'table')}"
     text = f"[bold]{escape(now.pipeline)}[/bold]  {escape(now.state)}  {ready}"
     arriving = rate(now.capture.rows_per_second)
     text += f"  {arriving} arriving" if arriving else ""

@@ -233,6 +233,12 @@ class Destination(ABC):
         This is called before data is removed for the copy.
         """
 
+    def check_sources(self, tables: Mapping[QualifiedTable, QualifiedTable]) -> None:  # noqa: B027 - optional
+        """Raise NeedsOperator if the destination is the source of one of the tables. `levada check` calls this.
+
+        Each table has its name at the source and its `TableTarget.name`. `check_place` raises the same error.
+        """
+
     @abstractmethod
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table of an earlier copy, with all state that belongs to it. A missing table is no error.

@@ -169,6 +169,7 @@ class Pipeline:
         with self._stop_lock:
             self._stop_asked.set()
             self._stopping.set()
+            self._store.stop_waiting()
             if self._replication is not None:
                 self._replication.supervisor.stop()
 

@@ -35,7 +35,10 @@ class TableEvents(ABC):
     after: Lsn
     until: Lsn
     nulled: int = 0
-    """The number of values that became NULL under the policy ``Null``, in scans by this object in this process."""
+    """The number of values that became NULL under the policy ``Null``, in scans by this object in this process.
+
+    A value counts once, however often it is scanned.
+    """
     tasks: int = 0
     """The number of tasks whose results the destination used, if it read the changes in other processes."""
 

@@ -103,6 +103,8 @@ class StagedTable(TableEvents):
     """The part of each file that is read, see `part`."""
     nulled: int = field(default=0, compare=False)
     tasks: int = field(default=0, compare=False)
+    _nulled_in: dict[tuple[str, int | None], int] = field(default_factory=dict, init=False, compare=False)
+    """The part of ``nulled`` from each file, by its path and offset."""
 
     @property
     def on_this_machine(self) -> bool:
@@ -142,10 +144,19 @@ class StagedTable(TableEvents):
                 yield TableChanges(own, rows)
 
     def _scan(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
+        nulled = 0
         for rows in self._batches(file, projection):
-            projected, nulled = projection.apply(rows)
-            self.nulled += nulled
+            projected, more = projection.apply(rows)
+            nulled += more
+            self._count_nulled(file, nulled)
             yield projected
+
+    def _count_nulled(self, file: SegmentFile, nulled: int) -> None:
+        """Count the values of a file once, also if a destination scans it again. ``nulled`` is that of one scan."""
+        place = (file.path, file.offset)
+        if (more := nulled - self._nulled_in.get(place, 0)) > 0:
+            self.nulled += more
+            self._nulled_in[place] = nulled
 
     def _batches(self, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         what = f"{file.path} with {file.rows} changes of {self.schema.name}"

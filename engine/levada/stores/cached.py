@@ -67,6 +67,10 @@ class CachedStore(PipelineStore):
     def last_error(self) -> LevadaError | None:
         return self._storage.last_error
 
+    def stop_waiting(self) -> None:
+        # Not in turn, because the call that waits has the turn.
+        self._storage.stop_waiting()
+
     def require_epoch(self) -> None:
         with self._turn:
             self._storage.require_epoch(self._epoch)

@@ -28,11 +28,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
 from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore
+from levada.stores.patience import Patience
 from levada.stores.storage import (
     Change,
     Document,
@@ -95,8 +96,11 @@ class ConfigMapStorage(Storage):
         self._head, *self._parts = state_names(pipeline)
         # The content when last read. A write is first tried on it, without another read.
         self._seen: dict[str, Version] = {}
-        self._reached = False
+        self._patience = Patience(_FIRST_PATIENCE_S, _PATIENCE_S)
         self._closed = False
+
+    def stop_waiting(self) -> None:
+        self._patience.stop_waiting()
 
     # Requests
 
@@ -104,15 +108,18 @@ class ConfigMapStorage(Storage):
         """Run a request, and repeat it while the API server is unavailable."""
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
+        if self._patience.over and self.last_error is not None:
+            raise self.last_error
         retrying = Retrying(
-            stop=stop_after_delay(_PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
+            stop=self._patience.gives_up,
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
+            sleep=self._patience.pause,
             retry=retry_if_exception(lambda error: isinstance(error, Transient)),
             before_sleep=self._record_error,
             reraise=True,
         )
         answer: _T = retrying(request)
-        self._reached, self.last_error = True, None
+        self._patience.reached, self.last_error = True, None
         return answer
 
     def _record_error(self, state: RetryCallState) -> None:

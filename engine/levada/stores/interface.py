@@ -268,6 +268,12 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
         """The error of the last attempt while a call is being retried, else None. Thread-safe, without waiting."""
         return None
 
+    def stop_waiting(self) -> None:
+        """End the waits for a place that does not answer, because the pipeline stops. Thread-safe, without waiting.
+
+        This concerns the call that waits and all later ones. They raise the error that they would have raised later.
+        """
+
     @abstractmethod
     def request_table_action(self, table: TableId, action: TableAction) -> None:
         """Store a request for the pipeline's driver, from any process. It carries no epoch and is never refused.

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
@@ -18,6 +18,7 @@ from levada.postgres.failures import source_errors
 from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
 from levada.stores.migrations import migrate
+from levada.stores.patience import Patience
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
 from levada.values import TableId
 
@@ -61,8 +62,8 @@ class PostgresStorage(Storage):
     """One pipeline's rows in a schema's tables, over one connection that is opened again when it is lost.
 
     A statement whose connection was lost runs again, so each method has the same effect if it runs twice. Raise the
-    last Transient after two seconds, or after two minutes if the server has answered before. Raise NeedsOperator for
-    errors that a retry cannot resolve.
+    last Transient after two seconds, or after two minutes if the server has answered before and the pipeline does not
+    stop. Raise NeedsOperator for errors that a retry cannot resolve.
     """
 
     def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
@@ -70,8 +71,11 @@ class PostgresStorage(Storage):
         self._pipeline = pipeline
         self._schema = schema
         self._connection: _Connection | None = None
-        self._reached = False
+        self._patience = Patience(_FIRST_PATIENCE_S, PATIENCE_S)
         self._closed = False
+
+    def stop_waiting(self) -> None:
+        self._patience.stop_waiting()
 
     # Connections
 
@@ -79,9 +83,13 @@ class PostgresStorage(Storage):
         """Run ``work`` in a transaction, again if the connection is lost meanwhile."""
         if self._closed:
             raise Permanent("store_closed", f"the store of pipeline {self._pipeline} is closed")
+        if self._patience.over and self.last_error is not None:
+            # Another attempt could take as long as a connection to a server that does not answer.
+            raise self.last_error
         retrying = Retrying(
-            stop=stop_after_delay(PATIENCE_S if self._reached else _FIRST_PATIENCE_S),
+            stop=self._patience.gives_up,
             wait=wait_exponential_jitter(multiplier=_FIRST_DELAY_S, max=_LONGEST_DELAY_S),
+            sleep=self._patience.pause,
             retry=retry_if_exception(self._is_retryable),
             reraise=True,
         )
@@ -107,7 +115,7 @@ class PostgresStorage(Storage):
 
     def _is_retryable(self, error: BaseException) -> bool:
         # Each login reads the password again.
-        login = self._reached and isinstance(error, LoginFailed)
+        login = self._patience.reached and isinstance(error, LoginFailed)
         return not self._closed and (login or isinstance(error, Transient))
 
     def _connected(self) -> _Connection:
@@ -119,7 +127,7 @@ class PostgresStorage(Storage):
                 # The next call must raise the same error, and must not use a schema that was never migrated.
                 connection.close()
                 raise
-            self._connection, self._reached = connection, True
+            self._connection, self._patience.reached = connection, True
         return self._connection
 
     def _prepare(self, connection: _Connection) -> None:

@@ -112,6 +112,12 @@ class Storage(ABC):
     def close(self) -> None:
         """Release the resources. Do nothing if it is closed."""
 
+    def stop_waiting(self) -> None:  # noqa: B027 - a storage that retries nothing has nothing to end
+        """End the waits for a place that does not answer soon, also the one that goes on now. From any thread.
+
+        The process ends. What it cannot write any more is as after a kill.
+        """
+
     def require_epoch(self, epoch: int) -> None:
         """Raise StaleEpoch if the stored epoch is higher."""
         self.put(epoch, {})

@@ -27,6 +27,7 @@ from levada.values import QualifiedTable
 from levada_operator.decide.approval import ResyncRequest, copied_tables, is_small, resync_request
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
+from levada_operator.decide.table_phase import table_of
 from levada_operator.desired.manifest import MAX_BYTES, accepted_manifest, has_overrides, manifest_text
 from levada_operator.memo import Memo
 from levada_operator.names import driver_name, manifest_name, staging_name
@@ -75,8 +76,8 @@ def accept(observed: Observed) -> Acceptance:
     bounded = "approvalAbove" in pipeline.spec
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
-        (pipeline.spec, tables, before, observed.conflicts, observed.defaults)
-        + (place if before is None else (pipeline.generation, pipeline.approves, copied, sizes))
+        (pipeline.spec, tables, before, observed.conflicts, observed.defaults, copied)
+        + (place if before is None else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
     return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
 
@@ -191,8 +192,13 @@ def _table_syncs(
     taken: dict[QualifiedTable, str] = {}
     accepted: list[TableSyncManifest] = []
     conditions: dict[str, Condition] = {}
+    copied = copied_tables(observed)
     for written in sorted(observed.table_syncs, key=lambda t: (t.created, t.name)):
-        manifest, condition = _table_sync(written, pipeline, last.get(written.name))
+        held, former = _held(written), last.get(written.name)
+        manifest, condition = _table_sync(written, pipeline, None if former == held else former)
+        if manifest is None and held is not None and table_of(written) not in copied:
+            manifest = held
+            condition = replace(condition, message=f"{condition.message}; the table is not copied before that")
         if manifest is not None and (other := taken.get(manifest.spec.table.qualified)):
             condition = Condition("Accepted", False, "Duplicate", f"TableSync {other} is for the same table, and older")
             manifest = None
@@ -216,6 +222,19 @@ def _table_sync(
     if last is not None and (fixed := _immutable(changed_fields(last.spec, manifest.spec))):
         return last, Condition("Accepted", False, "ImmutableChange", f"{describe_changes(fixed)}: make a new TableSync")
     return manifest, _VALID
+
+
+def _held(written: TableSyncObject) -> TableSyncManifest | None:
+    """Return a TableSync that keeps its table from being copied, for one that is refused before the first copy.
+
+    A copy with the defaults would have the columns that the TableSync excludes, or would be made again later.
+    """
+    spec = {key: written.spec[key] for key in ("pipelineRef", "table") if key in written.spec}
+    manifest = {**written.manifest, "spec": {**spec, "suspend": True}}
+    try:
+        return parse_manifest(TableSyncManifest, manifest, written.name)
+    except InvalidManifest:
+        return None
 
 
 def _immutable(changes: Mapping[str, Change]) -> dict[str, Change]:

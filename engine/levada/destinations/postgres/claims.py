@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from levada.destinations.ownership import not_ours
@@ -10,6 +11,7 @@ from levada.destinations.postgres.shadow_copy import drop_all
 from levada.destinations.postgres.state import State, TableRow, require_epoch
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
+from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableMode
 
@@ -74,15 +76,33 @@ class Claims:
             raise not_ours(place, "was not created by Levada")
         return there
 
-    def _check_not_source(self, connection: WatchedConnection, source: QualifiedTable, place: QualifiedTable) -> None:
-        found = connection.execute(_IDENTITY).fetchone()
-        if found is None or found[0] != self.state.owner.source_id:
+    def check_sources(self, connection: WatchedConnection, places: Mapping[QualifiedTable, QualifiedTable]) -> None:
+        """Raise NeedsOperator ``destination_is_source`` if one of the source tables would be replicated into itself.
+
+        Each has its name at the destination.
+        """
+        if not self._is_source(connection):
             return
-        if source == place or self.state.is_table_of_levada(connection, source):
-            raise NeedsOperator(
-                "destination_is_source",
-                f"{source} would be replicated into itself: the destination is the source database, and"
-                f" {'the names are the same' if source == place else 'this table is written by a pipeline'}",
-                hint="set another database or schema in the destination's settings, and exclude the schema of the"
-                " destination's tables from spec.tables",
-            )
+        written = self.state.places(connection)
+        wrong = sorted(source for source, place in places.items() if source == place or source in written)
+        if wrong:
+            raise _into_itself(wrong[0], places[wrong[0]], len(wrong) - 1)
+
+    def _check_not_source(self, connection: WatchedConnection, source: QualifiedTable, place: QualifiedTable) -> None:
+        if self._is_source(connection) and (source == place or self.state.is_table_of_levada(connection, source)):
+            raise _into_itself(source, place)
+
+    def _is_source(self, connection: WatchedConnection) -> bool:
+        found = connection.execute(_IDENTITY).fetchone()
+        return found is not None and found[0] == self.state.owner.source_id
+
+
+def _into_itself(source: QualifiedTable, place: QualifiedTable, others: int = 0) -> NeedsOperator:
+    more = f", and so would {counted(others, 'more table')}" if others else ""
+    return NeedsOperator(
+        "destination_is_source",
+        f"{source} would be replicated into itself{more}: the destination is the source database, and"
+        f" {'the names are the same' if source == place else 'this table is written by a pipeline'}",
+        hint="set another database or schema in the destination's settings, and exclude the schema of the"
+        " destination's tables from spec.tables",
+    )

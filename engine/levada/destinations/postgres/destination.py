@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +126,15 @@ class PostgresDestination(Destination):
         place = self._place(target)
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
+
+    def check_sources(self, tables: Mapping[QualifiedTable, QualifiedTable]) -> None:
+        """Raise NeedsOperator ``destination_is_source`` if the database is the source of one of the tables."""
+        places = {source: self._naming.place(source, name) for source, name in tables.items()}
+        with self._connections.transaction("checking the tables") as connection:
+            self._state.create(connection)
+            self._claims.check_sources(connection, places)
+            if self._context.only_checks:
+                raise psycopg.Rollback
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Remove the watermark and the shadow copies. The table stays until the next copy replaces its rows.

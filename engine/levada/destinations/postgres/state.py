@@ -172,6 +172,11 @@ class State:
         statement = sql.SQL("DELETE FROM {} WHERE pipeline = %s AND source_id = %s AND table_id = %s")
         connection.execute(statement.format(self.table(TABLES)), _key(row.owner))
 
+    def places(self, connection: WatchedConnection) -> frozenset[QualifiedTable]:
+        """Return the tables of this database that pipelines write, of whatever owner."""
+        found = connection.execute(sql.SQL("SELECT schema_name, table_name FROM {}").format(self.table(TABLES)))
+        return frozenset(QualifiedTable(*row) for row in found)
+
     def is_table_of_levada(self, connection: WatchedConnection, name: QualifiedTable) -> bool:
         """Return True if this database has a table of this name that a pipeline writes."""
         return self.at(connection, name) is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,16 +32,15 @@ from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.cut_rules import check_cuts
-from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.places import place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.rules import continues
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
 from levada.stores.interface import OwnerRecord, TableControls
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store
-from levada.values import TableId
+from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,7 +138,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
         controls = {t: its for t in states if (its := store.get_table_controls(t)) is not None}
-        depends = any(not needs_resync(p) and not isinstance(at_restart(p), Init) for p in states.values())
+        depends = any(map(continues, states.values()))
         return _Stored(begun, depends, store.get_owner_record(), controls)
 
 
@@ -207,6 +206,9 @@ def _destination_problems(
             # A start checks no more than `startup` does. Once tables are copied, each is parked for its own errors.
             with destination_errors(type(destination), "check"):
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
+            with destination_errors(type(destination), "check_sources"):
+                places = _places(config, destination, stored)
+                yield from _raised(lambda: perform(destination.check_sources, places), _warning_if(begun))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and error.retried))
 
@@ -218,14 +220,31 @@ def _warning_if(harmless: bool) -> Severity:
 def _place_problems(
     config: PipelineConfig, destination: Destination, stored: _Stored
 ) -> tuple[tuple[NeedsOperator, bool], ...]:
+    return tuple(place_problems(config, destination.target_name, _known(config, stored)))
+
+
+def _places(config: PipelineConfig, destination: Destination, stored: _Stored) -> dict[QualifiedTable, QualifiedTable]:
+    """Return the name that each table gets at the destination, which has no error of its own."""
+    places: dict[QualifiedTable, QualifiedTable] = {}
+    for name, before in _known(config, stored).values():
+        place = CopySettings.of(config, name, before).place
+        with suppress(NeedsOperator):
+            destination.target_name(name, place)
+            places[name] = place
+    return places
+
+
+def _known(config: PipelineConfig, stored: _Stored) -> Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]:
+    """Return the name of each covered table, and the settings of its last copy. The check of the source reports errors.
+
+    There is no table if the source does not answer.
+    """
     try:
         with config.source.connect(application="check") as connection:
             ids = read_table_ids(connection, covered_tables(config, connection))
     except LevadaError:
-        # The check of the source reports the error.
-        return ()
-    known = {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
-    return tuple(place_problems(config, destination.target_name, known))
+        return {}
+    return {id_: (name, stored.copied_as.get(id_)) for name, id_ in ids.items()}
 
 
 @contextmanager

@@ -6,21 +6,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, SlotLost
+from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
+from levada.runtime.report.snapshot import fatal_progress
 from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.requests import last_copy_settings
+from levada.runtime.tables.rules import continues
+from levada.runtime.tables.table_names import table_names
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress, SlotProgress, StagingProgress, TableProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
-from levada.values import QualifiedTable, SnapshotId, TableId
+from levada.values import QualifiedTable, TableId
 
 
 def slot_progress(manifests: Manifests, *, secrets: Path | None = None) -> SlotProgress:
@@ -31,19 +35,24 @@ def slot_progress(manifests: Manifests, *, secrets: Path | None = None) -> SlotP
 def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None) -> Progress:
     """Return the progress of a pipeline that does not run here, from its store and its slot.
 
-    Numbers of a running process are None.
+    Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
+    a slot that is gone.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
+    tables, depending = _stored_tables(manifests, config, secrets)
+    slot, known = _reachable_slot(config)
+    lost = _lost(config, slot, depending) if known else None
     return Progress(
         pipeline=config.name,
         epoch=0,
         state=PipelineState.STOPPED,
         started_at=now,
         at=now,
-        slot=_reachable_slot(config),
+        slot=slot,
         staging=StagingProgress(durable=config.staging.durable is not False),
-        tables=tuple(sorted(_stored_tables(manifests, config, secrets), key=lambda t: t.table)),
+        tables=tuple(sorted(tables, key=lambda t: t.table)),
+        error=fatal_progress(lost),
     )
 
 
@@ -62,38 +71,35 @@ def _sample_slot(config: PipelineConfig) -> SlotProgress:
     )
 
 
-def _stored_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> list[TableProgress]:
-    """Return the tables in the store. There are none before the first run, which creates the store."""
+def _stored_tables(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None
+) -> tuple[list[TableProgress], int]:
+    """Return the tables in the store, and the number of those that continue from the slot.
+
+    There are none before the first run, which creates the store.
+    """
     postgres = manifests.pipeline.spec.store.postgres
     if postgres is not None:
         connection = store_connection(manifests, config, secrets)
         if not postgres_store_exists(connection, postgres.schema_name):
-            return []
+            return [], 0
     store = open_store(manifests, config, secrets)
     try:
         store.load_table_schemas()
         store.load_table_replication_states()
         store.load_table_controls()
-        names, targets = _table_names(store) | _published_names(config), target_names(manifests)
-        return [
+        names, targets = table_names(store) | _published_names(config), target_names(manifests)
+        phases = store.get_table_replication_states()
+        tables = [
             replace(
                 _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
                 destination_table=_place(store, id_, names.get(id_), targets),
             )
-            for id_, phase in store.get_table_replication_states().items()
+            for id_, phase in phases.items()
         ]
+        return tables, sum(continues(phase) for phase in phases.values())
     finally:
         store.close()
-
-
-def _table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
-    """Return the newest name of each table whose schema is in the store."""
-    newest: dict[TableId, tuple[SnapshotId, QualifiedTable]] = {}
-    for schema in store.get_table_schemas():
-        newest[schema.id] = max(
-            newest.get(schema.id, (schema.snapshot_id, schema.name)), (schema.snapshot_id, schema.name)
-        )
-    return {id_: name for id_, (_, name) in newest.items()}
 
 
 def _published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
@@ -119,8 +125,24 @@ def _table(id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> 
     )
 
 
-def _reachable_slot(config: PipelineConfig) -> SlotProgress:
+def _reachable_slot(config: PipelineConfig) -> tuple[SlotProgress, bool]:
+    """Return the slot, and False if the source does not answer."""
     try:
-        return _sample_slot(config)
+        return _sample_slot(config), True
     except LevadaError:
-        return SlotProgress(config.slot.name)
+        return SlotProgress(config.slot.name), False
+
+
+def _lost(config: PipelineConfig, slot: SlotProgress, depending: int) -> SlotLost | None:
+    """Return the error of a slot that is missing or invalidated while tables depend on it, as a start reports it."""
+    missing = slot.sampled_at is None
+    if not depending or (not missing and slot.wal_status != "lost"):
+        return None
+    what = "does not exist" if missing else "has been invalidated"
+    which = "table needs" if depending == 1 else "tables need"
+    again = "levada run MANIFEST copies them again, because spec.source.slot.onLost is Resync"
+    return SlotLost(
+        "slot_missing" if missing else "slot_lost",
+        f"slot {slot.name} {what}: {depending:,} {which} its changes, and must be copied again",
+        hint=again if config.slot.resync_when_lost else f"copy them again: {RESYNC_ALL}",
+    )

@@ -26,6 +26,7 @@ from levada.runtime.stages.messages import JobStarted, LakeCutDropped, LakeCutWa
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name, strays
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.table_names import table_names
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
 from levada.values import Lsn, TableId, Watermark, Witness
@@ -84,6 +85,8 @@ class LakeCuts(Stage):
         self._freed: set[TableId] = set()
         """The tables that a cut waits for no longer, until they are visited."""
         self._tables_changed = True
+        self._names = table_names(parts.store)
+        """The names of tables, also of those that are no longer replicated."""
         self._began = datetime.now(UTC)
         self._strays: dict[TableId, set[str]] = {}
         """The names of scheduled cuts that a table has and the store has not."""
@@ -206,6 +209,7 @@ class LakeCuts(Stage):
         left_out = {r.id: f"{r.name}: {why}" for r in registry.tables.values() if (why := reason_left_out(r))}
         explained = set(sorted(left_out)[:_EXPLAINED])
         taking_part = registry.tables.keys() - left_out.keys()
+        self._names |= {record.id: record.name for record in registry.tables.values()}
         if scheduled and not taking_part:
             return False
         if any(not registry.backlog.position_known(t) or registry.backlog.applied_lsn(t) > lsn for t in taking_part):
@@ -326,9 +330,7 @@ class LakeCuts(Stage):
         """
         for name in [n for n in self._waiting if self._is_pending(n) and self._cuts[n].lsn > verified_to]:
             for table in tuple(self._waiting[name]):
-                known = self._registry.tables.get(table)
-                which = f"table {int(table)}" if known is None else str(known.name)
-                why = f"{which}: the source was restarted before the table reached the cut"
+                why = f"{self._name_of(table)}: the source was restarted before the table reached the cut"
                 self._leave_out(table, why, [self._cuts[name]])
         self._end()
 
@@ -342,7 +344,10 @@ class LakeCuts(Stage):
                 if cut.phase is CutPhase.DROPPING:
                     self._visited(cut.name, table)
                 else:
-                    self._leave_out(table, f"table {int(table)}: no longer replicated", [self._cuts[cut.name]])
+                    self._leave_out(table, f"{self._name_of(table)}: no longer replicated", [self._cuts[cut.name]])
+
+    def _name_of(self, table: TableId) -> str:
+        return str(self._names.get(table, f"table {int(table)}"))
 
     def _leave_out(self, table: TableId, why: str, cuts: Iterable[Cut]) -> None:
         for cut in cuts:

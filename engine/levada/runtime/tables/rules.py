@@ -8,7 +8,7 @@ from datetime import datetime
 from levada.apply.backlog import Pending
 from levada.apply.schedule import apply_due
 from levada.runtime.config import PipelineConfig
-from levada.runtime.tables.phases import STREAMING
+from levada.runtime.tables.phases import STREAMING, at_restart
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import copies_running
 from levada.status import RetryPolicy
@@ -44,6 +44,11 @@ def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
 def needs_resync(phase: TableReplicationPhase) -> bool:
     """Return True if the table is parked because it missed changes. Only a resync repairs it."""
     return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
+
+
+def continues(phase: TableReplicationPhase) -> bool:
+    """Return True if a start continues the table from the slot, and does not copy it."""
+    return not needs_resync(phase) and not isinstance(at_restart(phase), Init)
 
 
 def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
