@@ -49,7 +49,10 @@ class LevadaError(Exception):
     retried: ClassVar[bool] = False
     """Whether a running engine tries again by itself, after a growing delay."""
     counts: ClassVar[bool] = True
-    """Whether it counts as a failed attempt. After ``retries.maxAttempts`` of them a table waits for `levada retry`."""
+    """Whether it counts as a failed attempt. After ``retries.maxAttempts`` of them a table waits for `levada retry`.
+
+    While the whole destination is away, none counts.
+    """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         super().__init__(message)

@@ -120,7 +120,7 @@ def test_identity_and_phase_are_written_by_the_registry_alone() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "record.resync.attempts += 1",
+        "record.resync.not_before += 1",
         "resync.outdated = True",
         "del record.resync.error",
         "a, self.record.resync.step = 1, 2",
@@ -135,7 +135,7 @@ def test_a_write_from_outside_is_found(statement: str) -> None:
     assert not intruders(owned, {"stages/resync.py": statement})
 
 
-@pytest.mark.parametrize("statement", ["record.resync.request()", "n = resync.attempts", "stage.resync(record)"])
+@pytest.mark.parametrize("statement", ["record.resync.request()", "n = resync.not_before", "stage.resync(record)"])
 def test_reads_and_requests_are_allowed(statement: str) -> None:
     """Every module may read a state and call its methods for requests."""
     owned = next(o for o in OWNED if o.state is ResyncState)

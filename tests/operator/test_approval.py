@@ -26,6 +26,7 @@ from levada_operator.decide.acceptance import Acceptance, accept
 from levada_operator.decide.approval import copied_tables
 from levada_operator.decide.pipeline_conditions import approved
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.desired import manifest
 from levada_operator.names import APPROVE
 from levada_operator.observe.objects import ObjectKey, OwnedObjects, read_table_sync
 from levada_operator.observe.observed import Observed
@@ -116,6 +117,32 @@ def test_a_configmap_that_was_deleted_or_changed_approves_nothing(gone: bool) ->
     other = {k: merge(dict(b), {"metadata": {"ownerReferences": [{"kind": "Pipeline", "uid": "other"}]}})
              for k, b in bodies.items()}  # fmt: skip
     assert not accept(replace(seen, owned=OwnedObjects(other))).waits
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["deleted", "changed"])
+def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest allows the accepted specs alone, which restore the ConfigMap. Others wait for an approval."""
+    monkeypatch.setattr(manifest, "_MAX_RECORD", 10)
+    same = written(copied())
+    bodies, key = dict(same.owned.bodies), ObjectKey("ConfigMap", "shop-manifest")
+    whole = bodies.pop(key)
+    if not gone:
+        changed = whole["data"]["pipeline.yaml"].replace("onUnrepresentable: Error", "onUnrepresentable: Text")
+        bodies[key] = merge(dict(whole), {"data": {"pipeline.yaml": changed}})
+    restored = next(b for b in reconcile(replace(same, owned=OwnedObjects(bodies))).apply if b["kind"] == "ConfigMap")
+    assert restored["data"] == whole["data"]
+    other = replace(written(copied(), **TEXT), owned=OwnedObjects(bodies))
+    held = accept(other)
+    assert (held.manifests, held.condition.status, held.condition.reason) == (None, False, "ManifestLost")
+    plan = reconcile(other)
+    assert (plan.apply, plan.delete) == ((), ())
+    assert [e.reason for e in plan.events] == ["SpecRefused"]
+    approves = held.condition.message.rpartition("=")[2]
+    passed = accept(replace(other, pipeline=replace(other.pipeline, approves=approves)))
+    assert passed.manifests is not None
+    assert passed.condition.status
 
 
 def test_automatic_shows_the_cost_only() -> None:

@@ -56,6 +56,25 @@ def test_transient_errors_wait_longer_each_time_then_ask() -> None:
     assert [w.solution for w in waits] == ["free disk space", "free disk space", asked]
 
 
+@pytest.mark.parametrize("code", ["destination_unavailable", "destination_full", "work_dir_full"])
+def test_a_destination_that_is_away_is_retried_without_end(code: str) -> None:
+    """It needs a person only if other tables were written meanwhile, or if nothing is retried."""
+    error = Transient(code, "no answer")
+    away = park(error, 1000, LIMITS, NOW, alone=2)
+    assert (away.retry_policy, away.attempts, away.next_retry) == (
+        RetryPolicy.TIMED_RETRY,
+        1000,
+        NOW + timedelta(seconds=15),
+    )
+    for parked in (
+        park(error, 1000, LIMITS, NOW, alone=3),
+        park(error, 1, RetryLimits(max_attempts=1), NOW, alone=0),
+        park(Transient("commit_conflict", "again"), 3, LIMITS, NOW, alone=0),
+        park(AccessDenied("destination_denied", "no"), 3, LIMITS, NOW, alone=0),
+    ):
+        assert parked.retry_policy is RetryPolicy.MANUAL_RETRY
+
+
 def test_errors_for_the_operator_carry_their_hint() -> None:
     """An error that a person mends is parked with what to do, and nothing retries it by itself."""
     parked = park(NeedsOperator("bad_data", "what", hint="do this"), 1, LIMITS, NOW)

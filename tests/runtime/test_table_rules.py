@@ -120,9 +120,21 @@ def test_a_table_is_copied_when_all_its_changes_are_published_again() -> None:
 def test_failed_attempts_are_counted_in_a_row() -> None:
     """The first attempt has the number 1, and a success begins again."""
     state, error = RetryState(), Transient("source_unreachable", "no route")
-    assert [state.failed(error), state.failed(error)] == [1, 2]
+    assert [state.failed(error, 0.0, 1.0), state.failed(error, 0.0, 2.0)] == [1, 2]
     state.begin_again()
-    assert state.failed(error) == 1
+    assert state.failed(error, 0.0, 3.0) == 1
+
+
+def test_attempts_count_as_one_tables_own_if_another_table_is_written_meanwhile() -> None:
+    """The first failure shows nothing, and neither does a success before it."""
+    state, error = RetryState(), Transient("destination_unavailable", "no answer")
+    state.failed(error, 5.0, 6.0)
+    state.failed(error, 5.0, 7.0)
+    assert (state.attempts, state.alone) == (2, 0)
+    state.failed(error, 7.5, 8.0)
+    assert (state.attempts, state.alone) == (3, 1)
+    state.begin_again()
+    assert (state.attempts, state.alone) == (0, 0)
 
 
 def test_resyncs_after_losses_are_counted_until_the_longest_delay_has_passed() -> None:

@@ -70,6 +70,6 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
         assert record.resync.error is not None
         assert (record.resync.error.code, record.resync.error.reason) == (YIELDED.code, YIELDED.message)
         assert record.resync.error.next_retry is not None
-    assert record.resync.attempts == 0
+    assert record.resync.retries.attempts == 0
     assert record.resync.given_up is None
     stage.close()

@@ -28,9 +28,15 @@ from levada_operator.decide.approval import ResyncRequest, copied_tables, is_sma
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.decide.table_phase import table_of
-from levada_operator.desired.manifest import MAX_BYTES, accepted_manifest, has_overrides, manifest_text
+from levada_operator.desired.manifest import (
+    MAX_BYTES,
+    accepted_manifest,
+    has_overrides,
+    lost_manifest,
+    manifest_text,
+)
 from levada_operator.memo import Memo
-from levada_operator.names import driver_name, manifest_name, staging_name
+from levada_operator.names import APPROVE, digest, driver_name, manifest_name, staging_name
 from levada_operator.observe.objects import Body, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
@@ -69,25 +75,31 @@ ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
 
 def accept(observed: Observed) -> Acceptance:
     """Check the written specs and return what runs."""
-    pipeline, before = observed.pipeline, _accepted_before(observed)
+    pipeline, (before, lost) = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
     copied = copied_tables(observed)
     bounded = "approvalAbove" in pipeline.spec
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
-        (pipeline.spec, tables, before, observed.conflicts, observed.defaults, copied)
-        + (place if before is None else (pipeline.generation, pipeline.approves, sizes))
+        (pipeline.spec, tables, before, lost, pipeline.deleting_since is None, observed.conflicts, observed.defaults, copied)
+        + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
-    return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before))
+    return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
 
 
-def _check(observed: Observed, before: Manifests | None) -> Acceptance:
+def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptance:
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
     tables, table_conditions = _table_syncs(observed, pipeline, before)
     manifests, request, approved = Manifests(pipeline, tables), None, True
+    if (
+        lost
+        and observed.pipeline.deleting_since is None
+        and (condition := _held_back(observed, manifests, lost)) is not _VALID
+    ):
+        return Acceptance(None, condition, table_conditions, {}, started_before=True)
     if before is not None:
         request = resync_request(observed.pipeline, observed.table_syncs, copied_tables(observed), before, manifests)
     if before is not None and request is not None:
@@ -138,15 +150,31 @@ def describe_changes(changes: Mapping[str, Change]) -> str:
     return "; ".join(parts)
 
 
-def _accepted_before(observed: Observed) -> Manifests | None:
-    """Return the last accepted manifest, or None if there is none.
+def _accepted_before(observed: Observed) -> tuple[Manifests | None, str]:
+    """Return the last accepted manifest, or None if there is none, and its digest if it is lost.
 
     The manifest of a deleted Pipeline of the same name is ignored. Kubernetes may not have removed it yet.
     """
     name = observed.pipeline.name
     config_map = _of_this_one(observed, observed.owned.get("ConfigMap", manifest_name(name)))
     stateful_set = _of_this_one(observed, observed.owned.get("StatefulSet", driver_name(name)))
-    return with_decided_staging(accepted_manifest(config_map, stateful_set))
+    return with_decided_staging(accepted_manifest(config_map, stateful_set)), lost_manifest(config_map, stateful_set)
+
+
+def _held_back(observed: Observed, manifests: Manifests, lost: str) -> Condition:
+    """Return Accepted for manifests that cannot be compared with the last accepted ones, of which the digest is left.
+
+    Other manifests may copy tables again, which ``approval: Manual`` does not allow without an approval.
+    """
+    pipeline, written = observed.pipeline, digest(manifest_text(manifests))
+    if manifests.pipeline.spec.approval is Approval.AUTOMATIC or written in (lost, pipeline.approves):
+        return _VALID
+    command = f"kubectl annotate pipeline {pipeline.name} -n {pipeline.namespace} --overwrite {APPROVE}={written}"
+    message = (
+        f"ConfigMap {manifest_name(pipeline.name)} with the accepted manifest was deleted or changed, and the specs are"
+        f" not those of that manifest: set them back, or approve them, also if they copy tables again: {command}"
+    )
+    return Condition("Accepted", False, "ManifestLost", message)
 
 
 def _of_this_one(observed: Observed, body: Body | None) -> Body | None:

@@ -24,7 +24,15 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "NotAccepted",
         "Deleting",
     ),
-    "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "ConflictingPipeline", "TooLarge", "RefusedByCluster"),
+    "Accepted": (
+        "Valid",
+        "InvalidSpec",
+        "ImmutableChange",
+        "ConflictingPipeline",
+        "TooLarge",
+        "ManifestLost",
+        "RefusedByCluster",
+    ),
     "Approved": ("NothingWaits", "Automatic", "Approved", "ApprovalRequired"),
     "DriverAvailable": (
         "PodReady",

@@ -60,6 +60,7 @@ _EVENT_OF_REASON: Final[dict[tuple[str, str], str]] = {
     ("Approved", "ApprovalRequired"): "ApprovalRequired",
     ("Accepted", "ImmutableChange"): "SpecRefused",
     ("Accepted", "TooLarge"): "SpecRefused",
+    ("Accepted", "ManifestLost"): "SpecRefused",
     ("Accepted", "Duplicate"): "SpecRefused",
     ("Accepted", "ConflictingPipeline"): "ConflictingPipeline",
     ("Accepted", "RefusedByCluster"): "RefusedByCluster",

@@ -46,21 +46,35 @@ def manifest_text(manifests: Manifests) -> str:
 
 
 def manifest_record(manifests: Manifests) -> dict[str, str]:
-    """Return the annotation of the StatefulSet with the accepted manifest, without it if the manifest is too large.
+    """Return the annotation of the StatefulSet with the accepted manifest, or with its digest if it is too large.
 
     Without this record a ConfigMap that is deleted would let a change pass that waits for its approval.
     """
-    packed = base64.b64encode(bz2.compress(manifest_text(manifests).encode())).decode()
-    return {ACCEPTED: packed} if len(packed) <= _MAX_RECORD else {}
+    text = manifest_text(manifests)
+    packed = base64.b64encode(bz2.compress(text.encode())).decode()
+    return {ACCEPTED: packed} if len(packed) <= _MAX_RECORD else {MANIFEST_DIGEST: digest(text)}
 
 
 def accepted_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> Manifests | None:
     """Return the last accepted manifests: those of the ConfigMap, unless it was deleted or changed by hand."""
-    text = ((config_map or {}).get("data") or {}).get(MANIFEST_FILE, "")
-    if text and _annotation(config_map, MANIFEST_DIGEST) in ("", digest(text)):
+    if (text := _intact(config_map)) is not None:
         return _read(text)
     recorded = _unpacked(_annotation(stateful_set, ACCEPTED))
-    return recorded if recorded is not None else read_manifest(config_map)
+    if recorded is not None or lost_manifest(config_map, stateful_set):
+        return recorded
+    return read_manifest(config_map)
+
+
+def lost_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> str:
+    """Return the digest of the last accepted manifests if only that is left of them, else an empty string."""
+    if _intact(config_map) is not None or _unpacked(_annotation(stateful_set, ACCEPTED)) is not None:
+        return ""
+    return _annotation(stateful_set, MANIFEST_DIGEST)
+
+
+def _intact(config_map: Mapping[str, Any] | None) -> str | None:
+    text = ((config_map or {}).get("data") or {}).get(MANIFEST_FILE, "")
+    return text if text and _annotation(config_map, MANIFEST_DIGEST) in ("", digest(text)) else None
 
 
 def _annotation(body: Mapping[str, Any] | None, name: str) -> str:

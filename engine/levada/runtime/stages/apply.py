@@ -164,7 +164,7 @@ class ApplyStage(Stage):
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
         self._registry.backlog.applied(record.id, outcome.until)
-        record.retries.begin_again()
+        self._registry.phases.succeeded(record)
         record.apply.rows_applied += outcome.rows
         record.apply.unrepresentable += outcome.unrepresentable
         record.apply.last_apply_s = outcome.seconds

@@ -141,7 +141,7 @@ class CopyStage(Stage):
         if copy.outdated:
             self._registry.phases.restart_copy(record)
             return
-        record.retries.begin_again()
+        self._registry.phases.succeeded(record)
         copy.interrupted, copy.began_again = None, ""
         self._registry.places.update_mode(record, outcome.schema)
         self._registry.places.places_changed()

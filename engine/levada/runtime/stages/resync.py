@@ -28,7 +28,7 @@ from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy, ShadowVerification
 from levada.runtime.tables.resync_steps import Step
-from levada.runtime.tables.retries import is_failure, named, park
+from levada.runtime.tables.retries import named, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.runtime.tables.verification_record import verified_progress
 from levada.schema import ReplicatedTableSchema
@@ -142,7 +142,8 @@ class ResyncStage(Stage):
             self._registry.phases.restart_copy(record)
             return
         resync.enter(Step.CATCHING_UP)
-        resync.attempts, resync.error = 0, None
+        resync.error = None
+        resync.retries.begin_again()
         resync.shadow = ShadowCopy(
             copied=resync.shadow.progress,
             lsn=copied.lsn,
@@ -261,7 +262,7 @@ class ResyncStage(Stage):
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)
-        record.retries.begin_again()
+        registry.phases.succeeded(record)
         record.copy.replaced_by(shadow.copied, datetime.now(UTC))
         registry.places.update_mode(record, shadow.copied_schema)
         if not record.resync.abandoned:
@@ -307,7 +308,8 @@ class ResyncStage(Stage):
                 self._copied(record, outcome)
             case ResyncJob.APPLY, AppliedToShadow():
                 resync.shadow = replace(resync.shadow, schema=outcome.schema)
-                resync.attempts, resync.error = 0, None
+                resync.error = None
+                resync.retries.begin_again()
                 self._registry.backlog.applied(record.id, outcome.until, shadow=True)
             case _:
                 self._start_again(record)
@@ -327,9 +329,9 @@ class ResyncStage(Stage):
         if isinstance(error, Permanent):
             self._registry.fail(error)
             return
-        resync.attempts += is_failure(error)
-        attempt = max(1, resync.attempts)
-        parked = named(park(error, attempt, self._config_ref.current.retries, datetime.now(UTC)), record.name)
+        attempt = resync.retries.failed(error, self._registry.written_at, time.monotonic())
+        limits, alone = self._config_ref.current.retries, resync.retries.alone
+        parked = named(park(error, attempt, limits, datetime.now(UTC), alone=alone), record.name)
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -349,7 +351,9 @@ class ResyncStage(Stage):
 
     def give_up(self, record: TableRecord, error: LevadaError) -> None:
         """End the table's resync with an error. The table itself continues."""
-        parked = park(error, max(1, record.resync.attempts), self._config_ref.current.retries, datetime.now(UTC))
+        parked = park(
+            error, max(1, record.resync.retries.attempts), self._config_ref.current.retries, datetime.now(UTC)
+        )
         record.resync.given_up = error_progress(named(parked, record.name))
         self._registry.shadows.abandon(record)
 

@@ -6,6 +6,7 @@ No other module assigns the phase of a table.
 from __future__ import annotations
 
 import logging
+import time
 from datetime import UTC, datetime
 from typing import Final
 
@@ -116,7 +117,8 @@ class PhaseChanges:
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
             self.park_until_resync(record, error)
             return
-        parked = self._parked(record, error, record.retries.failed(error))
+        attempt = record.retries.failed(error, self._tables.written_at, time.monotonic())
+        parked = self._parked(record, error, attempt)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
             "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
@@ -133,8 +135,14 @@ class PhaseChanges:
         self.enter(record, parked)
         self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
 
+    def succeeded(self, record: TableRecord) -> None:
+        """Record that the destination has taken a batch or a copy of the table."""
+        record.retries.begin_again()
+        self._tables.written_at = time.monotonic()
+
     def _parked(
         self, record: TableRecord, error: BaseException, attempt: int, *, missed_changes: bool = False
     ) -> Errored:
-        limits = self._config_ref.current.retries
-        return named(park(error, attempt, limits, datetime.now(UTC), needs_resync=missed_changes), record.name)
+        limits, alone = self._config_ref.current.retries, record.retries.alone
+        parked = park(error, attempt, limits, datetime.now(UTC), alone=alone, needs_resync=missed_changes)
+        return named(parked, record.name)

@@ -20,6 +20,8 @@ class PipelineTables:
         self.backlog = Backlog(ledger)
         self.staged_lsn = Lsn(0)
         self.fatal: LevadaError | None = None
+        self.written_at = float("-inf")
+        """The time at which a table was last written or copied, in seconds of the monotonic clock."""
         self.places_changed = False
         """True if a table was added, removed, renamed or is copied again, so that two tables may claim one place."""
 

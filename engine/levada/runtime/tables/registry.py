@@ -121,6 +121,11 @@ class TableRegistry:
         return self._tables.staged_lsn
 
     @property
+    def written_at(self) -> float:
+        """The time at which a table was last written or copied, in seconds of the monotonic clock."""
+        return self._tables.written_at
+
+    @property
     def fatal(self) -> LevadaError | None:
         """The error that ends the pipeline, None without one."""
         return self._tables.fatal

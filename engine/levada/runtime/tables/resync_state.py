@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from levada.runtime.tables.resync_steps import Step, check_step
+from levada.runtime.tables.retry_state import RetryState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ class ResyncState:
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the running copy must end early. The thread of the copy waits for it."""
     shadow: ShadowCopy = field(default_factory=ShadowCopy)
-    attempts: int = 0
+    retries: RetryState = field(default_factory=RetryState)
     not_before: float = 0.0
     """The time of the next attempt, in seconds of the monotonic clock."""
     yielded: bool = False
@@ -108,7 +109,8 @@ class ResyncState:
             self.restart()
             return
         self.enter(Step.WAITING)
-        self.attempts, self.not_before, self.error = 0, 0.0, None
+        self.retries.begin_again()
+        self.not_before, self.error = 0.0, None
 
     def restart(self) -> None:
         """Request that the shadow copy is discarded and begins again, as soon as its job has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config import RetryLimits
@@ -23,24 +24,53 @@ def as_levada_error(error: BaseException) -> LevadaError:
     )
 
 
+_AWAY: Final = frozenset(
+    {
+        "destination_full",
+        "destination_read_only",
+        "destination_unavailable",
+        "destination_unreachable",
+        "work_dir_full",
+        "work_dir_unavailable",
+    }
+)
+"""Codes of a destination or a disk that no table can be written to, unless another one is."""
+
+
+def is_away(error: BaseException) -> bool:
+    """Return True if an error may be that of the whole destination, so that no table can be written."""
+    return isinstance(error, LevadaError) and error.retried and error.code in _AWAY
+
+
 def is_failure(error: BaseException) -> bool:
     """Return True if an error counts as a failed attempt. A copy that yields to other sessions does not fail."""
     return not isinstance(error, LevadaError) or error.counts
 
 
 def park(
-    error: BaseException, attempt: int, limits: RetryLimits, now: datetime, *, needs_resync: bool = False
+    error: BaseException,
+    attempt: int,
+    limits: RetryLimits,
+    now: datetime,
+    *,
+    alone: int | None = None,
+    needs_resync: bool = False,
 ) -> Errored:
     """Return the phase of a table whose ``attempt``-th attempt in a row (from 1) failed with this error.
 
     A retried error is retried with back-off up to ``limits.max_attempts``. After that, and for any other error, a user
-    must request the retry. With ``needs_resync``, the table missed changes and only a resync repairs it: no retry.
+    must request the retry.
+
+    ``alone`` is the number of these attempts after which another table was written, by default all of them. Of an error
+    that may be that of the whole destination, only those count: it is retried for as long as no table can be written.
+
+    With ``needs_resync``, the table missed changes and only a resync repairs it: no retry.
     """
     known = as_levada_error(error)
     policy, due = RetryPolicy.MANUAL_RETRY, None
     if needs_resync or isinstance(known, Permanent):
         policy = RetryPolicy.NO_RETRY
-    elif known.retried and (attempt < limits.max_attempts or not is_failure(known)):
+    elif known.retried and (_counted(known, attempt, alone, limits) < limits.max_attempts or not is_failure(known)):
         policy, due = RetryPolicy.TIMED_RETRY, now + timedelta(seconds=limits.delay(attempt))
     solution = known.hint
     if policy is RetryPolicy.MANUAL_RETRY and (not solution or (known.retried and "levada " not in solution)):
@@ -54,6 +84,11 @@ def park(
         attempts=attempt,
         next_retry=due,
     )
+
+
+def _counted(error: LevadaError, attempt: int, alone: int | None, limits: RetryLimits) -> int:
+    """Return the number of attempts that count. Without any retry, the first one does."""
+    return attempt if alone is None or limits.max_attempts <= 1 or not is_away(error) else alone
 
 
 def named(parked: Errored, table: QualifiedTable) -> Errored:

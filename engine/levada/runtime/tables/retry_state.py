@@ -14,19 +14,28 @@ class RetryState:
 
     attempts: int = 0
     """The number of failed attempts in a row."""
+    alone: int = 0
+    """The number of these after which another table was written, while this one failed again."""
+    failed_at: float | None = None
+    """The time of the last failure, in seconds of the monotonic clock."""
     lost_copies: int = 0
     """The number of resyncs in a row because the table had missed changes."""
     lost_copied_at: float = float("-inf")
     """The time of the last such resync, in seconds of the monotonic clock."""
 
-    def failed(self, error: BaseException) -> int:
-        """Count an error and return the number of the attempt, from 1."""
+    def failed(self, error: BaseException, written_at: float, now: float) -> int:
+        """Count an error and return the number of the attempt, from 1.
+
+        ``written_at`` is the time at which a table was last written, ``now`` that of the error, of the monotonic clock.
+        """
         self.attempts += is_failure(error)
+        self.alone += self.failed_at is not None and written_at > self.failed_at
+        self.failed_at = now
         return max(1, self.attempts)
 
     def begin_again(self) -> None:
         """Count attempts from the beginning, after a success or a user's request."""
-        self.attempts = 0
+        self.attempts, self.alone, self.failed_at = 0, 0, None
 
     def resynced_after_loss(self, limits: RetryLimits, now: float) -> None:
         """Count a resync because the table had missed changes, at the time ``now`` of the monotonic clock."""
