@@ -82,7 +82,8 @@ def accept(observed: Observed) -> Acceptance:
     bounded = "approvalAbove" in pipeline.spec
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
-        (pipeline.spec, tables, before, lost, pipeline.deleting_since is None, observed.conflicts, observed.defaults, copied)
+        (pipeline.spec, tables, before, lost, pipeline.deleting_since is None)
+        + (observed.conflicts, observed.defaults, copied)
         + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
     return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
