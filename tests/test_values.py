@@ -19,6 +19,7 @@ def test_an_argument_is_read_back(schema: str, name: str) -> None:
     command = shlex.split(resync_command(table))
     assert command[:3] == ["levada", "resync", "MANIFEST"]
     assert [QualifiedTable.parse(a) for a in command[3:]] == [table]
+    assert QualifiedTable.parse(table.quoted) == table
 
 
 def test_plain_names_stay_plain() -> None:

@@ -131,9 +131,14 @@ class QualifiedTable:
         return cls(schema, name) if dot else cls("public", text)
 
     @property
+    def quoted(self) -> str:
+        """The table in the form that `parse` reads."""
+        return ".".join(_argument_part(part) for part in (self.schema, self.name))
+
+    @property
     def argument(self) -> str:
-        """The table as an argument of the command line, in the form that `parse` reads, quoted for a shell."""
-        return shlex.quote(".".join(_argument_part(part) for part in (self.schema, self.name)))
+        """The table as an argument of the command line: its `quoted` form, quoted for a shell."""
+        return shlex.quote(self.quoted)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import threading
 import time
 
 import pytest
+from psycopg import sql
 from pyspark.sql import SparkSession
 from tests.faults.conftest import engine
 from tests.scenarios.engine import Engine
 
 __all__ = ["engine"]
+
+
+def test_tables_of_any_name(engine: Engine) -> None:
+    """A table is compared whatever its name is, by the name that a hint prints, and alone or with all others."""
+    names = ("Up Per", "a.b", 'qu"ote', "ünï", "it's", "-o", "t" * 63)
+    with engine.db.connect() as connection:
+        for name in names:
+            table = sql.Identifier(name)
+            connection.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY)").format(table))
+            connection.execute(sql.SQL("INSERT INTO {} VALUES (1), (2)").format(table))
+    engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+    found = json.loads(engine.levada("verify", *engine.options(), "-o", "json").stdout)["tables"]
+    assert {t["table"] for t in found if t.get("equal")} == {f"public.{name}" for name in names}, found
+    refused = engine.levada("verify", *engine.options(), "--table", "nothing", check=False)
+    assert refused.returncode == 1
+    words = shlex.split(refused.stderr.partition("its tables are: ")[2])[: len(names)]
+    chosen = [option for word in words for option in ("--table", word)]
+    again = engine.levada("verify", *engine.options(), *chosen)
+    assert again.stdout.count(": equal at ") == len(names), again.stdout
 
 
 def test_verify_finds_and_repairs(engine: Engine, spark: SparkSession) -> None:

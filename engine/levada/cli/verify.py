@@ -43,7 +43,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
     """Verify the tables and print the results. Return the exit code of `verdict`."""
     names = verifiable_tables(command.manifests, command.tables, secrets=command.secrets)
     request = {
-        "tables": [name.argument for name in names],
+        "tables": [name.quoted for name in names],
         "sample": command.sample,
         "repair": command.repair,
         "examples": command.examples,
