@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,15 @@ _BLOCK: Final = re.compile(
 )
 _FILE: Final = re.compile(r"# ([\w./-]+\.yaml)\n")
 _NUMBER: Final = re.compile(r"[0-9A-F]+/[0-9A-F]{2,}|\d[\d,.]*")
+_LANGUAGES: Final = ("sh", "sql", "python", "yaml")
 _END: Final = "end of block"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of code, the number of its first line, and the lines that its output must have."""
+    """A block of code, its page and first line there, and the lines that its output must have."""
 
+    page: str
     line: int
     language: str
     code: str
@@ -40,26 +42,40 @@ def blocks_of(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
     found = [m for m in _BLOCK.finditer(text) if not m["skip"]]
     for number, match in enumerate(found):
-        if match["language"] not in ("sh", "sql", "python", "yaml"):
+        if match["language"] not in _LANGUAGES:
             continue
         following = found[number + 1 : number + 2]
         outputs = [m["code"] for m in following if m["language"] == "text"]
         line = text.count("\n", 0, match.start("code")) + 1
-        yield Block(line, match["language"], match["code"], tuple("".join(outputs).splitlines()))
+        yield Block(page.name, line, match["language"], match["code"], tuple("".join(outputs).splitlines()))
 
 
 def run_page(
-    page: Path, folder: Path, environment: Mapping[str, str], timeout_s: float = 400, *, notes: Path | None = None
+    pages: Path | Sequence[Path],
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout_s: float = 1500,
+    *,
+    notes: Path | None = None,
+    adapted: Mapping[str, str] | None = None,
+    languages: Collection[str] = _LANGUAGES,
 ) -> None:
-    """Run the blocks of a page in a folder. Raise AssertionError for one that fails or prints something else.
+    """Run the blocks of pages in a folder. Raise AssertionError for one that fails or prints something else.
 
-    The script and what it prints are in the folder ``notes``, which is that of the page unless it is given.
+    The script and what it prints are in the folder ``notes``, which is that of the page unless it is given. ``adapted``
+    has what a reader replaces, such as the address of a server, and what takes its place here. Blocks of other
+    ``languages`` are left out.
     """
-    blocks = list(blocks_of(page))
+    pages = [pages] if isinstance(pages, Path) else pages
+    blocks = [block for page in pages for block in blocks_of(page) if block.language in languages]
     assert blocks
     notes = notes or folder
+    commands = "".join(map(_shell, blocks))
+    for written, here in (adapted or {}).items():
+        assert written in commands, f"no block of {[page.name for page in pages]} has {written!r}"
+        commands = commands.replace(written, here)
     script = notes / "page.sh"
-    script.write_text("set -eu\n" + "".join(map(_shell, blocks)))
+    script.write_text(f"set -eu\n{commands}")
     with (notes / "output").open("w+") as output:
         process = subprocess.Popen(
             ["bash", script],
@@ -78,11 +94,12 @@ def run_page(
                 os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
         parts = output.read().split(f"{_END}\n")
-    assert code == 0, f"{page.name}:{blocks[min(len(parts), len(blocks)) - 1].line}: exit code {code}\n{parts[-1]}"
+    at = blocks[min(len(parts), len(blocks)) - 1]
+    assert code == 0, f"{at.page}:{at.line}: exit code {code}\n{parts[-1]}"
     for block, printed in zip(blocks, parts, strict=False):
         lines = {_normal(line) for line in printed.splitlines()}
         missing = [line for line in block.outputs if line.strip() and _normal(line) not in lines]
-        assert not missing, f"{page.name}:{block.line}: not in the output: {missing}\n{printed}"
+        assert not missing, f"{block.page}:{block.line}: not in the output: {missing}\n{printed}"
 
 
 def _shell(block: Block) -> str:

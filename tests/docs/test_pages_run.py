@@ -11,9 +11,18 @@ from tests.conftest import Database
 from tests.docs.pages import run_page
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["start/laptop.md", "tutorials/failed-table.md", "tutorials/change-capture.md", "setup/postgresql.md"]
+PAGES = [
+    "start/laptop.md",
+    "tutorials/first-pipeline.md",
+    "tutorials/failed-table.md",
+    "tutorials/change-capture.md",
+    "setup/postgresql.md",
+    "guides/partitions.md",
+    "guides/sizing.md",
+]
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_each_command_of_the_page_works(page: str, db: Database, tmp_path: Path) -> None:
     """The blocks of the page run from top to bottom, and print what the page shows."""

@@ -1,21 +1,26 @@
-"""The manifests of the examples under ``levada run``, with the addresses of this machine, read back by each client."""
+"""The READMEs of the examples, with addresses and logins of this machine. Each client reads what they write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable, Table
 from tests.conftest import Database
 from tests.destinations.bigquery.conftest import server
+from tests.docs.pages import blocks_of, run_page
 from tests.scenarios.conftest import engine
 from tests.scenarios.engine import Engine
 from tests.servers.bigquery import PROJECT, Emulator
-from tests.servers.ducklake import DuckLake
+from tests.servers.ducklake import DuckLake, extension
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 
@@ -23,62 +28,90 @@ from levada.destinations import DestinationContext
 
 __all__ = ["engine", "server"]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.timeout(1800)
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 Row = tuple[int, int, str]
 
 
-def prepare(
-    engine: Engine, name: str, addresses: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]] | None = None
-) -> None:
-    """Write the example's own manifest with other addresses, and the Secrets that it names.
+@dataclass
+class Example:
+    """An example in a folder of its own, as a reader has it who has set the addresses."""
 
-    A key of ``addresses`` is the path of a field below ``spec``. A Secret that is not in ``secrets`` is a login.
-    """
-    manifest, *tables = yaml.safe_load_all((EXAMPLES / name / "pipeline.yaml").read_text())
-    source = {"source.host": "127.0.0.1", "source.port": engine.db.server.port, "source.database": engine.db.name}
-    for path, value in {**source, **addresses}.items():
-        *folders, last = path.split(".")
-        section = manifest["spec"]
-        for folder in folders:
-            section = section[folder]
-        section[last] = value
-    engine.manifest.write_text(yaml.safe_dump_all([manifest, *tables]))
-    for secret in _secrets(manifest["spec"]):
-        engine.write_secret(secret, (secrets or {}).get(secret, {"username": "postgres", "password": "unused"}))
+    engine: Engine
+    name: str
+    adapted: dict[str, str] = field(default_factory=dict)
+    """Words in commands of the README, and what takes their place on this machine."""
+
+    @property
+    def manifest(self) -> Path:
+        return self.engine.folder / "examples" / self.name / "pipeline.yaml"
+
+    def set(self, addresses: Mapping[str, Any]) -> None:
+        """Write the manifest with other addresses. A key is the path of a field below ``spec``."""
+        manifest, *tables = yaml.safe_load_all((EXAMPLES / self.name / "pipeline.yaml").read_text())
+        db = self.engine.db
+        source = {"source.host": "127.0.0.1", "source.port": db.server.port, "source.database": db.name}
+        for path, value in {**source, "source.tls": {"mode": "Disable"}, **addresses}.items():
+            *folders, last = path.split(".")
+            section = manifest["spec"]
+            for folder in folders:
+                section = section[folder]
+            section[last] = value
+        self.manifest.parent.mkdir(parents=True)
+        self.manifest.write_text(yaml.safe_dump_all([manifest, *tables]))
+
+    def follow(self, **logins: str) -> None:
+        """Run each command of the README. The variables have ``logins``, and that of a superuser."""
+        users = {f"{of}_USER": "postgres" for of in ("SOURCE", "TARGET", "LAKE", "CATALOG", "SEARCH")}
+        passwords = {f"{of}_PASSWORD": "any" for of in ("SOURCE", "TARGET", "LAKE", "CATALOG", "SEARCH")}
+        path = f"{Path(sys.executable).parent}:{self.engine.db.server.bin}:{os.environ['PATH']}"
+        environment = {"PATH": path, "PGUSER": "postgres", **users, **passwords, **logins}
+        run_page(EXAMPLES / self.name / "README.md", self.engine.folder, environment, adapted=self.adapted)
+
+    def levada(self, command: str, *options: str) -> None:
+        """Run a command on the manifest, with the Secrets that the README has made."""
+        secrets = str(self.engine.folder / "secrets")
+        self.engine.levada(command, str(self.manifest), "--secrets", secrets, *options, timeout=1500)
+
+    def run(self, read: Callable[[], list[Row]], **logins: str) -> None:
+        """Follow the README. Compare the rows after it, and after changes in another run, then clean up."""
+        db = self.engine.db
+        db.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, item text, created_at timestamptz NOT NULL)",
+            "INSERT INTO orders SELECT i, i % 7, 'item ' || i, now() FROM generate_series(1, 100) i",
+        )
+        query = "SELECT id, customer_id, item FROM orders ORDER BY id"
+        self.follow(**logins)
+        assert read() == db.query(query)
+        db.execute(
+            "UPDATE orders SET item = 'changed' WHERE id < 10",
+            "DELETE FROM orders WHERE id = 10",
+            "UPDATE orders SET id = 1000 WHERE id = 11",
+        )
+        self.levada("run", "--until", "caught-up")
+        assert read() == db.query(query)
+        self.levada("cleanup", "--yes")
+        assert db.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
 
 
-def _secrets(section: Any) -> Iterator[str]:
-    if isinstance(section, dict):
-        for key, value in section.items():
-            yield from [value["name"]] if key == "credentialsSecretRef" else _secrets(value)
-
-
-def run(engine: Engine, read: Callable[[], list[Row]]) -> None:
-    """Check and run the manifest. Compare the rows after the copy, and after changes in another run."""
-    db = engine.db
-    db.execute(
-        "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, item text, created_at timestamptz DEFAULT now())",
-        "INSERT INTO orders SELECT i, i % 7, 'item ' || i FROM generate_series(1, 100) i",
-    )
-    query = "SELECT id, customer_id, item FROM orders ORDER BY id"
-    engine.levada("check", *engine.options())
-    engine.levada("run", *engine.options(), "--until", "caught-up")
-    assert read() == db.query(query)
-    db.execute(
-        "UPDATE orders SET item = 'changed' WHERE id < 10",
-        "DELETE FROM orders WHERE id = 10",
-        "UPDATE orders SET id = 1000 WHERE id = 11",
-    )
-    engine.levada("run", *engine.options(), "--until", "caught-up")
-    assert read() == db.query(query)
-    engine.levada("cleanup", *engine.options(), "--yes")
-    assert db.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+def keys_of(store: ObjectStore) -> dict[str, str]:
+    """Return the keys of an object store as a README takes them."""
+    return {key.upper().replace(".", "_").replace("-", "_"): value for key, value in store.keys.items()}
 
 
 def rows_of(table: Table) -> list[Row]:
     """Return the rows of a table in a lake, in the order of their keys."""
     found = table.scan().to_arrow().select(["id", "customer_id", "item"]).sort_by("id")
     return [tuple(row.values()) for row in found.to_pylist()]
+
+
+def test_laptop(engine: Engine, tmp_path: Path) -> None:
+    """The example of a lake in a folder."""
+    example = Example(engine, "laptop")
+    example.set({"destination.iceberg.catalog.warehouse": f"file://{tmp_path / 'lake'}"})
+    example.run(lambda: rows_of(StaticTable.from_metadata(f"file://{tmp_path}/lake/shop_public/orders")))
 
 
 def test_changelog(engine: Engine, db: Database, tmp_path: Path) -> None:
@@ -89,10 +122,11 @@ def test_changelog(engine: Engine, db: Database, tmp_path: Path) -> None:
         "INSERT INTO orders VALUES (1, 'first')",
         "INSERT INTO customers VALUES (1, 'a')",
     )
-    prepare(engine, "changelog", {"destination.iceberg.catalog.warehouse": f"file://{tmp_path / 'lake'}"})
-    engine.levada("run", *engine.options(), "--until", "caught-up")
+    example = Example(engine, "changelog")
+    example.set({"destination.iceberg.catalog.warehouse": f"file://{tmp_path / 'lake'}"})
+    example.follow()
     db.execute("UPDATE customers SET name = 'b'", "UPDATE orders SET item = 'second'")
-    engine.levada("run", *engine.options(), "--until", "caught-up")
+    example.levada("run", "--until", "caught-up")
 
     def column(table: str, name: str) -> list[str]:
         rows = StaticTable.from_metadata(f"file://{tmp_path}/lake/history_public/{table}").scan().to_arrow()
@@ -105,42 +139,54 @@ def test_changelog(engine: Engine, db: Database, tmp_path: Path) -> None:
 def test_s3_jdbc_catalog(engine: Engine, db: Database, s3: ObjectStore) -> None:
     """The example of an object store with a catalog in PostgreSQL, with the keys in the Secret that it names."""
     address, warehouse = f"127.0.0.1:{db.server.port}/{db.name}", f"s3://{BUCKET}/{db.name}"
-    addresses: dict[str, Any] = {
-        "source.tls": {"mode": "Disable"},
-        "destination.iceberg.catalog.uri": f"jdbc:postgresql://{address}",
-        "destination.iceberg.catalog.warehouse": warehouse,
-        "destination.iceberg.catalog.properties": s3.place,
-        "staging.uri": f"{warehouse}-staging",
-    }
-    prepare(engine, "s3-jdbc-catalog", addresses, {"lake": {"jdbc.user": "postgres", "jdbc.password": "x", **s3.keys}})
+    example = Example(engine, "s3-jdbc-catalog")
+    example.set(
+        {
+            "destination.iceberg.catalog.uri": f"jdbc:postgresql://{address}",
+            "destination.iceberg.catalog.warehouse": warehouse,
+            "destination.iceberg.catalog.properties": s3.place,
+            "staging.uri": f"{warehouse}-staging",
+        }
+    )
     uri = f"postgresql+psycopg2://postgres@{address}"
     properties = {**s3.properties, "uri": uri, "warehouse": warehouse, "init_catalog_tables": "false"}
-    run(engine, lambda: rows_of(SqlCatalog("levada_shop", **properties).load_table("shop_public.orders")))
+    read = lambda: rows_of(SqlCatalog("levada_shop", **properties).load_table("shop_public.orders"))  # noqa: E731
+    example.run(read, **keys_of(s3))
 
 
 def test_rest_catalog(engine: Engine, db: Database, s3: ObjectStore, tmp_path: Path) -> None:
     """The example of a catalog service, which gives no keys to the files here, so that the Secret has them."""
     with rest_catalog(tmp_path, db, s3, f"s3://{BUCKET}/{db.name}") as uri:
-        addresses: dict[str, Any] = {
-            "source.tls": {"mode": "Disable"},
-            "destination.iceberg.catalog": {"type": "Rest", "uri": uri, "properties": s3.place},
-        }
-        prepare(engine, "rest-catalog", addresses, {"lake": s3.keys})
+        example = Example(engine, "rest-catalog")
+        example.set({"destination.iceberg.catalog": {"type": "Rest", "uri": uri, "properties": s3.place}})
         reader = RestCatalog("levada_shop", uri=uri, **s3.properties)
-        run(engine, lambda: rows_of(reader.load_table("shop_public.orders")))
+        example.run(
+            lambda: rows_of(reader.load_table("shop_public.orders")), CATALOG_CREDENTIAL="any:any", **keys_of(s3)
+        )
 
 
 def test_postgresql(engine: Engine, db: Database) -> None:
-    """The example of PostgreSQL copies and follows a table into another database."""
+    """The example of PostgreSQL copies and follows a table into another database, with the rights of its page alone."""
     name = f"{db.name}_replica"
-    db.execute(f"CREATE DATABASE {name}")
+    db.execute(f"CREATE DATABASE {name}", "CREATE ROLE reader LOGIN")
     replica = Database(db.server, name)
+    address = {"PGHOST": "127.0.0.1", "PGPORT": str(db.server.port), "PGUSER": "postgres", "PGDATABASE": name}
+    page, here = ROOT / "docs" / "destinations" / "postgresql.md", {"DATABASE replica": f"DATABASE {name}"}
+    path = f"{db.server.bin}:{os.environ['PATH']}"
+    run_page(page, engine.folder, {**address, "PATH": path}, adapted=here, languages=["sql"])
     try:
         where = {"host": "127.0.0.1", "port": db.server.port, "database": name}
-        prepare(engine, "postgresql", {f"destination.postgres.{k}": v for k, v in where.items()})
-        run(engine, lambda: replica.query("SELECT id, customer_id, item FROM public.orders ORDER BY id"))
+        example = Example(engine, "postgresql", {"-p 5433": f"-p {db.server.port}", "-d replica": f"-d {name}"})
+        example.set({f"destination.postgres.{k}": v for k, v in where.items()})
+        query = "SELECT id, customer_id, item FROM public.orders ORDER BY id"
+
+        def read() -> list[Row]:
+            with replica.connect(user="reader") as connection:
+                return connection.execute(query).fetchall()
+
+        example.run(read, TARGET_USER="levada")
     finally:
-        db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        db.execute(f"DROP DATABASE {name} WITH (FORCE)", "DROP ROLE levada, reader")
 
 
 def test_ducklake(engine: Engine, db: Database, tmp_path: Path) -> None:
@@ -149,12 +195,24 @@ def test_ducklake(engine: Engine, db: Database, tmp_path: Path) -> None:
     db.execute(f"CREATE DATABASE {name}")
     lake = DuckLake(Database(db.server, name), tmp_path / "lake", DestinationContext("shop", tmp_path / "unused"))
     lake.options = {"METADATA_SCHEMA": "'ducklake'"}
+    loaded = "; ".join(f"LOAD '{extension(e)}'" for e in ("postgres_scanner", "ducklake"))
+    here = {
+        "INSTALL postgres; INSTALL ducklake": loaded,
+        "port=5433 dbname=lake": f"port={db.server.port} dbname={name}",
+    }
     try:
         where = {"host": "127.0.0.1", "port": db.server.port, "database": name}
+        example = Example(engine, "ducklake", here)
         addresses: dict[str, Any] = {f"destination.ducklake.catalog.{k}": v for k, v in where.items()}
-        prepare(engine, "ducklake", {**addresses, "destination.ducklake.dataPath": str(lake.folder)})
+        example.set({**addresses, "destination.ducklake.dataPath": str(lake.folder)})
         query = "SELECT id, customer_id, item FROM lake.public.orders ORDER BY id"
-        run(engine, lambda: [(i, customer, item) for i, customer, item in lake.sql(query)])
+        example.run(lambda: [(i, customer, item) for i, customer, item in lake.sql(query)])
+        page = ROOT / "docs" / "destinations" / "ducklake.md"
+        [maintenance] = [block.code for block in blocks_of(page) if block.language == "sql"]
+        for statement in maintenance.split(";"):
+            if statement.strip():
+                lake.sql(statement)
+        assert len(lake.sql(query)) == 99
     finally:
         db.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
@@ -163,7 +221,8 @@ def test_opensearch(engine: Engine, opensearch: str) -> None:
     """The example of OpenSearch serves a table under its alias."""
     from opensearchpy import OpenSearch
 
-    prepare(engine, "opensearch", {"destination.opensearch.urls": [opensearch]})
+    example = Example(engine, "opensearch", {"https://127.0.0.1:9200": opensearch})
+    example.set({"destination.opensearch.urls": [opensearch]})
     with OpenSearch([opensearch], timeout=60) as client:
 
         def read() -> list[Row]:
@@ -172,22 +231,24 @@ def test_opensearch(engine: Engine, opensearch: str) -> None:
             return [(d["_source"]["id"], d["_source"]["customer_id"], d["_source"]["item"]) for d in found]
 
         try:
-            run(engine, read)
+            example.run(read)
         finally:
             client.indices.delete(index="shop-*")
 
 
 def test_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
     """The example of BigQuery makes its tables with their layout, and without the cloud's own bucket and login."""
-    addresses = {
-        "destination.bigquery.project": PROJECT,
-        "destination.bigquery.endpoint": server.endpoint,
-        "source.tls": {"mode": "Disable"},
-        "staging.uri": f"file://{tmp_path / 'staging'}",
-    }
-    prepare(engine, "bigquery", addresses)
+    example = Example(engine, "bigquery")
+    example.set(
+        {
+            "destination.bigquery.project": PROJECT,
+            "destination.bigquery.endpoint": server.endpoint,
+            "staging.uri": f"file://{tmp_path / 'staging'}",
+        }
+    )
+    engine.write_secret("bigquery", {"credentials.json": "{}"})
     query = f"SELECT id, customer_id, item FROM `{PROJECT}`.`shop_public`.`orders` ORDER BY id"
-    run(engine, lambda: [(int(i), int(customer), item) for i, customer, item in server.sql(query)])
+    example.run(lambda: [(int(i), int(customer), item) for i, customer, item in server.sql(query)])
     table = server.call("GET", "/datasets/shop_public/tables/orders")
     assert table["clustering"]["fields"] == ["customer_id"]
     assert table["timePartitioning"]["field"] == "created_at"
