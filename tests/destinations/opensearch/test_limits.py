@@ -47,6 +47,16 @@ def test_a_full_disk(cluster: Cluster) -> None:
     assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "3", "9"}
 
 
+def test_nearly_full_disks(cluster: Cluster) -> None:
+    """The block of new indices, which OpenSearch sets above the high watermark, is reported as a full disk."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    with cluster_settings(client, **{"cluster.blocks.create_index": True}), pytest.raises(Transient) as caught:
+        destination.write_table_rows(orders.target, ArrowRows.of(ORDERS, ROWS), source.mark(1000))
+    assert caught.value.code == "destination_full", caught.value
+    assert "cluster.blocks.create_index" in caught.value.hint
+
+
 def test_limits_of_the_cluster(cluster: Cluster) -> None:
     """A copy above the limit of shards, and a column above that of fields, say which limit it is."""
     source, client = Source(), cluster.client()

@@ -34,6 +34,7 @@ _CONTENT_LENGTH: Final = 100 << 20
 """OpenSearch's default of http.max_content_length."""
 CLOSED: Final = "index_closed_exception"
 BLOCKED: Final = "cluster_block_exception"
+_CREATE_BLOCKED: Final = "index_create_block_exception"
 _LIMIT: Final = re.compile(r"maximum (?:normal )?shards open|Limit of total fields \[\d+\] has been exceeded")
 """OpenSearch's reasons that name a limit of the cluster or of an index. What they match has no value of a row."""
 _LIMIT_HINT: Final = (
@@ -180,6 +181,12 @@ def refusal(status: object, kind: str, what: str) -> LevadaError:
             "destination_auth_failed",
             what,
             hint="correct username and password in the Secret of spec.destination.opensearch.credentialsSecretRef",
+        )
+    if kind == _CREATE_BLOCKED:
+        return Transient(
+            "destination_full",
+            f"{what}: the cluster creates no index, because the disks of its nodes are nearly full",
+            hint="free or add space. OpenSearch removes the block cluster.blocks.create_index then",
         )
     if status == 403 and kind != BLOCKED:
         return AccessDenied(
