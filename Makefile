@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-scale: setup ## Measure how costs grow with the work (CURVES=..., SCALE_OP
 
 bench-operator: setup ## Measure the operator with 50 Pipelines and 2,000 TableSyncs (needs KUBECONFIG)
 	$(BIN)/python -m benchmarks.operator_load $(AUDIT_LOG:%=--audit-log %)
+
+bench-executors: setup ## Measure how fast 0, 1, 2 and 4 executors catch up after a backlog (needs KUBECONFIG of make cluster-up)
+	$(BIN)/python -m benchmarks.executors
 
 bench-startup: ## Measure the CPU until the first row at a destination without Spark
 bench-bigquery: ## Measure a copy and batches into BigQuery's emulator, side by side with its load job

@@ -21,6 +21,7 @@ from tests.destinations.random_source import RandomSource
 
 from levada.copy import spark_tasks
 from levada.copy.process_tasks import ProcessTasks
+from levada.copy.results_in_order import OrderedResults
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.data_files import batch_ranges, parallel_upsert
 from levada.destinations.data_files.batch_ranges import BatchRunner
@@ -63,8 +64,9 @@ def workers() -> Iterator[Workers]:
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a task have three rows."""
+    """Let a task have three rows, and leave them to the workers as long as they run."""
     monkeypatch.setattr(batch_ranges, "TASK_ROWS", 3)
+    monkeypatch.setattr(OrderedResults, "next_here", lambda self: self.queue.take_now() if self.ended else None)
 
 
 def beside(lake: Lake, name: str, runner: BatchRunner | None) -> tuple[Lake, IcebergDestination]:
@@ -112,11 +114,26 @@ def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
             assert [i for p in parts for b in p.scan(["id"]) for i in b.column("id").to_pylist()] == list(range(20))
 
 
+@pytest.mark.parametrize("helps", [False, True])
 @pytest.mark.parametrize(("seed", "version", "partitioned"), [(1, 2, False), (2, 3, False), (3, 2, True), (4, 3, True)])
 def test_random_batches_by_tasks_and_without(
-    hadoop: Lake, workers: Workers, seed: int, version: int, partitioned: bool
+    hadoop: Lake,
+    workers: Workers,
+    seed: int,
+    version: int,
+    partitioned: bool,
+    helps: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Moved and exchanged keys, unknown values, truncates and new columns come to the same rows on both paths."""
+    """Moved and exchanged keys, unknown values, truncates and new columns come to the same rows on both paths.
+
+    So they do if this process folds ranges between those of the workers.
+    """
+    here = []
+    if helps:
+        ran = OrderedResults.run_here
+        monkeypatch.setattr(OrderedResults, "next_here", lambda self: self.queue.take_now())
+        monkeypatch.setattr(OrderedResults, "run_here", lambda self, *task: here.append(task) or ran(self, *task))
     hadoop.manifest["formatVersion"] = version
     settings = TableSettings.model_validate({"partitionBy": ["bucket(3, id)"]}) if partitioned else None
     source = RandomSource(seed)
@@ -141,7 +158,7 @@ def test_random_batches_by_tasks_and_without(
             }
             assert seen == source.expected()
             assert lake.by_spark().num_rows == len(seen)
-    assert used > 5
+    assert len(here) > 5 if helps else used > 5
 
 
 def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, workers: Workers) -> None:
@@ -280,7 +297,7 @@ def test_tasks_in_spark(hadoop: Lake) -> None:
 def test_places(hadoop: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch has the places that no other task has, and none if the rest is too few. The engine then writes it."""
     tasks = SparkTasks(hadoop.spark)
-    assert (tasks.capacity(), tasks.places()) == (1, 0)
+    assert (tasks.capacity(), tasks.places()) == (0, 0)
     monkeypatch.setattr(spark_tasks, "FEWEST", 1)
     assert (tasks.capacity(), tasks.places()) == (2, 2)
     end = tmp_path / "end"

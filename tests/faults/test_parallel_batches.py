@@ -32,6 +32,9 @@ from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.runtime.resources.spark import spark_session
 
+from levada.copy.results_in_order import OrderedResults
+
+OrderedResults.next_here = lambda self: self.queue.take_now() if self.ended else None
 step, manifest, pipeline, work, batch, mark, folder = pickle.loads(Path(sys.argv[1]).read_bytes())
 batch_ranges.TASK_ROWS = 3
 kind = IcebergDestination

@@ -56,8 +56,9 @@ def serving(
     *arguments: str,
     environment: Mapping[str, str] | None = None,
     heap: str = "256m",
+    address: str = "127.0.0.1",
 ) -> Iterator[None]:
-    """Run a class's main from these jars, once it answers at the port."""
+    """Run a class's main from these jars, once it answers at the address and port."""
     command = [
         require_java().executable,
         f"-Xmx{heap}",
@@ -72,17 +73,17 @@ def serving(
         subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}) as process,
     ):
         try:
-            _wait(process, port, log)
+            _wait(process, (address, port), log)
             yield
         finally:
             process.kill()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], place: tuple[str, int], log: Path) -> None:
     deadline = time.monotonic() + 180
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            socket.create_connection(place, 1).close()
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:

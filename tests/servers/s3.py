@@ -21,7 +21,7 @@ _JAR: Final = """
 </dependency>
 """
 _SETTINGS: Final = """
-s3proxy.endpoint=http://127.0.0.1:{port}
+s3proxy.endpoint=http://{address}:{port}
 s3proxy.authorization=aws-v2-or-v4
 s3proxy.identity={identity}
 s3proxy.credential={credential}
@@ -38,12 +38,13 @@ class ObjectStore:
     secret: str = _SECRET
     buckets: Path = Path()
     """The folder with a folder for each bucket."""
+    address: str = "127.0.0.1"
 
     @property
     def place(self) -> dict[str, str]:
         """Where it is, as a catalog is told, by Iceberg's names; PyIceberg's are the same."""
         return {
-            "s3.endpoint": f"http://127.0.0.1:{self.port}",
+            "s3.endpoint": f"http://{self.address}:{self.port}",
             "s3.path-style-access": "true",
             "client.region": REGION,
         }
@@ -65,7 +66,7 @@ class ObjectStore:
 
     def uri(self, path: str) -> str:
         """Return a path in the bucket as Arrow's file systems have it."""
-        return f"s3://{BUCKET}/{path}?scheme=http&endpoint_override=127.0.0.1:{self.port}&region={REGION}"
+        return f"s3://{BUCKET}/{path}?scheme=http&endpoint_override={self.address}:{self.port}&region={REGION}"
 
 
 def jars() -> list[Path]:
@@ -74,11 +75,16 @@ def jars() -> list[Path]:
 
 
 @contextmanager
-def object_store(folder: Path, *, port: int | None = None, secret: str = _SECRET) -> Iterator[ObjectStore]:
+def object_store(
+    folder: Path, *, port: int | None = None, secret: str = _SECRET, address: str = "127.0.0.1"
+) -> Iterator[ObjectStore]:
     """Run a store over a folder, which has what an earlier one left, that answers to this secret key alone."""
     (folder / "buckets" / BUCKET).mkdir(parents=True, exist_ok=True)
-    store = ObjectStore(port or free_port(), secret, folder / "buckets")
+    store = ObjectStore(port or free_port(), secret, folder / "buckets", address)
     settings = folder / "s3proxy.properties"
-    settings.write_text(_SETTINGS.format(port=store.port, identity=_ID, credential=secret, folder=folder / "buckets"))
-    with serving(folder / "s3proxy.log", store.port, jars(), "org.gaul.s3proxy.Main", "--properties", str(settings)):
+    settings.write_text(
+        _SETTINGS.format(address=address, port=store.port, identity=_ID, credential=secret, folder=folder / "buckets")
+    )
+    command = ("org.gaul.s3proxy.Main", "--properties", str(settings))
+    with serving(folder / "s3proxy.log", store.port, jars(), *command, address=address):
         yield store

@@ -48,13 +48,13 @@ class SparkTasks:
     def capacity(self) -> int:
         """Return the number of tasks of a batch that run at the same time once all executors are started.
 
-        It is 1 if the cores of this machine are too few for tasks.
+        It is 0 if the cores of this machine are too few for tasks.
         """
         context = self.spark.sparkContext
         conf = context.getConf()
         most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores", "1")
         if self.on_this_machine:
-            return int(context.defaultParallelism) if context.defaultParallelism >= FEWEST else 1
+            return int(context.defaultParallelism) if context.defaultParallelism >= FEWEST else 0
         if most is None or cores is None:
             return int(context.defaultParallelism)
         return int(most) * int(cores)

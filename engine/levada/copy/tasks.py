@@ -87,7 +87,30 @@ def run_tasks(
     After an error, cancel the other tasks and raise the first error. Raise Transient ``copy_cancelled`` if
     ``cancelled`` is set.
     """
-    return _Run(runner.group(description), description, cancelled, done, final, ended).run(tasks, parallel)
+    results: dict[int, T] = {}
+
+    def keep(index: int, result: T) -> None:
+        results[index] = result
+        done(index, result)
+
+    queue = TaskQueue(tasks)
+    run_queue(runner, queue, description, parallel=parallel, cancelled=cancelled, done=keep, final=final, ended=ended)
+    return [results[i] for i in range(len(tasks))]
+
+
+def run_queue(
+    runner: TaskRunner,
+    queue: TaskQueue[T],
+    description: str,
+    *,
+    parallel: int,
+    cancelled: threading.Event,
+    done: Callable[[int, T], None],
+    final: frozenset[str] = frozenset(),
+    ended: Callable[[], LevadaError | None] = lambda: None,
+) -> None:
+    """Run the tasks of a queue as `run_tasks` does, without keeping their results."""
+    _Run(runner.group(description), description, cancelled, done, final, ended).run(queue, parallel)
 
 
 def attempt(task: bytes) -> bytes:
@@ -121,8 +144,51 @@ class _Failed:
     where: str
 
 
+class TaskQueue(Generic[T]):
+    """The tasks that have not begun, in order. Thread-safe.
+
+    With a ``window``, at most so many tasks begin before their results were taken by `result_taken`.
+    """
+
+    def __init__(self, tasks: Sequence[Callable[[], T]], window: int | None = None) -> None:
+        self._tasks = deque(enumerate(tasks))
+        self._changed = threading.Condition()
+        self._window = len(tasks) if window is None else window
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def take(self, stop: threading.Event) -> tuple[int, Callable[[], T]] | None:
+        """Remove and return the next task, once it may begin. Return None without one, and if ``stop`` is set."""
+        with self._changed:
+            while not stop.is_set():
+                if (task := self._next()) is not None or not self._tasks:
+                    return task
+                self._changed.wait(_POLL_S)
+        return None
+
+    def take_now(self) -> tuple[int, Callable[[], T]] | None:
+        """Remove and return the next task if it may begin now."""
+        with self._changed:
+            return self._next()
+
+    def has_begun(self, index: int) -> bool:
+        """Return True if the task was taken."""
+        with self._changed:
+            return not self._tasks or self._tasks[0][0] > index
+
+    def result_taken(self) -> None:
+        """Let another task begin."""
+        with self._changed:
+            self._window += 1
+            self._changed.notify()
+
+    def _next(self) -> tuple[int, Callable[[], T]] | None:
+        return self._tasks.popleft() if self._tasks and self._tasks[0][0] < self._window else None
+
+
 class _Run(Generic[T]):
-    """One call of `run_tasks`."""
+    """One call of `run_queue`."""
 
     def __init__(
         self,
@@ -143,12 +209,10 @@ class _Run(Generic[T]):
         self._error: Exception | None = None
         self._lock = threading.Lock()
 
-    def run(self, tasks: Sequence[Callable[[], T]], parallel: int) -> list[T]:
-        results: dict[int, T] = {}
-        queue = deque(enumerate(tasks))
+    def run(self, queue: TaskQueue[T], parallel: int) -> None:
         threads = [
-            threading.Thread(target=self._work, args=(queue, results), name="levada-task", daemon=True)
-            for _ in range(min(parallel, len(tasks)))
+            threading.Thread(target=self._work, args=(queue,), name="levada-task", daemon=True)
+            for _ in range(min(parallel, len(queue)))
         ]
         for thread in threads:
             thread.start()
@@ -159,7 +223,6 @@ class _Run(Generic[T]):
             raise ended
         if self._error is not None:
             raise self._error
-        return [results[i] for i in range(len(tasks))]
 
     def _wait(self, threads: Sequence[threading.Thread]) -> None:
         try:
@@ -176,16 +239,12 @@ class _Run(Generic[T]):
             self._group.cancel()
             raise
 
-    def _work(self, queue: deque[tuple[int, Callable[[], T]]], results: dict[int, T]) -> None:
+    def _work(self, queue: TaskQueue[T]) -> None:
         try:
             with self._group.submitter(lambda: bool(queue) and not self._stop.is_set()) as submit:
-                while submit is not None and not self._stop.is_set():
-                    with self._lock:
-                        if not queue:
-                            return
-                        index, task = queue.popleft()
-                    results[index] = self._attempts(submit, _dumps(task))
-                    self._done(index, results[index])
+                while submit is not None and (taken := queue.take(self._stop)) is not None:
+                    index, task = taken
+                    self._done(index, self._attempts(submit, _dumps(task)))
         except Exception as error:
             with self._lock:
                 self._error = self._error or error

@@ -49,14 +49,19 @@ class Folded:
     """The result of folding a batch.
 
     ``upserts`` are the rows that exist at the end, in WAL order, with the table's columns only. ``keys`` are their
-    keys. Unknown values are NULL in ``upserts``, and ``partial_rows`` lists them. ``affected_keys`` are the distinct
-    keys whose existing rows must be deleted before the upserts are written. They include the keys of inserted rows.
+    keys. Unknown values are NULL in ``upserts``, and ``partial_rows`` lists them. ``gone_keys`` are the other distinct
+    keys of the batch, under which no row exists at the end.
     """
 
     upserts: pa.Table
     keys: Keys
-    affected_keys: Keys
+    gone_keys: Keys
     partial_rows: PartialRows | None = None
+
+    @property
+    def affected_keys(self) -> Keys:
+        """The distinct keys whose existing rows must be deleted before the upserts are written."""
+        return Keys.concat([self.keys, self.gone_keys])
 
     def complete(self, held: pa.Table) -> pa.Table:
         """Return the upserts, with unknown values filled from the destination's rows.
@@ -104,12 +109,12 @@ def fold(
         exists = np.zeros(len(keys), np.bool_)
         exists[last] = True
         exists &= ~deletes
-        return Folded(_table(images.columns, exists, {}), keys.take(exists), keys.take(last))
+        return Folded(_table(images.columns, exists, {}), keys.take(exists), keys.take(last[deletes[last]]))
     inserts = _equals(rows, OP, "I")
     history = _History.of(in_keys, keys, inserts, deletes)
     sources, partial_rows = _resolve(images, history, in_keys, inserts)
     return Folded(
-        _table(images.columns, history.exists, sources), keys.take(history.exists), history.affected_keys, partial_rows
+        _table(images.columns, history.exists, sources), keys.take(history.exists), history.gone_keys, partial_rows
     )
 
 
@@ -197,12 +202,13 @@ class _Images:
 class _History:
     """The order of the events of each key.
 
-    ``exists`` is a mask of the events whose rows exist at the end. ``previous`` is the index of the event that added
+    ``gone_keys`` are the distinct keys under which no row exists at the end. ``exists`` is a mask of the events whose
+    rows exist at the end. ``previous`` is the index of the event that added
     the row which an event removes, or -1 if it is the destination's row. ``orphaned`` is a mask of the events that
     remove a row which an earlier event of the batch had already removed.
     """
 
-    affected_keys: Keys
+    gone_keys: Keys
     exists: Mask
     previous: Indices
     orphaned: Mask
@@ -217,8 +223,9 @@ class _History:
         starts = keys.starts()
         events, puts = moments >> 1, moments % 2 == 1
 
+        ends = np.append(starts[1:], True)[: len(puts)]
         exists = np.zeros(len(inserts), np.bool_)
-        exists[events[puts & np.append(starts[1:], True)[: len(puts)]]] = True
+        exists[events[puts & ends]] = True
 
         followers = np.flatnonzero(~starts & ~puts)
         taken, was_put = events[followers], puts[followers - 1]
@@ -226,7 +233,7 @@ class _History:
         previous[taken[was_put]] = events[followers - 1][was_put]
         orphaned = np.zeros(len(inserts), np.bool_)
         orphaned[taken[~was_put]] = True
-        return cls(keys.take(starts), exists, previous, orphaned)
+        return cls(keys.take(ends & ~puts), exists, previous, orphaned)
 
 
 def _resolve(

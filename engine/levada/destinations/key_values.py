@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask
+from levada.destinations.keys import Indices, KeyEncoder, Keys
 from levada.schema.changes import OLD
 
 
@@ -41,9 +41,3 @@ def first_places(among: Keys, keys: Keys) -> Indices:
     # The order is stable, so the first of a group is the one of ``among``, if there is one.
     found: Indices = order[np.flatnonzero(starts)][group[len(among) :]]
     return found
-
-
-def missing_from(among: Keys, keys: Keys) -> Mask:
-    """Return a mask of the keys that are not in ``among``."""
-    absent: Mask = first_places(among, keys) >= len(among)
-    return absent

@@ -14,7 +14,7 @@ from levada.destinations.bigquery.types import to_staged
 from levada.destinations.data_files.changelog import change_rows, truncate_rows
 from levada.destinations.data_files.upsert import pieces
 from levada.destinations.fold import Folded, fold
-from levada.destinations.key_values import KeyValues, missing_from
+from levada.destinations.key_values import KeyValues
 from levada.destinations.keys import KeyEncoder, new_seed
 from levada.pgoutput.changes import Truncate
 from levada.schema import Kind, ReplicatedTableSchema
@@ -66,7 +66,7 @@ class UpsertRows:
 def _staged(
     folded: Folded, key_values: KeyValues, columns: StagedColumns, schema: ReplicatedTableSchema, number: int
 ) -> tuple[pa.Table, Piece]:
-    gone = key_values.of(folded.affected_keys.take(missing_from(folded.keys, folded.affected_keys)))
+    gone = key_values.of(folded.gone_keys)
     count = folded.upserts.num_rows
     more, unknown, moved = _unknown_values(folded, key_values, columns, schema)
     upserts = columns.rows(

@@ -50,11 +50,9 @@ class TaskPlan:
     places: int
 
     @property
-    def windows(self) -> Iterator[Sequence[TableEvents]]:
-        """The parts whose tasks are started together."""
-        size = _WINDOW * self.places
-        for first in range(0, len(self.parts), size):
-            yield self.parts[first : first + size]
+    def window(self) -> int:
+        """The most tasks that begin before their results are taken."""
+        return _WINDOW * self.places
 
 
 def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | None:

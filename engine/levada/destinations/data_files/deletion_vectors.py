@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from levada.destinations.data_files.live_files import READERS, Positions
+from levada.destinations.data_files.live_files import READERS, Positions, sorted_positions
 from levada.destinations.data_files.storage import (
     Storage,
     WrittenFile,
@@ -78,9 +78,8 @@ class DeletionVectors:
 
     def add(self, paths: Sequence[str], files: npt.NDArray[np.integer[Any]], positions: Positions) -> None:
         """Delete the rows at ``positions[i]`` of ``paths[files[i]]``."""
-        order = np.lexsort((positions, files))
-        bounds = np.searchsorted(files[order], np.arange(len(paths) + 1))
-        positions = positions[order]
+        numbers, positions = sorted_positions(files, positions)
+        bounds = np.searchsorted(numbers, np.arange(len(paths) + 1))
         for path, begin, end in zip(paths, bounds[:-1], bounds[1:], strict=True):
             made = to_bitmap(positions[begin:end])
             if path in self.deleted:

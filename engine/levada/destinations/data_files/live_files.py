@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,19 @@ class LiveFile:
 def without_deletes(path: str) -> LiveFile:
     """Return a data file without deleted rows."""
     return LiveFile(path, np.empty(0, np.int64))
+
+
+def sorted_positions(files: npt.NDArray[np.integer[Any]], positions: Positions) -> tuple[Positions, Positions]:
+    """Return the files' numbers and the positions, sorted by both. Both together have at most 63 bits.
+
+    One number for each row is sorted ten times as fast as two.
+    """
+    bits = int(positions.max(initial=0)).bit_length()
+    merged = files.astype(np.int64)
+    merged <<= bits
+    merged |= positions
+    merged.sort()
+    return merged >> bits, merged & ((1 << bits) - 1)
 
 
 def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,8 +36,7 @@ def write_changes(task: ChangelogTask, events: TableEvents, runner: BatchRunner 
         return task(events)[0]
     files: list[WrittenFile] = []
     try:
-        for parts in plan.windows:
-            events.tasks += _write_parts(parts, task, plan, files)
+        events.tasks += _write_parts(task, plan, files)
         files += write_truncates(task.storage, task.layout, task.schema, events, task.after)
     except BaseException:
         remove_files(task.storage, files)
@@ -47,21 +45,23 @@ def write_changes(task: ChangelogTask, events: TableEvents, runner: BatchRunner 
     return files
 
 
-def _write_parts(parts: Sequence[TableEvents], task: ChangelogTask, plan: TaskPlan, files: list[WrittenFile]) -> int:
-    """Write parts of the batch, and add their files. Return the number of tasks whose results were used."""
+def _write_parts(task: ChangelogTask, plan: TaskPlan, files: list[WrittenFile]) -> int:
+    """Write the parts of the batch, and add their files. Return the number of results of other processes."""
     used = 0
     with results_in_order(
         plan.runner,
-        [partial(task, part) for part in parts],
+        [partial(task, part) for part in plan.parts],
         f"changes of {task.schema.name}",
         parallel=plan.places,
+        window=plan.window,
         unused=lambda written: remove_files(task.storage, written[0]),
     ) as results:
-        for part, written in zip(parts, results, strict=True):
-            if written is None:
+        for part, result in zip(plan.parts, results, strict=True):
+            if result.value is None:
+                part.nulled = 0
                 files += task(part)[0]
                 continue
-            used += 1
-            files += written[0]
-            part.nulled = written[1]
+            used += result.elsewhere
+            files += result.value[0]
+            part.nulled = result.value[1]
     return used

@@ -7,8 +7,9 @@ the table and in earlier pieces, and adds their rows to the index. So the table 
 of pieces.
 
 A row with values that only the destination knows (unchanged TOAST) is completed and written by this process, because
-its former row may be in an earlier range. The range of a task that has failed is applied by this process, which raises
-the error if it has it too. Files of a task that was killed are orphans, as those of a killed engine.
+its former row may be in an earlier range. While this process would wait, it folds ranges that no task has begun. The
+range of a task that has failed is applied by this process, which raises the error if it has it too. Files of a task
+that was killed are orphans, as those of a killed engine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from levada.copy.results_in_order import results_in_order
-from levada.destinations.data_files.batch_ranges import BatchRunner, TaskPlan, plan_tasks
+from levada.destinations.data_files.batch_ranges import BatchRunner, plan_tasks
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Before, Upsert, pieces, write_rows
@@ -44,8 +45,8 @@ class WrittenPiece:
     """The data files of a folded piece, whose rows are not in the index yet.
 
     ``keys`` are the keys of the rows in the files, in the same order. ``gone`` are the other keys whose existing rows
-    must be deleted. ``incomplete`` has the rows with unknown values, which are not written. Its own ``affected_keys``
-    are empty.
+    must be deleted. ``incomplete`` has the rows with unknown values, which are not written. Its own ``gone_keys`` are
+    empty.
     """
 
     files: Sequence[WrittenFile]
@@ -65,14 +66,9 @@ class FoldedRange:
     pieces: list[WrittenPiece] | None
     nulled: int = 0
 
-    def take(self) -> list[WrittenPiece]:
-        """Return the pieces and forget them, because results are kept until all tasks have ended."""
-        taken, self.pieces = self.pieces or [], []
-        return taken
-
     @property
     def files(self) -> list[WrittenFile]:
-        """The files of the pieces that were not taken."""
+        """The files of the pieces."""
         return [file for piece in self.pieces or () for file in piece.files]
 
 
@@ -110,11 +106,11 @@ class FoldTask:
         folded = fold(piece, self.schema, self.seed)
         complete, incomplete = _divided(folded)
         files, keys = write_rows(self.storage, self.layout, self.schema, complete.upserts, complete.keys)
-        return WrittenPiece(files, keys, folded.affected_keys.without(folded.keys), incomplete, piece.num_rows)
+        return WrittenPiece(files, keys, folded.gone_keys, incomplete, piece.num_rows)
 
 
 def _divided(folded: Folded) -> tuple[Folded, Folded | None]:
-    """Return the rows without unknown values, and those with unknown values. Neither has affected keys."""
+    """Return the rows without unknown values, and those with unknown values. Neither has gone keys."""
     partial_rows, none = folded.partial_rows, Keys.empty(folded.keys.kind)
     if partial_rows is None:
         return folded, None
@@ -141,30 +137,30 @@ class ParallelUpsert(Upsert):
             Upsert._apply(self, events, after, before)
             return
         task = FoldTask(self.storage, self.layout, self.schema, self.index.seed, after, before)
-        for parts in plan.windows:
-            events.tasks += self._apply_parts(parts, task, plan)
-        events.nulled += sum(part.nulled for part in plan.parts)
-
-    def _apply_parts(self, parts: Sequence[TableEvents], task: FoldTask, plan: TaskPlan) -> int:
-        """Apply successive parts of the batch. Return the number of tasks whose results were used."""
-        used = 0
         with results_in_order(
             plan.runner,
-            [partial(task, part) for part in parts],
+            [partial(task, part) for part in plan.parts],
             f"changes of {self.schema.name}",
             parallel=plan.places,
+            window=plan.window,
             unused=lambda folded: remove_files(self.storage, folded.files),
         ) as results:
-            for part, folded in zip(parts, results, strict=True):
+            for part, result in zip(plan.parts, results, strict=True):
+                folded = result.value
                 if folded is None or folded.pieces is None:
+                    part.nulled = 0
                     Upsert._apply(self, part, task.after, task.before)
-                    continue
-                used += 1
-                part.nulled = folded.nulled
-                self.files += folded.files
-                for piece in folded.take():
-                    self._add(piece)
-        return used
+                else:
+                    events.tasks += result.elsewhere
+                    part.nulled = folded.nulled
+                    self._add_range(folded.pieces)
+        events.nulled += sum(part.nulled for part in plan.parts)
+
+    def _add_range(self, pieces: Sequence[WrittenPiece]) -> None:
+        """Apply the pieces of a range."""
+        self.files += [file for piece in pieces for file in piece.files]
+        for piece in pieces:
+            self._add(piece)
 
     def _add(self, piece: WrittenPiece) -> None:
         """Write the piece's incomplete rows, delete the existing rows of its keys, and add its rows to the index."""
@@ -176,5 +172,4 @@ class ParallelUpsert(Upsert):
             self.files += more
             files += more
             keys.append(their_keys)
-        written = Keys.concat(keys)
-        self._place(files, written, Keys.concat([written, piece.gone]), piece.changes)
+        self._place(files, Keys.concat(keys), piece.gone, piece.changes)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.data_files.live_files import READERS, Positions
+from levada.destinations.data_files.live_files import READERS, Positions, sorted_positions
 from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors, table_file
 
@@ -36,6 +36,10 @@ class PositionDeleteFiles:
         """Delete the rows at ``positions[i]`` of ``paths[files[i]]``."""
         partitions = self.partitions_of(paths)
         numbers = {partition: i for i, partition in enumerate(dict.fromkeys(partitions))}
+        if len(numbers) == 1:
+            written = write_position_deletes(self.storage, self.schema, paths, files, positions)
+            self.files.append(replace(written, partition=partitions[0]))
+            return
         mine = np.array([numbers[p] for p in partitions])[files]
         order = np.argsort(mine, kind="stable")
         bounds = np.searchsorted(mine[order], np.arange(len(numbers) + 1))
@@ -62,11 +66,16 @@ def write_position_deletes(
 
     Its rows are sorted by file path and position. ``schema`` has a column for each of the two, in this order.
     """
+    in_order = sorted(range(len(paths)), key=paths.__getitem__)
     rank = np.empty(len(paths), np.int64)
-    rank[np.argsort(np.array(paths, dtype=object))] = np.arange(len(paths))
-    order = np.lexsort((positions, rank[files]))
-    names = pa.DictionaryArray.from_arrays(pa.array(files[order].astype(np.int32)), pa.array(paths, pa.string()))
-    rows = pa.Table.from_arrays([names.cast(pa.string()), pa.array(positions[order])], schema=schema)
+    rank[in_order] = np.arange(len(paths))
+    ranks, positions = sorted_positions(rank[files], positions)
+    # The paths of all rows are never in memory.
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(ranks.astype(np.int32)), pa.array([paths[i] for i in in_order], pa.string())
+    )
+    typed = schema.set(0, schema.field(0).with_type(names.type))
+    rows = pa.Table.from_arrays([names, pa.array(positions)], schema=typed)
     path = storage.folder + f"{uuid.uuid4()}-deletes.parquet"
     metadata: list[pq.FileMetaData] = []
     try:
@@ -77,6 +86,7 @@ def write_position_deletes(
                 sink,
                 compression=form.compression,
                 compression_level=form.level,
+                use_dictionary=[schema.names[0]],
                 store_schema=False,
                 metadata_collector=metadata,
             )

@@ -97,17 +97,23 @@ class Upsert:
             upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
             files, keys = write_rows(self.storage, self.layout, self.schema, upserts, folded.keys)
             self.files += files
-            self._place(files, keys, folded.affected_keys, changes)
+            self._place(files, keys, folded.gone_keys, changes)
             del folded, upserts
 
-    def _place(self, files: Sequence[WrittenFile], keys: Keys, affected: Keys, changes: int) -> None:
-        """Delete the existing rows of the affected keys, and add the rows of written files to the index."""
-        gone = self.index.lookup(affected, forget=True)
-        found = np.flatnonzero(gone.found)
-        if len(found):
-            numbers, rows = np.unique(gone.file_id[found], return_inverse=True)
+    def _place(self, files: Sequence[WrittenFile], keys: Keys, gone: Keys, changes: int) -> None:
+        """Delete the existing rows of both keys, and add the rows of written files, which have ``keys``, to the index.
+
+        An entry of ``keys`` need not be forgotten, because the new one replaces it.
+        """
+        places = [self.index.lookup(keys), self.index.lookup(gone, forget=True)]
+        found = np.concatenate([p.found for p in places])
+        if found.any():
+            file_ids, positions = (
+                np.concatenate(column)[found] for column in zip(*((p.file_id, p.position) for p in places), strict=True)
+            )
+            numbers, rows = np.unique(file_ids, return_inverse=True)
             paths = [self.index.file_path(int(n)) for n in numbers]
-            self.deletes.add(paths, rows, gone.position[found])
+            self.deletes.add(paths, rows, positions)
         first = 0
         for written in files:
             self.index.add_file(written.path, keys.take(slice(first, first + written.rows)))

@@ -102,7 +102,7 @@ class IcebergDestination(Destination):
         self._context = context
         self.batch_tasks: BatchRunner | None = SparkTasks(context.spark)
         """The runner of the tasks that write large batches. With None this process writes them."""
-        self._capacity = 1
+        self._capacity = 0
         self._maintenance = maintenance or MaintenanceSettings()
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
         self._known = KnownTables(self._tables, context.work_dir / "iceberg-keys")
@@ -144,8 +144,8 @@ class IcebergDestination(Destination):
         self._capacity = SparkTasks(self._spark).capacity()
 
     def parallel_batches(self) -> int:
-        """Return the number of Spark's tasks that run at the same time, 8 at most."""
-        return min(self._capacity, _MOST_BATCHES)
+        """Return twice the number of Spark's tasks that run at the same time, 8 at most, so that all have work."""
+        return max(1, min(2 * self._capacity, _MOST_BATCHES))
 
     def check(self) -> None:
         """Raise if the catalog's namespaces cannot be listed, or if the warehouse cannot be written."""
