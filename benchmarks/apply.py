@@ -147,10 +147,11 @@ class Source:
     def batch(self, changes: int, seed: int) -> FileEvents:
         r = np.random.default_rng(seed)
         deletes, inserts = changes // 10, changes // 5
-        old = r.choice(self.live, changes - inserts, replace=False)
+        at = r.choice(len(self.live), changes - inserts, replace=False)
+        old = self.live[at]
         ids = np.concatenate([old, np.arange(self.next, self.next + inserts)])
         op = np.repeat(["U", "D", "I"], [changes - inserts - deletes, deletes, inserts])
-        self.live = np.concatenate([np.setdiff1d(self.live, old[len(old) - deletes :]), ids[len(old) :]])
+        self.live = np.concatenate([np.delete(self.live, at[len(at) - deletes :]), ids[len(old) :]])
         self.next += inserts
         rows = rows_of(ids, seed)
         beside = {

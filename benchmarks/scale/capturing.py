@@ -119,9 +119,10 @@ def columns(sizes: Sequence[int], folder: Path) -> Points:
     kinds = [("int", "g"), ("text", "'value ' || g"), ("numeric(12,2)", "g / 4.0"), ("timestamptz", "now()")]
     points: Points = {"CPU s per million rows": []}
     with EmbeddedPostgres(folder / "data") as server:
+        _warm_up(server, folder)
         for size in sizes:
             chosen = [kinds[n % len(kinds)] for n in range(size)]
-            rows = max(2000, 4_000_000 // size // 4)
+            rows = 3_000_000 // size
             defined = ", ".join(f"c{n} {kind}" for n, (kind, _) in enumerate(chosen))
             cpu_s = _table(server, folder, f"columns_{size}", defined, ", ".join(v for _, v in chosen), rows)
             points["CPU s per million rows"].append((size, cpu_s / rows * 1e6))
@@ -131,6 +132,7 @@ def columns(sizes: Sequence[int], folder: Path) -> Points:
 def texts(sizes: Sequence[int], folder: Path) -> Points:
     points: Points = {"CPU ms per thousand rows": []}
     with EmbeddedPostgres(folder / "data") as server:
+        _warm_up(server, folder)
         for size in sizes:
             rows = max(100, min(100_000, 200_000_000 // size))
             cpu_s = _table(server, folder, f"texts_{size}", "id bigint, t text", f"g, {_text(size)}", rows)
@@ -143,6 +145,11 @@ def _text(size: int) -> str:
     return f"left(repeat(md5(g::text), {size // 32 + 1}), {size})"
 
 
+def _warm_up(server: EmbeddedPostgres, folder: Path) -> None:
+    """Capture a few rows, because the first capture of a process also loads libraries."""
+    _table(server, folder, "warm_up", "id bigint, t text", "g, 'value ' || g", 1000)
+
+
 def _table(server: EmbeddedPostgres, folder: Path, name: str, defined: str, values: str, rows: int) -> float:
     """Capture so many rows of a table, in transactions of 100. Return the CPU seconds."""
     with psycopg.connect(server.uri(), autocommit=True) as c:
@@ -153,6 +160,8 @@ def _table(server: EmbeddedPostgres, folder: Path, name: str, defined: str, valu
         insert = f"INSERT INTO {name} SELECT {values} FROM generate_series(t * 100, t * 100 + 99) g"
         loop = f"DO $$ BEGIN FOR t IN 0..{rows // 100 - 1} LOOP {insert}; COMMIT; END LOOP; END $$"
         c.execute(loop)  # type: ignore[arg-type]  # as above
+        # Its commits are asynchronous, so the end that is flushed may lie before them.
+        c.execute("CHECKPOINT")
         [(end,)] = c.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
         c.execute("SELECT pg_logical_emit_message(false, 'end', '', true)")
     run = capture(server, folder / name, name, Lsn.parse(end), rows // 100 * 100)

@@ -7,7 +7,7 @@ to the shadow copy of the table if it is True.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from levada.apply.table_backlog import NOTHING_PENDING, Pending, StagedSegment, TableBacklog
@@ -29,7 +29,7 @@ class Backlog:
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._ledger = ledger or Ledger()
         self._segments: dict[str, StagedSegment] = {}
-        self._by_table: dict[TableId, deque[StagedSegment]] = {}
+        self._by_table: dict[TableId, list[StagedSegment]] = {}
         self._unneeded: dict[str, StagedSegment] = {}
         self._bytes = 0
         self._tables: dict[TableId, TableBacklog] = {}
@@ -80,7 +80,7 @@ class Backlog:
         self._bytes += segment.manifest.total_bytes
         self._ledger.add_segments([manifest])
         for table in tables:
-            self._by_table.setdefault(table, deque()).append(segment)
+            self._by_table.setdefault(table, []).append(segment)
             for state in (self._tables.get(table), self._shadows.get(table)):
                 if state is not None:
                     state.add(segment)
@@ -95,7 +95,8 @@ class Backlog:
     @property
     def end(self) -> Lsn:
         """The end of the newest segment that is kept, or 0/0 if there is none."""
-        return max((s.end_lsn for s in self._segments.values()), default=Lsn(0))
+        newest = next(reversed(self._segments.values()), None)
+        return Lsn(0) if newest is None else newest.end_lsn
 
     def next_batch(self, table: TableId, max_rows: int, *, shadow: bool = False) -> tuple[Manifest, ...]:
         """Return the table's oldest pending segments.
@@ -114,15 +115,16 @@ class Backlog:
         one LSN after the batch, also if one of them was copied later than the others. Then the batch of the others may
         have more than ``max_rows`` rows.
         """
-        pending = {t: [s.manifest for s in found] for t in tables if (found := self._tables[t])}
-        chosen = {t: self.next_batch(t, max_rows) for t in pending}
-        ends = [batch[-1].end_lsn for t, batch in chosen.items() if len(batch) < len(pending[t])]
-        if ends and floor is not None and min(ends) < floor:
-            ends = [m.end_lsn for found in pending.values() for m in found if m.end_lsn >= floor]
-        if ends:
-            until = min(ends)
-            pending = {t: [m for m in found if m.end_lsn <= until] for t, found in pending.items()}
-        return {t: tuple(found) for t, found in pending.items() if found}
+        states = {t: found for t in tables if (found := self._tables[t])}
+        chosen = {t: state.next_batch(max_rows) for t, state in states.items()}
+        ends = [batch[-1].end_lsn for t, batch in chosen.items() if len(batch) < states[t].pending().segments]
+        if not ends:
+            return chosen
+        until = min(ends)
+        if floor is not None and until < floor:
+            until = min((end for s in states.values() if (end := s.first_end(floor)) is not None), default=floor)
+        batches = {t: state.batch_until(until) for t, state in states.items()}
+        return {t: batch for t, batch in batches.items() if batch}
 
     def applied(self, table: TableId, position: Lsn, *, shadow: bool = False) -> None:
         """Move the table's position forward. Do nothing for a table that is not tracked any more."""
@@ -181,10 +183,8 @@ class Backlog:
 
     def _remove(self, table: TableId, segment: StagedSegment) -> None:
         kept = self._by_table[table]
-        if kept[0] is segment:
-            kept.popleft()
-        else:
-            kept.remove(segment)
+        # It is the oldest one, unless a table that is far behind keeps older ones.
+        del kept[0 if kept[0] is segment else bisect_left(kept, segment.end_lsn, key=lambda s: s.end_lsn)]
         if not kept:
             del self._by_table[table]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from levada.segments.ends import PackedEnds
 from levada.segments.ledger import missing_end
@@ -155,6 +156,14 @@ class TableBacklog:
                 break
             chosen.append(segment.manifest)
         return tuple(chosen)
+
+    def first_end(self, lsn: Lsn) -> Lsn | None:
+        """Return the end of the oldest pending segment that ends at or above ``lsn``, or None if there is none."""
+        return next((s.end_lsn for s in self._pending if s.end_lsn >= lsn), None)
+
+    def batch_until(self, lsn: Lsn) -> tuple[Manifest, ...]:
+        """Return the pending segments that end at or below ``lsn``, oldest first."""
+        return tuple(s.manifest for s in takewhile(lambda s: s.end_lsn <= lsn, self._pending))
 
     def reached(self, staged: Lsn) -> Lsn:
         """Return the LSN below which nothing is left to apply, if everything below ``staged`` is staged."""
