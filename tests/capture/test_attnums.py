@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,6 +89,50 @@ def test_one_step_is_always_understood(before: Table, steps: list[tuple[str, int
         else:
             now[attnum] = (name, now[attnum][1]) if step == "r" else (now[attnum][0], 23)
     assert match_columns(relation(now), columns(table), columns(now)) == tuple(sorted(now))
+
+
+@given(
+    before=st.dictionaries(st.integers(1, 4), st.tuples(st.sampled_from("abc"), st.sampled_from([20, 25])), max_size=3),
+    now=st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from([20, 25])), max_size=3),
+    after=st.dictionaries(st.integers(1, 5), st.tuples(st.sampled_from("abc"), st.sampled_from([20, 25])), max_size=4),
+)
+def test_the_only_cheapest_assignment_is_found(before: Table, now: list[tuple[str, int]], after: Table) -> None:
+    """The result is the only assignment with the fewest steps of all that are possible."""
+    found = match_columns([RelationColumn(n, oid, -1, False) for n, oid in now], columns(before), columns(after))
+    assert found == only_cheapest(before, now, after)
+
+
+def only_cheapest(before: Table, now: list[tuple[str, int]], after: Table) -> tuple[int, ...] | None:
+    """Compare all assignments."""
+    known = before.keys() | after.keys()
+    last = max([0, *known]) + len(now)
+    costs: dict[tuple[int, ...], int] = {}
+    for attnums in itertools.combinations(range(1, last + 1), len(now)):
+        leaves_out_existing = (before.keys() & after.keys()) - set(attnums)
+        unknown = [a for a in attnums if a not in known]
+        # Of a run of unknown attnums the first ones are taken, as all are equivalent.
+        jumps = any(a - 1 > 0 and a - 1 not in known and a - 1 not in attnums for a in unknown)
+        if not leaves_out_existing and not jumps:
+            sides = [(column, side.get(a)) for a, column in zip(attnums, now, strict=True) for side in (before, after)]
+            steps = [1 if had is None else (name != had[0]) + (oid != had[1]) for (name, oid), had in sides]
+            costs[attnums] = sum(steps) + len(known - set(attnums))
+    cheapest = [a for a, cost in costs.items() if cost == min(costs.values())]
+    return cheapest[0] if len(cheapest) == 1 else None
+
+
+@pytest.mark.parametrize("seen", [0, 1, 2])
+def test_the_work_grows_as_the_columns(seen: int) -> None:
+    """Four times as many columns take four times as many calls, also if a column was added."""
+
+    def calls(count: int) -> int:
+        wide: Table = {a: (f"c{a}", 25) for a in range(1, count + 1)}
+        former = {a: wide[a] for a in range(1, count)} if seen == 2 else wide
+        profile = cProfile.Profile()
+        with profile:
+            assert match_columns(relation(wide), columns(former) if seen else [], columns(wide)) == tuple(wide)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(200) < 6 * calls(50)
 
 
 def test_a_wide_table_takes_no_time() -> None:

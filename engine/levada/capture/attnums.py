@@ -8,7 +8,7 @@ because a guess could write values into the wrong column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,7 +44,24 @@ def match_columns(
     """
     earlier = {c.attnum: c for c in before}
     later = {c.attnum: c for c in after}
+    # Each column costs this in any case. Assignments that cost more than a limit are not followed, so the time grows
+    # with the columns and with the number of steps between the states, and not with the square of the columns.
+    least = len(relation) * ((not earlier) + (not later))
+    most = len(relation) * 4 + len(earlier.keys() | later.keys())
+    limit = least
+    while (found := _cheapest(relation, earlier, later, limit)) is None:
+        if limit >= most:
+            return None
+        limit = least + max(1, 2 * (limit - least))
+    return _unchained(found.attnums) if found.count == 1 else None
+
+
+def _cheapest(
+    relation: Sequence[RelationColumn], earlier: Mapping[int, Column], later: Mapping[int, Column], limit: int
+) -> _Best | None:
+    """Return the cheapest assignment of all columns, or None if each costs more than ``limit``."""
     end = max([0, *earlier, *later]) + len(relation)
+    least = (not earlier) + (not later)
     # The key is the number of assigned columns, and whether the last attnum is an unknown one that was skipped. In a
     # run of unknown attnums the first ones are assigned: they are equivalent, so this does not count as ambiguous.
     states: dict[tuple[int, bool], _Best] = {(0, False): _Best(0, 1, None)}
@@ -53,17 +70,18 @@ def match_columns(
         known = old is not None or new is not None
         following: dict[tuple[int, bool], _Best] = {}
         for (assigned, skipped), best in states.items():
-            if old is None or new is None:
+            left = limit - best.cost - least * (len(relation) - assigned)
+            if (old is None or new is None) and left >= known:
                 _offer(following, (assigned, not known), best.plus(1 if known else 0))
             if assigned < len(relation) and (known or not skipped):
                 cost = _assign_cost(relation[assigned], old, new)
-                _offer(following, (assigned + 1, False), best.plus(cost, attnum))
+                if cost - least <= left:
+                    _offer(following, (assigned + 1, False), best.plus(cost, attnum))
         states = following
     complete: dict[tuple[int, bool], _Best] = {}
     for (assigned, _), best in states.items():
         _offer(complete, (assigned, False), best)
-    found = complete.get((len(relation), False))
-    return _unchained(found.attnums) if found is not None and found.count == 1 else None
+    return complete.get((len(relation), False))
 
 
 def _offer(states: dict[tuple[int, bool], _Best], state: tuple[int, bool], best: _Best) -> None:
