@@ -124,7 +124,7 @@ def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
     gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its digest allows the accepted specs alone, which restore the ConfigMap. Others wait for an approval."""
-    monkeypatch.setattr(manifest, "_MAX_RECORD", 10)
+    monkeypatch.setattr(manifest, "MAX_RECORD", 10)
     same = written(copied())
     bodies, key = dict(same.owned.bodies), ObjectKey("ConfigMap", "shop-manifest")
     whole = bodies.pop(key)

@@ -23,7 +23,7 @@ EXECUTOR_FILE: Final = "executor.yaml"
 SPARK_FILE: Final = "spark.properties"
 MAX_BYTES: Final = 1_000_000
 """Limit of the manifest. A ConfigMap holds 1 MiB, its metadata included."""
-_MAX_RECORD: Final = 200_000
+MAX_RECORD: Final = 200_000
 """Limit of the record in an annotation. The annotations of an object hold 256 KiB."""
 
 
@@ -52,7 +52,7 @@ def manifest_record(manifests: Manifests) -> dict[str, str]:
     """
     text = manifest_text(manifests)
     packed = base64.b64encode(bz2.compress(text.encode())).decode()
-    return {ACCEPTED: packed} if len(packed) <= _MAX_RECORD else {MANIFEST_DIGEST: digest(text)}
+    return {ACCEPTED: packed} if len(packed) <= MAX_RECORD else {MANIFEST_DIGEST: digest(text)}
 
 
 def accepted_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> Manifests | None:
