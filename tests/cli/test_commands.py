@@ -27,10 +27,11 @@ from levada.errors import StaleEpoch
 from levada.runtime.host.work_dir import locked_work_dir, published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
-from levada.status import RetryPolicy
+from levada.runtime.tables.guard_record import record_action
+from levada.status import GuardAction, RetryPolicy
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
-from levada.stores.phases import Errored, Ready
+from levada.stores.phases import Errored, Init, Ready
 from levada.values import TableId
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -214,7 +215,7 @@ def publish(db: Database) -> None:
         connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
 
 
-def kept(db: Database, name: str, phase: Errored | Ready, pipeline: str = "") -> TableId:
+def kept(db: Database, name: str, phase: Errored | Init | Ready, pipeline: str = "") -> TableId:
     """Leave a table's phase in the store, as an engine would have; return its id."""
     [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
     store = PostgresStore(db.connection, pipeline or db.name.replace("_", "-"))
@@ -240,6 +241,26 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     document = json.loads(on(manifest, "status", "-o", "json").stdout)
     assert document["state"] == "Stopped"
     assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}
+
+
+def test_status_without_an_engine_says_that_the_slot_is_gone(manifest: Path, db: Database) -> None:
+    """Tables that have streamed miss changes then. The guard is named if it dropped the slot, with what it did."""
+    publish(db)
+    kept(db, "orders", Init())
+    assert on(manifest, "status").exit_code == Exit.OK
+    kept(db, "items", Ready())
+    result = on(manifest, "status")
+    assert result.exit_code == Exit.FAILED
+    assert "[slot_missing]" in result.stdout
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    action = GuardAction("retainedWal", "ReleaseSlot", datetime.now(UTC), "the WAL is 9 GiB, so slot s is dropped")
+    record_action(store, action, released="the guard dropped slot s, because the WAL is 9 GiB")
+    store.close()
+    result = on(manifest, "status")
+    assert result.exit_code == Exit.FAILED
+    assert "guard: the WAL is 9 GiB, so slot s is dropped" in result.stdout
+    assert "the guard dropped slot s, because the WAL is 9 GiB: 1 table needs its changes" in result.stdout
 
 
 def test_a_start_that_is_refused_has_the_exit_code_of_a_preflight(manifest: Path, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from rich.console import Console
 from tests.runtime import samples
@@ -62,6 +65,18 @@ def test_passed_limits_of_the_guard_are_shown() -> None:
     assert "no copy begins" in text
     assert "guard: orders is parked" in list(changed_lines(now, progress()))
     assert "guard: orders is parked" not in list(changed_lines(now, now))
+
+
+def test_the_last_action_of_the_guard_is_shown_for_a_day() -> None:
+    """It outlives the limit, and a restart, after which a log does not repeat it. Unknown WAL pauses copies too."""
+    acted = replace(samples.guard(), policy="", passed=())
+    now = progress(guard=acted)
+    text = drawn(now)
+    assert "guard: orders is parked (2026-01-31T12:00:00.000+00:00)" in text
+    assert "no copy begins until the WAL that the slot keeps is known" in text
+    assert "orders is parked" not in drawn(replace(now, at=now.at + timedelta(days=2)))
+    restarted = replace(now, started_at=acted.actions[0].at + timedelta(seconds=1))
+    assert "guard: orders is parked" not in list(changed_lines(restarted, None))
 
 
 def test_cuts_are_shown() -> None:

@@ -238,3 +238,20 @@ def test_a_changed_table_is_copied_from_the_beginning(engine: Engine, items: Dat
     assert "begins again" in engine.log
     engine.wait_caught_up()
     engine.assert_equal("items")
+
+
+def test_an_interrupted_copy_continues_while_copies_are_paused(engine: Engine, items: Database) -> None:
+    """Its staged changes have passed the guard's limit, and only its end makes room: it must not wait for that."""
+    configure(engine)
+    engine.spec = {**engine.spec, "guard": {"staged": {"pauseCopies": "64Ki"}}}
+    engine.write_manifest()
+    run_until_killed(engine, "range")
+    items.execute("UPDATE items SET v = v || md5(random()::text) WHERE shop < 3")
+    run_until_killed(engine, "changes")
+    items.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+    engine.start(*INTERRUPTED)
+    engine.wait_for(lambda p: p["guard"]["policy"] == "PauseCopies" and p["tables"])
+    engine.wait_caught_up()
+    engine.assert_equal("items", "fresh")
+    guarded = engine.log.index("the limit of PauseCopies")
+    assert engine.log.index("so the policy ends", guarded) < engine.log.index("public.fresh: Init -> DataSync")

@@ -312,3 +312,7 @@ def test_limits_stay_as_they_were_without_a_report() -> None:
         "WithinLimits", False, "Warn", "passed"
     )
     assert conditions(running(report=None))["WithinLimits"].status is None
+    starting = progress(state="Starting", slot={"sampledAt": None})
+    assert conditions(running(body=body, report=starting))["WithinLimits"] == Condition(
+        "WithinLimits", False, "Warn", "passed"
+    )

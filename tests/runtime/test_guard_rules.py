@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.runtime.config import GuardLimit
-from levada.runtime.stages.guard import amount_text
 from levada.runtime.tables.guard_rules import (
     Holding,
+    amount_text,
     figures,
     in_force,
     most_severe,

@@ -59,6 +59,10 @@ class Backlog:
         """Return True if the table's position is known."""
         return self._tables[table].known
 
+    def holds(self, table: TableId) -> bool:
+        """Return True if segments are kept for the table. For one whose copy has not begun, none are."""
+        return self._tables[table].holds
+
     def forget(self, table: TableId, *, shadow: bool = False) -> None:
         """Stop keeping segments for the table. A table that is not tracked is no error."""
         state = self._of(shadow).pop(table, None)

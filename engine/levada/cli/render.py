@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -34,6 +35,7 @@ _NEVER: Final = "never"
 _HEADINGS: Final = ("TABLE", "PHASE", "COPIED", "ROWS", "CHANGES", "RATE", "LEFT", "BEHIND", "WAITING")
 _OPTIONAL: Final = ("CHANGES", "ROWS", "RATE", "WAITING", "COPIED", "LEFT", "BEHIND")
 """The columns that a narrow terminal leaves out, the first ones first."""
+_ACTION_SHOWN: Final = timedelta(days=1)
 _STYLES: Mapping[str, str] = {
     TablePhase.READY: "green",
     TablePhase.ERRORED: "bold red",
@@ -101,16 +103,20 @@ def memory_lines(now: Progress) -> Iterator[str]:
 
 
 def guard_lines(now: Progress) -> Iterator[str]:
-    """Yield a line for each passed limit of the guard, then the last action, and whether copies are paused."""
+    """Yield a line for each passed limit of the guard, then the last action, and whether copies are paused.
+
+    The last action is shown for a day, so that it explains the copies that follow the end of a slot.
+    """
     for passed in now.guard.passed:
         percent_of = passed.measure == GuardMeasure.RETAINED_WAL_PERCENT
         limit, value = (f"{n}%" if percent_of else size(n) for n in (passed.limit, passed.value))
         yield f"guard: {passed.measure} is {value}, the limit of {passed.policy} is {limit}"
-    if now.guard.passed and now.guard.actions:
-        newest = now.guard.actions[-1]
+    newest = now.guard.actions[-1] if now.guard.actions else None
+    if newest is not None and (now.guard.passed or now.at - newest.at < _ACTION_SHOWN):
         yield f"guard: {newest.message} ({utc_text(newest.at)})"
     if now.guard.pauses_copies:
-        yield "guard: no copy begins until the pipeline is within its limits"
+        until = "the pipeline is within its limits" if now.guard.passed else "the WAL that the slot keeps is known"
+        yield f"guard: no copy begins until {until}"
 
 
 def cut_lines(now: Progress) -> Iterator[str]:
@@ -295,7 +301,8 @@ def _changes(now: Progress, before: Progress | None) -> Iterator[str]:
         if line:
             yield f"{table.table}: {line}"
     told = before.guard.actions if before is not None else ()
-    yield from (f"guard: {action.message}" for action in now.guard.actions if action not in told)
+    new = (action for action in now.guard.actions if action not in told and action.at >= now.started_at)
+    yield from (f"guard: {action.message}" for action in new)
     shown = set() if before is None else {*errors(before), *differences(before)}
     yield from (line for line in (*differences(now), *errors(now)) if line not in shown)
 

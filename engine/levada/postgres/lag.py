@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -27,14 +27,22 @@ _HEAD: Final[LiteralString] = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
 )
 
+_STANDBY: Final[LiteralString] = """
+SELECT greatest(pg_last_wal_replay_lsn(), pg_last_wal_receive_lsn()),
+  pg_size_bytes(current_setting('max_slot_wal_keep_size')), pg_size_bytes(current_setting('wal_keep_size')),
+  pg_size_bytes(current_setting('wal_segment_size'))
+WHERE pg_is_in_recovery()
+"""
+
 _INSERTED: Final[LiteralString] = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END"
 
 
 @dataclass(frozen=True, slots=True)
 class LagSample:
-    """Distances in bytes to the end of the server's WAL, never negative. On a standby, to the replayed position.
+    """Distances in bytes to the end of the server's WAL, never negative.
 
-    A distance is None if the slot has no such position, as a lost slot may not.
+    On a standby, the lag is the distance to the replayed position. A distance is None if the slot has no such position,
+    as a lost slot may not.
     """
 
     lag_bytes: int | None
@@ -50,9 +58,30 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
         conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
         head = _position(conn, _HEAD)
+        standby = conn.execute(_STANDBY).fetchone()
     if status is None:
         return None
-    return LagSample(_distance(head, status.confirmed_flush_lsn), _distance(head, status.restart_lsn), status)
+    end = head
+    if standby is not None:
+        end = None if standby[0] is None else Lsn.parse(standby[0])
+        safe = standby_safe_wal(end, status.restart_lsn, *standby[1:])
+        status = replace(status, safe_wal_size=safe)
+    return LagSample(_distance(head, status.confirmed_flush_lsn), _distance(end, status.restart_lsn), status)
+
+
+def standby_safe_wal(
+    end: Lsn | None, restart: Lsn | None, slot_keeps: int, server_keeps: int, segment: int
+) -> int | None:
+    """Return the bytes of WAL that a standby can receive before a slot at ``restart`` may be lost, None for no limit.
+
+    The standby's own column ``safe_wal_size`` never falls, because a server in recovery has no position of its own
+    writes. ``slot_keeps`` and ``server_keeps`` are ``max_slot_wal_keep_size``, negative for no limit, and
+    ``wal_keep_size``. All sizes are in bytes.
+    """
+    if end is None or restart is None or slot_keeps < 0:
+        return None
+    kept_segments = max(slot_keeps, server_keeps) // segment
+    return (restart // segment + kept_segments + 1) * segment - end
 
 
 @source_errors("reading the end of the WAL")

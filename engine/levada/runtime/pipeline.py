@@ -436,6 +436,7 @@ class Pipeline:
             return False
         assert self._replication is not None
         self._error = None
+        self._sampler.forget()
         self._launch(self._replication)
         return True
 

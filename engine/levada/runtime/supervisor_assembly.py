@@ -152,7 +152,7 @@ def assemble_supervisor(
         resyncs=resyncs,
         discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
         storage_poller=storage_poller,
-        guard=Guard(config_ref, registry, log.staging, slot, resyncs.give_up),
+        guard=Guard(config_ref, store, registry, log.staging, slot, resyncs.give_up),
         retention=Retention(registry, log, store, capture.record, capture.worker.applied, capture.ledger.save),
         configure=configure,
         check=around.tasks.check,

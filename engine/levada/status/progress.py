@@ -283,7 +283,7 @@ class GuardProgress(Part):
     """True while no copy may begin."""
     passed: tuple[PassedLimit, ...] = ()
     actions: tuple[GuardAction, ...] = ()
-    """The last actions since the process started, at most 20, the newest last."""
+    """The last actions, also those of earlier processes, at most 20, the newest last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ _POLICIES = tuple(GuardPolicy)
 def within_limits(observed: Observed, sample: SlotSample | None, manifests: Manifests | None) -> Condition:
     """Return WithinLimits: True if no limit of spec.guard is passed. Its reason is the most severe policy in force.
 
-    While no driver runs, a Job samples the slot, and the WAL that it keeps is compared. Without a sample, return the
-    stored condition.
+    While no driver runs, a Job samples the slot, and the WAL that it keeps is compared. Without a sample, also of a
+    driver that is starting, return the stored condition.
     """
     if manifests is not None and sample is not None and sample.by_job and sample.report is not None:
         return _of_sample(observed, sample.report, manifests)
@@ -31,6 +31,9 @@ def within_limits(observed: Observed, sample: SlotSample | None, manifests: Mani
         return stored_condition(_OF, observed.pipeline.status)
     guard = observed.progress.guard
     if not guard.policy:
+        if observed.progress.slot.sampled_at is None:
+            # The driver is starting, and has compared nothing yet.
+            return stored_condition(_OF, observed.pipeline.status)
         return Condition(_OF, True, "NoLimitPassed")
     passed = (f"{_path(p.measure, p.policy)} ({limit_text(p)})" for p in guard.passed)
     acted = "; " + guard.actions[-1].message if guard.actions else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,13 +14,22 @@ from levada.runtime.host.assembly import open_store, pipeline_config, store_conn
 from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
 from levada.runtime.report.snapshot import fatal_progress
+from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.rules import continues
 from levada.runtime.tables.table_names import table_names
 from levada.spec import Manifests
-from levada.status import PipelineState, Progress, SlotProgress, StagingProgress, TableProgress
+from levada.status import (
+    GuardAction,
+    GuardProgress,
+    PipelineState,
+    Progress,
+    SlotProgress,
+    StagingProgress,
+    TableProgress,
+)
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
@@ -36,13 +45,13 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
     """Return the progress of a pipeline that does not run here, from its store and its slot.
 
     Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
-    a slot that is gone.
+    a slot that is gone, and ``slot_released`` if the guard dropped it.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
-    tables, depending = _stored_tables(manifests, config, secrets)
+    stored = _stored(manifests, config, secrets)
     slot, known = _reachable_slot(config)
-    lost = _lost(config, slot, depending) if known else None
+    lost = _lost(config, slot, stored) if known else None
     return Progress(
         pipeline=config.name,
         epoch=0,
@@ -51,7 +60,8 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
         at=now,
         slot=slot,
         staging=StagingProgress(durable=config.staging.durable is not False),
-        tables=tuple(sorted(tables, key=lambda t: t.table)),
+        guard=GuardProgress(actions=stored.actions),
+        tables=tuple(sorted(stored.tables, key=lambda t: t.table)),
         error=fatal_progress(lost),
     )
 
@@ -71,33 +81,42 @@ def _sample_slot(config: PipelineConfig) -> SlotProgress:
     )
 
 
-def _stored_tables(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None
-) -> tuple[list[TableProgress], int]:
-    """Return the tables in the store, and the number of those that continue from the slot.
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The content of the store. There is none before the first run, which creates the store.
 
-    There are none before the first run, which creates the store.
+    ``depending`` is the number of tables that continue from the slot. ``released`` is why the guard dropped it.
     """
+
+    tables: tuple[TableProgress, ...] = ()
+    depending: int = 0
+    actions: tuple[GuardAction, ...] = ()
+    released: str = ""
+
+
+def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> _Stored:
     postgres = manifests.pipeline.spec.store.postgres
     if postgres is not None:
         connection = store_connection(manifests, config, secrets)
         if not postgres_store_exists(connection, postgres.schema_name):
-            return [], 0
+            return _Stored()
     store = open_store(manifests, config, secrets)
     try:
         store.load_table_schemas()
         store.load_table_replication_states()
         store.load_table_controls()
+        store.load_fingerprints()
         names, targets = table_names(store) | _published_names(config), target_names(manifests)
         phases = store.get_table_replication_states()
-        tables = [
+        tables = tuple(
             replace(
                 _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
                 destination_table=_place(store, id_, names.get(id_), targets),
             )
             for id_, phase in phases.items()
-        ]
-        return tables, sum(continues(phase) for phase in phases.values())
+        )
+        depending = sum(continues(phase) for phase in phases.values())
+        return _Stored(tables, depending, guard_actions(store), slot_release(store))
     finally:
         store.close()
 
@@ -133,16 +152,19 @@ def _reachable_slot(config: PipelineConfig) -> tuple[SlotProgress, bool]:
         return SlotProgress(config.slot.name), False
 
 
-def _lost(config: PipelineConfig, slot: SlotProgress, depending: int) -> SlotLost | None:
+def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLost | None:
     """Return the error of a slot that is missing or invalidated while tables depend on it, as a start reports it."""
-    missing = slot.sampled_at is None
+    missing, depending = slot.sampled_at is None, stored.depending
     if not depending or (not missing and slot.wal_status != "lost"):
         return None
-    what = "does not exist" if missing else "has been invalidated"
+    what = stored.released or f"slot {slot.name} does not exist"
+    code = "slot_released" if stored.released else "slot_missing"
+    if not missing:
+        code, what = "slot_lost", f"slot {slot.name} has been invalidated"
     which = "table needs" if depending == 1 else "tables need"
     again = "levada run MANIFEST copies them again, because spec.source.slot.onLost is Resync"
     return SlotLost(
-        "slot_missing" if missing else "slot_lost",
-        f"slot {slot.name} {what}: {depending:,} {which} its changes, and must be copied again",
+        code,
+        f"{what}: {depending:,} {which} its changes, and must be copied again",
         hint=again if config.slot.resync_when_lost else f"copy them again: {RESYNC_ALL}",
     )

@@ -39,6 +39,10 @@ class LagSampler:
         """Ask the thread to end. A sample under way is not waited for, because it may take 10 s to time out."""
         self._stop.set()
 
+    def forget(self) -> None:
+        """Forget the sample, which is that of a slot that was replaced."""
+        self._sample = None
+
     def progress(self) -> SlotProgress:
         """Return the newest sample. May be called from any thread.
 

@@ -34,13 +34,15 @@ from levada.postgres.publications import (
     read_publication_owner,
 )
 from levada.postgres.server import read_server
-from levada.postgres.slots import create_slot, drop_slot, inspect_slot, validate_slot
+from levada.postgres.slots import drop_slot, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.slot_creation import create_guarded_slot
+from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
 from levada.runtime.tables.rules import needs_resync
@@ -216,9 +218,10 @@ def _ensure_slot(
     if begun and lost is None:
         try:
             _verify(config, store, record, log, begun)
+            slot_exists(store)
             return False
         except SlotLost as error:
-            lost = error
+            lost = explain_missing_slot(store, error)
     if lost is not None and not config.slot.resync_when_lost:
         phases = store.get_table_replication_states()
         begun = {t: init for t, init in begun.items() if not needs_resync(phases[t])}
@@ -238,9 +241,10 @@ def _ensure_slot(
         position = status.confirmed_flush_lsn or Lsn(0)
     else:
         drop_slot(connection, config.slot.name, check=store.require_epoch)
-        position = create_slot(connection, config.slot.name, failover=config.slot.failover)
+        position = create_guarded_slot(config, connection)
         _log.info("created slot %s at %s", config.slot.name, position)
     record.begin(read_server(config.source, config.slot.name).identity, position)
+    slot_exists(store)
     return True
 
 

@@ -39,12 +39,15 @@ class CopyStage(Stage):
     def start(self, sessions: int, *, paused: bool = False) -> None:
         """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.
 
-        A new table waits for the session that has its columns. While ``paused``, no copy begins.
+        A new table waits for the session that has its columns. While ``paused``, no copy begins. An
+        interrupted one continues, because the staged changes that it needs are kept until it ends.
         """
         for table in list(self._wanted):
             self._answer(self._registry.tables[table])
-        at_once = 0 if paused else self._config_ref.current.copy_tables
-        for record in copies_to_start(self._registry.tables.values(), at_once, sessions):
+        at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
+        for record in copies_to_start(
+            self._registry.tables.values(), at_once, sessions, lambda r: not paused or backlog.holds(r.id)
+        ):
             record.copy.cancelled.clear()
             record.copy.outdated = False
             plan = self._registry.next_copy.plan(record)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,19 +16,23 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.failures import RESYNC_ALL
 from levada.runtime.config import GuardLimit
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.guard_record import guard_actions, record_action
 from levada.runtime.tables.guard_rules import (
     Holding,
+    comparison,
     figures,
     in_force,
     most_severe,
     pauses_copies,
     recedes,
     slowest,
+    waits_for_sample,
 )
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.registry import TableRegistry
 from levada.segments.staging import Staging
 from levada.status import GuardAction, GuardMeasure, GuardPolicy, GuardProgress, PassedLimit, SlotProgress
+from levada.stores.interface import PipelineStore
 from levada.values import resync_command
 
 _log = logging.getLogger(__name__)
@@ -37,13 +40,6 @@ _log = logging.getLogger(__name__)
 _EVERY_S: Final = 5.0
 _FRESH: Final = timedelta(seconds=30)
 """The age up to which a sample of the slot counts. An older one is no ground to park a table or to drop the slot."""
-_ACTIONS: Final = 20
-_NAMES: Final = {
-    GuardMeasure.RETAINED_WAL: "the WAL that the slot keeps",
-    GuardMeasure.RETAINED_WAL_PERCENT: "the WAL that the slot keeps, of max_slot_wal_keep_size,",
-    GuardMeasure.STAGED: "the size of the staged changes",
-    GuardMeasure.STAGING_FREE: "the free space of the staging area",
-}
 
 
 @dataclass(slots=True)
@@ -63,12 +59,14 @@ class Guard:
     def __init__(
         self,
         config_ref: ConfigRef,
+        store: PipelineStore,
         registry: TableRegistry,
         staging: Staging,
         slot: Callable[[], SlotProgress],
         give_up: Callable[[TableRecord, LevadaError], None],
     ) -> None:
         self._config_ref = config_ref
+        self._store = store
         self._registry = registry
         self._staging = staging
         self._slot = slot
@@ -77,14 +75,15 @@ class Guard:
         self._passed: dict[GuardLimit, datetime] = {}
         self._patience: dict[GuardLimit, _Patience] = {}
         self._figures: dict[GuardMeasure, int] = {}
-        self._actions: deque[GuardAction] = deque(maxlen=_ACTIONS)
+        self._actions = guard_actions(store)
         self._fruitless: set[GuardLimit] = set()
         """Passed limits for which no table can be parked, which is logged once."""
 
     @property
     def pauses_copies(self) -> bool:
-        """True while no copy may begin."""
-        return pauses_copies(most_severe(self._passed))
+        """True while no copy may begin. At the start that is so until the WAL that the slot keeps is known."""
+        limits = self._config_ref.current.guard
+        return pauses_copies(most_severe(self._passed)) or waits_for_sample(limits, self._figures)
 
     @property
     def free_bytes(self) -> int | None:
@@ -103,7 +102,7 @@ class Guard:
             )
             for limit, at in sorted(self._passed.items(), key=lambda item: item[1])
         )
-        return GuardProgress(most_severe(self._passed) or "", self.pauses_copies, passed, tuple(self._actions))
+        return GuardProgress(most_severe(self._passed) or "", self.pauses_copies, passed, self._actions)
 
     def check(self, now: float) -> None:
         """Compare the figures with the limits, at most every five seconds, and act. ``now`` is in seconds, monotonic.
@@ -112,11 +111,12 @@ class Guard:
         """
         if now < self._next:
             return
-        self._next = now + _EVERY_S
         slot = self._slot()
         fresh = slot if slot.sampled_at is not None and datetime.now(UTC) - slot.sampled_at < _FRESH else None
         known = figures(fresh, self._registry.backlog.staged_bytes, self._staging.free_bytes())
         self._figures |= known
+        waits = waits_for_sample(self._config_ref.current.guard, self._figures)
+        self._next = now if waits else now + _EVERY_S
         self._enter(in_force(self._config_ref.current.guard, known, self._passed.keys()))
         due = self._due(known, now)
         parked = [
@@ -211,26 +211,16 @@ class Guard:
     def _release_slot(self, limit: GuardLimit) -> None:
         slot = self._config_ref.current.slot.name
         message = f"the guard drops slot {slot}, because {self._of(limit)}"
-        self._act(limit, f"{self._of(limit)}, so slot {slot} is dropped")
+        released = f"the guard dropped slot {slot}, because {self._of(limit)}"
+        self._act(limit, f"{self._of(limit)}, so slot {slot} is dropped", released=released)
         self._registry.fail(SlotLost("slot_released", message, hint=f"every table must be copied again: {RESYNC_ALL}"))
 
     def _of(self, limit: GuardLimit) -> str:
-        figure = amount_text(limit.measure, self._figures[limit.measure])
-        bound = amount_text(limit.measure, limit.value)
-        return f"{_NAMES[limit.measure]} is {figure}, and the limit of {limit.policy} {bound}"
+        return comparison(limit, self._figures[limit.measure])
 
-    def _act(self, limit: GuardLimit, message: str, level: int = logging.WARNING) -> None:
+    def _act(
+        self, limit: GuardLimit, message: str, level: int = logging.WARNING, *, released: str | None = None
+    ) -> None:
         _log.log(level, "guard: %s", message)
-        self._actions.append(GuardAction(limit.measure, limit.policy, datetime.now(UTC), message))
-
-
-def amount_text(measure: GuardMeasure, figure: int) -> str:
-    """Return a figure of the guard with its unit, such as ``58.6 KiB`` or ``80 %``."""
-    if measure is GuardMeasure.RETAINED_WAL_PERCENT:
-        return f"{figure} %"
-    amount, unit = float(figure), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
-            break
-        amount, unit = amount / 1024, larger
-    return f"{amount:,.0f} B" if unit == "B" else f"{amount:,.1f} {unit}"
+        action = GuardAction(limit.measure, limit.policy, datetime.now(UTC), message)
+        self._actions = record_action(self._store, action, released=released)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -14,6 +14,12 @@ from levada.values import TableId
 _MARGIN: Final = Fraction(1, 10)
 """The share of a limit by which a figure must be better before the policy ends. Without it, a policy would flap."""
 _POLICIES: Final = tuple(GuardPolicy)
+_NAMES: Final = {
+    GuardMeasure.RETAINED_WAL: "the WAL that the slot keeps",
+    GuardMeasure.RETAINED_WAL_PERCENT: "the WAL that the slot keeps, of max_slot_wal_keep_size,",
+    GuardMeasure.STAGED: "the size of the staged changes",
+    GuardMeasure.STAGING_FREE: "the free space of the staging area",
+}
 _WAL: Final = (GuardMeasure.RETAINED_WAL, GuardMeasure.RETAINED_WAL_PERCENT)
 
 
@@ -87,6 +93,16 @@ def pauses_copies(policy: GuardPolicy | None) -> bool:
     return policy is not None and policy is not GuardPolicy.WARN
 
 
+def waits_for_sample(limits: Iterable[GuardLimit], known: Collection[GuardMeasure]) -> bool:
+    """Return True if a limit of the WAL may pause copies, and the WAL that the slot keeps was never known.
+
+    Without that, a copy would begin in the moment between a restart and the first sample of the slot.
+    """
+    return GuardMeasure.RETAINED_WAL not in known and any(
+        limit.measure in _WAL and pauses_copies(limit.policy) for limit in limits
+    )
+
+
 def slowest(
     limit: GuardLimit, figure: int, slot: SlotProgress | None, holdings: Iterable[Holding], *, durable: bool
 ) -> tuple[Holding, ...]:
@@ -119,3 +135,21 @@ def _that_hold_staged(excess: int, holdings: Iterable[Holding]) -> tuple[Holding
         chosen.append(holding)
         excess -= holding.staged
     return tuple(chosen)
+
+
+def comparison(limit: GuardLimit, figure: int) -> str:
+    """Return a figure and the limit that it has passed, or passes no longer, in words."""
+    now, bound = amount_text(limit.measure, figure), amount_text(limit.measure, limit.value)
+    return f"{_NAMES[limit.measure]} is {now}, and the limit of {limit.policy} {bound}"
+
+
+def amount_text(measure: GuardMeasure, figure: int) -> str:
+    """Return a figure of the guard with its unit, such as ``58.6 KiB`` or ``80 %``."""
+    if measure is GuardMeasure.RETAINED_WAL_PERCENT:
+        return f"{figure} %"
+    amount, unit = float(figure), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:,.0f} B" if unit == "B" else f"{amount:,.1f} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from levada.apply.backlog import Pending
@@ -65,15 +65,21 @@ def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) ->
     return not state.lost_copies or now - state.lost_copied_at >= config.retries.delay(state.lost_copies)
 
 
-def copies_to_start(tables: Iterable[TableRecord], at_once: int, sessions: int) -> list[TableRecord]:
+def copies_to_start(
+    tables: Iterable[TableRecord],
+    at_once: int,
+    sessions: int,
+    may_begin: Callable[[TableRecord], bool] = lambda record: True,
+) -> list[TableRecord]:
     """Return the tables whose first copies begin now. ``sessions`` is the number of replication sessions so far.
 
-    At most ``at_once`` copies run at a time, shadow copies included.
+    At most ``at_once`` copies run at a time, shadow copies included. ``may_begin`` returns False for a table whose copy
+    has to wait.
     """
     known = list(tables)
     free = at_once - copies_running(known)
     idle = [r for r in known if not r.busy and not r.suspended and not r.resync.has_copy]
-    waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session]
+    waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session and may_begin(r)]
     return waiting[: max(0, free)]
 
 

@@ -1,0 +1,91 @@
+"""The creation of the pipeline's slot, within the guard's limits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import LevadaError, Transient
+from levada.postgres.lag import sample_lag
+from levada.postgres.slots import create_slot
+from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.guard_rules import comparison, figures, in_force
+from levada.status import GuardPolicy, SlotProgress
+from levada.values import Lsn
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 5.0
+_OPEN_TRANSACTIONS: Final = (
+    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start;"
+)
+
+
+def create_guarded_slot(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Lsn:
+    """Create the slot and return its consistent point.
+
+    A slot that is being created waits for the transactions that are open, and keeps all WAL from then on. Raise
+    Transient ``slot_creation_ended``, without a slot, if that WAL passes a limit at which the guard drops a slot.
+    """
+    passed: list[str] = []
+    with _watched(config, connection, passed):
+        try:
+            return create_slot(connection, config.slot.name, failover=config.slot.failover)
+        except LevadaError as error:
+            if not passed:
+                raise
+            raise Transient(
+                "slot_creation_ended",
+                f"the guard ended the creation of slot {config.slot.name}, which waits for open transactions, because"
+                f" {passed[0]}",
+                hint=f"end the transactions, or wait for them: {_OPEN_TRANSACTIONS}",
+            ) from error
+
+
+@contextmanager
+def _watched(config: PipelineConfig, connection: psycopg.Connection[Any], passed: list[str]) -> Iterator[None]:
+    """Cancel the connection's statement when the slot passes a limit. Then ``passed`` says which one."""
+    if not any(limit.policy is GuardPolicy.RELEASE_SLOT for limit in config.guard):
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_EVERY_S):
+            try:
+                text = _passed_limit(config)
+            except LevadaError as error:
+                _log.warning("sampling the slot that is being created failed: %s", error.message)
+                continue
+            if text and not ended.is_set():
+                passed.append(text)
+                with suppress(psycopg.Error):
+                    connection.cancel()
+
+    thread = threading.Thread(target=watch, name="levada-slot-creation", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _passed_limit(config: PipelineConfig) -> str:
+    """Return which limit at which the slot is dropped is passed, empty without one."""
+    sample = sample_lag(config.source, config.slot.name)
+    if sample is None:
+        return ""
+    slot = SlotProgress(
+        config.slot.name, retained_bytes=sample.retained_bytes, safe_wal_bytes=sample.status.safe_wal_size
+    )
+    known = figures(slot, 0, None)
+    releases = (limit for limit in config.guard if limit.policy is GuardPolicy.RELEASE_SLOT)
+    for limit in in_force(releases, known, frozenset()):
+        return comparison(limit, known[limit.measure])
+    return ""

@@ -1,0 +1,144 @@
+"""The guard of a running pipeline: which copies wait, and what tells of the slot that it dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.test_changes import TIMEOUT_S, Rig
+
+from levada.errors import SlotLost
+from levada.runtime.config import GuardLimit, RetryLimits
+from levada.status import GuardMeasure, GuardPolicy, Progress
+
+PAUSE, RELEASE = GuardPolicy.PAUSE_COPIES, GuardPolicy.RELEASE_SLOT
+SLOW_SAMPLES = """
+CREATE FUNCTION slow_samples() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('application_name') LIKE '%lag' THEN PERFORM pg_sleep(5); END IF;
+END $$;
+CREATE EVENT TRIGGER slow_samples ON login EXECUTE FUNCTION slow_samples();
+ALTER EVENT TRIGGER slow_samples ENABLE ALWAYS;
+"""
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
+    """A pipeline of two small tables, not started."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE TABLE items (id int PRIMARY KEY)",
+        "INSERT INTO orders SELECT generate_series(1, 10)",
+    )
+    made = Rig(db, tmp_path)
+    yield made
+    made.stop()
+
+
+def phases(progress: Progress) -> dict[str, str]:
+    """Return each table's phase."""
+    return {t.name: str(t.phase) for t in progress.tables}
+
+
+def dropped(progress: Progress) -> bool:
+    """Return True if the guard's actions name the slot that it dropped."""
+    return any(a.policy == RELEASE and a.message.endswith("is dropped") for a in progress.guard.actions)
+
+
+def test_no_copy_begins_before_the_first_sample(rig: Rig, db: Database) -> None:
+    """After a restart copies that were paused for the WAL stay paused, also while the slot is not sampled yet."""
+    db.execute(SLOW_SAMPLES)
+    rig.change(guard=(GuardLimit(GuardMeasure.RETAINED_WAL, PAUSE, 1),))
+    for _ in range(2):
+        rig.start()
+        progress = rig.wait(lambda p: p.guard.policy == PAUSE)
+        assert phases(progress) == {"orders": "Init", "items": "Init"}
+        assert not rig.destination.copies
+        rig.stop()
+    rig.change(guard=())
+    rig.start()
+    rig.wait_caught_up()
+
+
+def test_a_slot_that_is_being_created_keeps_within_the_limit(rig: Rig, db: Database) -> None:
+    """The transaction that held the WAL of the dropped slot delays the next one, which must not fill the disk."""
+    rig.config = replace(
+        rig.config,
+        slot=replace(rig.config.slot, resync_when_lost=True),
+        guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 4 << 20),),
+        guard_patience_s=0.0,
+        retries=RetryLimits(delay_s=1, max_delay_s=1),
+    )
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE other (v text)")
+    writes = "INSERT INTO other SELECT repeat(md5(i::text), 30) FROM generate_series(1, 8000) i"
+    slot = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+    with db.connect() as opened, opened.transaction():
+        opened.execute("INSERT INTO orders VALUES (11)")
+        db.execute(writes)
+        poll(lambda: bool(db.query(slot + " AND confirmed_flush_lsn IS NULL", rig.config.slot.name)))
+        db.execute(writes)
+        poll(lambda: not db.query(slot, rig.config.slot.name))
+    progress = rig.wait_caught_up()
+    assert dropped(progress)
+    assert rig.destination.copies_of("orders") == 2
+
+
+def poll(what: Callable[[], bool]) -> None:
+    """Wait until the condition is true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not what():
+        assert time.monotonic() < deadline, "not reached"
+        time.sleep(0.05)
+
+
+def release_slot(rig: Rig) -> None:
+    """Let the guard drop the slot at once."""
+    rig.change(guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 1),), guard_patience_s=0.0)
+
+
+def test_a_dropped_slot_is_explained_after_the_resync(rig: Rig) -> None:
+    """The status names the policy that dropped the slot when all tables are Ready again, and after a restart."""
+    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.start()
+    rig.wait_caught_up()
+    release_slot(rig)
+    rig.wait(lambda p: dropped(p) and phases(p)["orders"] == "Init")
+    rig.change(guard=())
+    assert dropped(rig.wait_caught_up())
+    rig.stop()
+    rig.start()
+    assert dropped(rig.wait_caught_up())
+
+
+def test_a_start_without_the_slot_names_the_guard(rig: Rig, db: Database) -> None:
+    """Each start says that the guard dropped the slot, until a new one exists. A slot that a user drops is missing."""
+    rig.start()
+    rig.wait_caught_up()
+    release_slot(rig)
+    assert rig.running is not None
+    with pytest.raises(SlotLost, match="the guard drops slot"):
+        rig.running.wait(90)
+    rig.stop()
+    rig.change(guard=())
+    for _ in range(2):
+        with pytest.raises(SlotLost, match=r"the guard dropped slot .* the WAL that the slot keeps is") as raised:
+            rig.start()
+        assert raised.value.code == "slot_released"
+        rig.running = None
+    slot = rig.config.slot
+    rig.config = replace(rig.config, slot=replace(slot, resync_when_lost=True))
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    db.execute(f"SELECT pg_drop_replication_slot('{slot.name}')")
+    rig.config = replace(rig.config, slot=slot)
+    with pytest.raises(SlotLost) as raised:
+        rig.start()
+    assert raised.value.code == "slot_missing"
+    rig.running = None

@@ -1,0 +1,44 @@
+"""A hot standby of an embedded PostgreSQL, with logical decoding."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from levada.local.postgres import EmbeddedPostgres
+
+
+@contextmanager
+def standby_of(primary: EmbeddedPostgres, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
+    """Run a standby that streams from ``primary``, in a temporary folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="levada-standby-") as folder:
+        standby = EmbeddedPostgres(Path(folder) / "data", settings={"hot_standby_feedback": "on", **(settings or {})})
+        standby.data.mkdir(mode=0o700)
+        standby._open_to_system_user()
+        standby._run("pg_basebackup", "-D", standby.data, "-d", primary.uri(), "--write-recovery-conf", "-c", "fast")
+        with standby:
+            yield standby
+
+
+@contextmanager
+def logged_snapshots(primary: EmbeddedPostgres) -> Iterator[None]:
+    """Let the primary log its running transactions all the time. A standby creates no slot before it has read them."""
+    ended = threading.Event()
+
+    def log() -> None:
+        with psycopg.connect(primary.uri(), autocommit=True) as connection:
+            while not ended.wait(0.2):
+                connection.execute("SELECT pg_log_standby_snapshot()")
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
