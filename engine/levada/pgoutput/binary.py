@@ -45,8 +45,9 @@ def _number(dtype: str) -> BinaryDecoder:
 
     def decode(values: Values, column: ColumnType) -> Decoded:
         require_size(values, size)
-        numbers = values.buffer.view(dtype)[values.start]
-        return Decoded(fixed(numbers.astype(column.arrow.to_pandas_dtype()), values.valid, column.arrow))
+        return Decoded(
+            fixed(values.read(dtype).astype(column.arrow.to_pandas_dtype(), copy=False), values.valid, column.arrow)
+        )
 
     return decode
 
@@ -70,17 +71,30 @@ def _json(values: Values, _: ColumnType) -> Decoded:
 
 
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), "u2")
-_UUID_PARTS: Final = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
+_PARTS: Final = {"1": "u8", "2": "u4", "3": "u4", "4": "u4", "5": "u8", "6": "u4"}
+"""The 32 hexadecimal digits of a UUID, in parts that are copied as numbers. The last two belong together."""
+_DASHES: Final = {"-1": 8, "-2": 13, "-3": 18, "-4": 23}
+_DIGITS: Final = np.dtype(list(_PARTS.items()))
+_TEXT: Final = np.dtype(
+    {
+        "names": [*_PARTS, *_DASHES],
+        "formats": [*_PARTS.values(), *["u1"] * len(_DASHES)],
+        "offsets": [0, 9, 14, 19, 24, 32, *_DASHES.values()],
+    }
+)
+"""The 36 characters of a UUID."""
 
 
 def _uuid(values: Values, _: ColumnType) -> Decoded:
     require_size(values, 16)
     count = len(values)
-    raw = np.ascontiguousarray(values.buffer.view("V16")[values.start]).view(np.uint8).reshape(count, 16)
-    digits = _HEX[raw].view(np.uint8).reshape(count, 32)
-    text = np.full((count, 36), ord("-"), np.uint8)
-    for dashes, (first, end) in enumerate(_UUID_PARTS):
-        text[:, first + dashes : end + dashes] = digits[:, first:end]
+    raw = np.ascontiguousarray(values.buffer.view("V16")[values.start]).view(np.uint8)
+    digits = _HEX.take(raw).view(_DIGITS)
+    text = np.empty(count, _TEXT)
+    for part in _PARTS:
+        text[part] = digits[part]
+    for dash in _DASHES:
+        text[dash] = ord("-")
     offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
     array = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
     return Decoded(array if values.valid is None else _masked(array, values.valid))
@@ -92,7 +106,7 @@ def _masked(array: pa.Array, valid: Bools) -> pa.Array:
 
 def _date(values: Values, column: ColumnType) -> Decoded:
     require_size(values, 4)
-    days = values.buffer.int4(values.start)
+    days = values.read(">i4").astype(np.int64)
     infinite = values.only_valid((days == _INT4.max) | (days == _INT4.min))
     return _unless(
         values, (days + _EPOCH_DAYS).astype(np.int32), infinite, column, lambda rows: _infinities(days[rows])
@@ -101,7 +115,7 @@ def _date(values: Values, column: ColumnType) -> Decoded:
 
 def _timestamp(values: Values, column: ColumnType) -> Decoded:
     require_size(values, 8)
-    us = values.buffer.int8(values.start)
+    us = values.read(">i8")
     # The largest timestamps do not fit in 64 bits when counted from 1970.
     refused = values.only_valid((us > _INT8.max - POSTGRES_EPOCH_US) | (us == _INT8.min))
     zone = column.kind is Kind.TIMESTAMPTZ
@@ -110,7 +124,7 @@ def _timestamp(values: Values, column: ColumnType) -> Decoded:
 
 def _time(values: Values, column: ColumnType) -> Decoded:
     require_size(values, 8)
-    us = values.buffer.int8(values.start)
+    us = values.read(">i8")
     wrong = values.only_valid((us < 0) | (us > US_PER_DAY))
     if wrong.any():
         raise RowError(int(wrong.argmax()), "an invalid time")

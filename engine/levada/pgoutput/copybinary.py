@@ -127,12 +127,13 @@ class CopyDecoder:
 
 
 def _field(buffer: WireBuffer, at: Ints, end: Ints) -> Values:
-    length = buffer.uint4(at)
+    fields = buffer.fields(at)
+    length = fields.length()
     start = at + 4
     valid = length != _NULL
-    values = Values(buffer, start, length)
+    values = Values(buffer, start, length, None, fields)
     if not valid.all():
-        values = Values(buffer, start, np.where(valid, length, 0), valid)
+        values = Values(buffer, start, np.where(valid, length, 0), valid, fields)
     if (beyond := start + values.length > end).any():
         raise RowError(int(beyond.argmax()), "a value that exceeds it")
     return values

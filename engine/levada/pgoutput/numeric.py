@@ -29,7 +29,7 @@ _LIMB_BITS: Final = 32
 
 def decode_numeric(values: Values, column: ColumnType) -> Decoded:
     """Decode a column of numerics. Raise `RowError` for a value that exceeds the precision and scale."""
-    count, weight, sign = (values.buffer.int2(values.start + 2 * k) for k in range(3))
+    count, weight, sign = (values.read(">i2", 2 * k).astype(np.int64) for k in range(3))
     if values.valid is not None:
         count, weight, sign = (np.where(values.valid, n, 0) for n in (count, weight, sign))
     sign &= 0xFFFF

@@ -130,7 +130,8 @@ def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleCol
     assert valid is not None  # A column with unchanged values has a mask.
     valid = valid.copy()
     valid[rows], unchanged[rows] = True, False
-    values = replace(wire.values, start=start, length=length, valid=valid)
+    # The filled values are elsewhere, so their fields were not read.
+    values = replace(wire.values, start=start, length=length, valid=valid, fields=None)
     return TupleColumn(values, unchanged if unchanged.any() else None)
 
 

@@ -29,6 +29,7 @@ from levada.pgoutput.wire import (
     cut,
     overlay,
     strings,
+    views,
 )
 from levada.schema import ColumnType, Kind
 
@@ -70,7 +71,7 @@ def _first_refused(array: pa.Array, kind: pa.DataType) -> int:
 
 
 def _castable(values: Values, column: ColumnType) -> Decoded:
-    return Decoded(cast(cut(values, pa.string()), column.arrow))
+    return Decoded(cast(views(values), column.arrow))
 
 
 def _strings(values: Values, _: ColumnType) -> Decoded:
@@ -88,13 +89,13 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
 
 def _decimal(values: Values, column: ColumnType) -> Decoded:
     try:
-        return Decoded(pc.cast(cut(values, pa.string()), column.arrow))
+        return Decoded(pc.cast(views(values), column.arrow))
     except pa.ArrowInvalid:
         octets = values.first_bytes()
         second = values.buffer.bytes[values.start + 1]
         special = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
         special = values.only_valid(special)
-        array = cast(cut(values.where(~special), pa.string()), column.arrow)
+        array = cast(views(values.where(~special)), column.arrow)
         return Decoded(array, values.refuse(special))
 
 

@@ -39,18 +39,19 @@ def read_tuples(buffer: WireBuffer, start: Ints, end: Ints, columns: int) -> tup
 
 
 def _column(buffer: WireBuffer, at: Ints) -> tuple[TupleColumn, Ints]:
-    # A position is at most the end of the data before the padding, so the kind and the length are readable.
+    # A position is at most the end of the data before the padding, so the kind and the field are readable.
     kinds = buffer.bytes[at]
-    length = buffer.uint4(at + 1)
+    fields = buffer.fields(at + 1)
+    length = fields.length()
     is_text = kinds == _TEXT
     if is_text.all():
         start = at + 5
-        return TupleColumn(Values(buffer, start, length), None), start + length
+        return TupleColumn(Values(buffer, start, length, None, fields), None), start + length
     unchanged = kinds == _UNCHANGED
     _require(is_text | unchanged | (kinds == _NULL), "a value of an unknown format")
     length = np.where(is_text, length, 0)
     start = at + np.where(is_text, 5, 1)
-    values = Values(buffer, start, length, is_text)
+    values = Values(buffer, start, length, is_text, fields)
     return TupleColumn(values, unchanged if unchanged.any() else None), start + length
 
 

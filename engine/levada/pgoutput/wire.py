@@ -17,8 +17,13 @@ Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
-PADDING: Final = bytes(16)
-"""Bytes after the data, so that a value of up to 16 bytes can be read at any position of the data."""
+PADDING: Final = bytes(32)
+"""Bytes after the data, so that a `Fields` can be read at any position of the data and right after it."""
+
+_FIELD: Final = 16
+_INLINE: Final = 12
+"""The length up to which Arrow keeps a string inside of its view (Arrow columnar format, "Variable-size Binary View").
+"""
 
 MAX_BUFFER: Final = 1 << 30
 """The size in bytes above which a slice is decoded in parts, because Arrow's offsets have 32 bits."""
@@ -79,15 +84,45 @@ class WireBuffer:
         """Read signed 64-bit integers."""
         return self.view(">i8")[at].astype(np.int64)
 
+    def fields(self, at: Ints) -> Fields:
+        """Read the fields at these positions, each a length in 32 bits and a value."""
+        return Fields(self.view(f"V{_FIELD}")[at].view(np.uint8).reshape(len(at), _FIELD))
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The first 16 bytes of fields: their length and the first 12 bytes of their value.
+
+    To gather them takes as long as to gather 4 bytes, and what a decoder needs of them it reads from contiguous memory.
+    """
+
+    bytes: np.ndarray[Any, np.dtype[np.uint8]]
+
+    def length(self) -> Ints:
+        """Read the lengths. A negative one, as of NULL in a binary COPY, is read as one that is too large."""
+        return self._view(">u4", 0).astype(np.int64)
+
+    def read(self, dtype: str, offset: int) -> np.ndarray[Any, Any]:
+        """Read bytes of the values as `Values.read` does."""
+        found = self._view(dtype, 4 + offset)
+        return found.astype(found.dtype.newbyteorder("="))
+
+    def _view(self, dtype: str, offset: int) -> np.ndarray[Any, Any]:
+        return self.bytes[:, offset : offset + np.dtype(dtype).itemsize].view(dtype)[:, 0]
+
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The positions of the values of one column. Invalid values have length 0. All are valid if ``valid`` is None."""
+    """The positions of the values of one column. Invalid values have length 0. All are valid if ``valid`` is None.
+
+    ``fields`` has the beginnings of the valid values, if they were read. Those of others are arbitrary.
+    """
 
     buffer: WireBuffer
     start: Ints
     length: Ints
     valid: Bools | None = None
+    fields: Fields | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -95,11 +130,21 @@ class Values:
     def where(self, mask: Bools) -> Values:
         """Return the same values, of which only those in ``mask`` stay valid."""
         valid = mask if self.valid is None else self.valid & mask
-        return Values(self.buffer, self.start, self.length, valid)
+        return Values(self.buffer, self.start, self.length, valid, self.fields)
 
     def first_bytes(self) -> Bytes:
         """Return each value's first byte. For empty values and NULL it is arbitrary."""
         return self.buffer.bytes[self.start]
+
+    def read(self, dtype: str, offset: int = 0) -> np.ndarray[Any, Any]:
+        """Read the bytes of each value from ``offset`` on as a number, in the machine's byte order.
+
+        They must be among the value's first 12 bytes. For NULL the number is arbitrary.
+        """
+        if self.fields is not None:
+            return self.fields.read(dtype, offset)
+        found = self.buffer.view(dtype)[self.start + offset]
+        return found.astype(found.dtype.newbyteorder("="))
 
     def only_valid(self, mask: Bools) -> Bools:
         """Return ``mask`` without the rows that are NULL."""
@@ -162,15 +207,39 @@ def _every_other(count: int) -> pa.Array:
     return _EVEN.slice(0, count) if count <= len(_EVEN) else pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
 
 
+def views(values: Values) -> pa.Array:
+    """Return the values as text, not validated as UTF-8: as views of the buffer if the fields were read.
+
+    Arrow casts views without a copy of the bytes. The column must not outlive the decoding.
+    """
+    if values.fields is None:
+        return cut(values, pa.string())
+    count, length = len(values), values.length
+    # A view is a length, and the value itself or else its first 4 bytes, the number of a buffer, and an offset.
+    words = values.fields.bytes.view(np.int32).copy()
+    words[:, 0] = length
+    outside = length > _INLINE
+    if outside.all():
+        words[:, 2] = 0
+        words[:, 3] = values.start
+    elif outside.any():
+        words[:, 2][outside] = 0
+        np.copyto(words[:, 3], values.start, casting="same_kind", where=outside)
+    validity = None if values.valid is None else bitmap(values.valid)
+    return pa.Array.from_buffers(pa.string_view(), count, [validity, pa.py_buffer(words), values.buffer.arrow])
+
+
 def cut(values: Values, kind: pa.DataType) -> pa.Array:
     """Copy the values' bytes into a ``pa.string()`` (not validated as UTF-8) or ``pa.binary()`` column.
 
-    The buffer is treated as one array whose even elements are the values, and whose odd elements are the bytes between
-    them. One ``take`` keeps the even ones.
+    Without fields, the buffer is treated as one array whose even elements are the values, and whose odd elements are
+    the bytes between them. One ``take`` keeps the even ones.
     """
     count = len(values)
     if not count:
         return pa.array([], kind)
+    if values.fields is not None:
+        return views(values).cast(kind)
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = values.start
     offsets[1::2] = values.start + values.length

@@ -8,6 +8,7 @@ from typing import Final
 from psycopg import pq
 
 from levada.postgres.failures import result_error, source_error, source_errors
+from levada.postgres.input_buffer import GROW
 from levada.postgres.silence import Interrupt, WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
@@ -26,6 +27,10 @@ def copy_out(
     """
     pg, silence = conn.pgconn, conn.silence(interrupt)
     with source_errors(doing):
+        pg.send_query(GROW.encode())
+        while (grown := next_result(pg, doing, silence)) is not None:
+            if grown.status != pq.ExecStatus.TUPLES_OK:
+                raise result_error(doing, grown)
         pg.send_query(statement)
         started = next_result(pg, doing, silence)
     if started is None:
@@ -35,20 +40,22 @@ def copy_out(
     receive = pg.get_copy_data
     data = bytearray()
     sizes: list[int] = []
+    left = _SLICE_BYTES
     with source_errors(doing):
         while True:
             size, payload = receive(1)
-            if size == 0:
+            if size > 0:
+                # Appended to one buffer immediately: an object for each payload would be the largest cost here.
+                data += payload
+                sizes.append(size)
+                left -= size
+                if left <= 0:
+                    yield data, sizes
+                    data, sizes, left = bytearray(), [], _SLICE_BYTES
+            elif size == 0:
                 await_input(pg, doing, silence)
-                continue
-            if size < 0:
+            else:
                 break
-            # Appended to one buffer immediately: an object for each payload would be the largest cost here.
-            data += payload
-            sizes.append(size)
-            if len(data) >= _SLICE_BYTES:
-                yield data, sizes
-                data, sizes = bytearray(), []
         ended = next_result(pg, doing, silence)
         while next_result(pg, doing, silence) is not None:
             pass

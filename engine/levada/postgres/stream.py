@@ -16,6 +16,7 @@ from psycopg import OperationalError, pq
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import result_error, source_error, source_errors
+from levada.postgres.input_buffer import GROW
 from levada.postgres.replication import execute_replication, quote_literal
 from levada.postgres.silence import next_result
 from levada.values import Lsn, quote_identifier
@@ -73,6 +74,7 @@ class ReplicationStream:
         try:
             self._status_interval_s = self._read_status_interval()
             self._require_publication(publication)
+            execute_replication(self._pg, GROW, self._doing, connection.silence())
             names = quote_literal(quote_identifier(publication))
             options = f"proto_version '1', publication_names {names}, messages 'true'"
             execute_replication(
