@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -325,6 +327,32 @@ def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> No
     unknown = on(manifest, "resync", "ordes")
     assert unknown.exit_code == 1
     assert "public.items public.orders" in unknown.stderr
+
+
+def test_a_table_that_is_dropped_while_tables_are_listed(manifest: Path, db: Database) -> None:
+    """The other tables are found. PostgreSQL fails the list itself, as it has the name of a table that is gone."""
+    db.execute("CREATE TABLE gone (id int PRIMARY KEY)")
+    publish(db)
+    kept(db, "orders", ERRORED)
+    with db.connect() as dropping:
+        dropping.execute(sql.SQL("ALTER PUBLICATION {} ADD TABLE gone").format(sql.Identifier(f"levada_{db.name}")))
+        dropping.execute("BEGIN")
+        dropping.execute("DROP TABLE gone")
+        waiting = (
+            "SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE c.relname = 'gone' AND NOT granted"
+        )
+
+        def commit() -> None:
+            while not db.query(waiting):
+                time.sleep(0.05)
+            dropping.execute("COMMIT")
+
+        thread = threading.Thread(target=commit)
+        thread.start()
+        result = on(manifest, "retry", "--all")
+        thread.join()
+    assert result.exit_code == 0, result.output
+    assert "public.orders: will be retried" in result.stdout
 
 
 def test_a_request_before_the_first_run_leads_to_a_run(manifest: Path) -> None:

@@ -102,6 +102,25 @@ def test_a_destination_that_is_the_source(folder: Path, db: Database, command: s
         assert db.query("SELECT FROM pg_namespace WHERE nspname LIKE 'levada%%'") == [], "a check creates nothing"
 
 
+def test_a_destination_whose_tables_are_selected(folder: Path, db: Database) -> None:
+    """Tables that a run would create and select are refused before it. With their schema excluded, nothing is wrong."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    manifest = manifest_of(db)
+    place = {"host": "localhost", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    place |= {"schema": "replica", "credentialsSecretRef": {"name": "shop-cdc"}}
+    path = folder / "pipeline.yaml"
+    tables = {"include": [{"schema": "*", "name": "*"}]}
+    for exclude in ([], [{"schema": "replica", "name": "*"}]):
+        manifest["spec"] |= {"destination": {"postgres": place}, "tables": tables | {"exclude": exclude}}
+        path.write_text(yaml.safe_dump(manifest))
+        result = levada("check", path, "--secrets", folder / "secrets")
+        if exclude:
+            assert result.exit_code == Exit.OK, result.output
+        else:
+            words = ("selects replica.items, and 1 more table", "exclude the schema of the destination's tables")
+            assert_told(result, Exit.PREFLIGHT, "destination_is_source", *words)
+
+
 def test_a_wrong_password(folder: Path, db: Database) -> None:
     """The login is refused; the hint leads to the credentials."""
     with psycopg.connect(db.uri, autocommit=True) as c:

@@ -33,3 +33,16 @@ def test_a_table_that_cannot_be_repaired_differs() -> None:
         "  not repaired: its rows have no key [verify_unrepairable]",
         "  hint: resync it",
     ]
+
+
+def test_a_table_with_a_damaged_file_has_no_number_of_rows() -> None:
+    """Its rows were not compared, and so 0 rows at the source would be wrong."""
+    report = TableReport(QualifiedTable("public", "t"), Lsn(1), Lsn(1), 0, 0, problems=("a file is missing",))
+    verifications = Verifications(lambda *_: report)
+    number = verifications.start(b'{"tables": ["public.t"]}')["id"]
+    while not (state := verifications.state(number) or {})["finished"]:
+        time.sleep(0.01)
+    assert list(lines(state["tables"][0])) == [
+        "public.t: different at 0/1: see below (no row was compared)",
+        "  a file is missing",
+    ]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.conftest import Database
 
+from levada.destinations import DestinationContext
+from levada.destinations.ownership import Owner
+from levada.destinations.postgres.state import State
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import list_tables, published_tables, read_table_schema, read_type_infos
 from levada.postgres.storage import read_storage
@@ -80,6 +85,15 @@ def test_no_role_hides_the_tables_of_another(db: Database, role: str) -> None:
         "CREATE SCHEMA store; CREATE TABLE store.store_migrations (id int); CREATE TABLE store.pipelines (id int)",
     )
     with db.connection.connect() as c:
+        assert list_tables(c) == (QualifiedTable("public", "t"),)
+
+
+def test_the_state_of_a_destination_is_no_table_of_the_user(db: Database) -> None:
+    """A destination in the source database writes its state with each batch, which would be replicated without end."""
+    state = State("elsewhere", Owner(DestinationContext("shop", Path(), None)))
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with db.connection.connect() as c:
+        state.create(c)
         assert list_tables(c) == (QualifiedTable("public", "t"),)
 
 

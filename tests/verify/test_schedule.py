@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.verify.conftest import Shop
 
+from levada.errors import Transient
 from levada.runtime.config import TableConfig, VerifyConfig
 from levada.status import Progress, TableProgress
 from levada.values import QualifiedTable
@@ -66,10 +68,13 @@ def test_the_schedule_finds_a_difference_and_its_end(shop: Shop) -> None:
 
 
 def test_a_nonce_is_handled_once_also_by_the_next_process(shop: Shop) -> None:
-    """A request is kept until its comparison has ended. Its result outlives the process."""
+    """A request is kept until its comparison has ended, also while the table is suspended. Its result is kept too."""
     prepare(shop)
     reconfigure(shop, tables={T: TableConfig(verify_nonce=7, suspended=True)})
     shop.wait(lambda p: of(p, T).suspended)
+    with pytest.raises(Transient) as refused:
+        shop.verify()
+    assert (refused.value.code, "set suspend: false" in refused.value.hint) == ("verify_not_ready", True)
     shop.stop()
     shop.config = {"tables": {T: TableConfig(verify_nonce=7)}}
     shop.start()

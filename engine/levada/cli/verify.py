@@ -94,10 +94,11 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"{table}: equal at {result['lsn']}, {counted(rows['source'], 'row')}{part}"
     else:
         found = ", ".join(f"{count} {kind}" for kind, count in result["differences"].items())
-        yield (
-            f"{table}: different at {result['lsn']}: {found or 'see below'}"
-            f" (source {counted(rows['source'], 'row')}, destination {counted(rows['destination'], 'row')}{part})"
-        )
+        sides = f"source {counted(rows['source'], 'row')}, destination {counted(rows['destination'], 'row')}{part}"
+        if not any(rows.values()):
+            # A file at the destination cannot be read.
+            sides = "no row was compared"
+        yield f"{table}: different at {result['lsn']}: {found or 'see below'} ({sides})"
     if result["parked"]:
         yield f"  the table is errored [{result['parked']}] and applied to {result['appliedLsn']} only"
     for problem in result["problems"]:

@@ -233,10 +233,14 @@ class Destination(ABC):
         This is called before data is removed for the copy.
         """
 
-    def check_sources(self, tables: Mapping[QualifiedTable, QualifiedTable]) -> None:  # noqa: B027 - optional
+    def check_sources(  # noqa: B027 - optional
+        self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]
+    ) -> None:
         """Raise NeedsOperator if the destination is the source of one of the tables. `levada check` calls this.
 
-        Each table has its name at the source and its `TableTarget.name`. `check_place` raises the same error.
+        Each table has its name at the source and its `TableTarget.name`. ``selects`` returns True for the name of a
+        table that the pipeline would take up if the source had it. `check_place` raises the same error for a table
+        that exists.
         """
 
     @abstractmethod

@@ -122,8 +122,9 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
 def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
     """Return the tables that could be published, ordered by name: permanent tables and partition roots, no partitions.
 
-    Tables of system schemas, of extensions and of Levada are left out. A schema counts as a store of Levada if it has a
-    table ``store_migrations`` with the same owner as the table. So no role can hide another role's table.
+    Tables of system schemas, of extensions and of Levada are left out. A schema counts as one of Levada if it has a
+    table ``store_migrations`` of a store, or ``destination_copy_parts`` of a destination, with the same owner as the
+    table. So no role can hide another role's table.
     """
     rows = conn.execute(
         """
@@ -133,7 +134,8 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
           AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                           AND d.deptype = 'e')
           AND n.nspname <> %s
-          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid AND m.relname = 'store_migrations'
+          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid
+                          AND m.relname IN ('store_migrations', 'destination_copy_parts')
                           AND m.relkind = 'r' AND m.relowner = c.relowner)
         ORDER BY 1, 2""",
         [SEAL_SCHEMA],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from levada.destinations.ownership import not_ours
 from levada.destinations.postgres.naming import identifier
@@ -76,10 +77,15 @@ class Claims:
             raise not_ours(place, "was not created by Levada")
         return there
 
-    def check_sources(self, connection: WatchedConnection, places: Mapping[QualifiedTable, QualifiedTable]) -> None:
+    def check_sources(
+        self,
+        connection: WatchedConnection,
+        places: Mapping[QualifiedTable, QualifiedTable],
+        selects: Callable[[QualifiedTable], bool],
+    ) -> None:
         """Raise NeedsOperator ``destination_is_source`` if one of the source tables would be replicated into itself.
 
-        Each has its name at the destination.
+        Each has its name at the destination. The tables at the destination must not be tables that ``selects`` takes.
         """
         if not self._is_source(connection):
             return
@@ -87,6 +93,8 @@ class Claims:
         wrong = sorted(source for source, place in places.items() if source == place or source in written)
         if wrong:
             raise _into_itself(wrong[0], places[wrong[0]], len(wrong) - 1)
+        if selected := sorted(place for place in places.values() if selects(place)):
+            raise _selected(selected[0], len(selected) - 1)
 
     def _check_not_source(self, connection: WatchedConnection, source: QualifiedTable, place: QualifiedTable) -> None:
         if self._is_source(connection) and (source == place or self.state.is_table_of_levada(connection, source)):
@@ -97,12 +105,26 @@ class Claims:
         return found is not None and found[0] == self.state.owner.source_id
 
 
+_HINT: Final = (
+    "set another database or schema in the destination's settings, and exclude the schema of the"
+    " destination's tables from spec.tables"
+)
+
+
+def _selected(place: QualifiedTable, others: int) -> NeedsOperator:
+    more = f", and {counted(others, 'more table')} of the destination" if others else ""
+    return NeedsOperator(
+        "destination_is_source",
+        f"spec.tables selects {place}{more}, which the pipeline writes: the destination is the source database",
+        hint=_HINT,
+    )
+
+
 def _into_itself(source: QualifiedTable, place: QualifiedTable, others: int = 0) -> NeedsOperator:
     more = f", and so would {counted(others, 'more table')}" if others else ""
     return NeedsOperator(
         "destination_is_source",
         f"{source} would be replicated into itself{more}: the destination is the source database, and"
         f" {'the names are the same' if source == place else 'this table is written by a pipeline'}",
-        hint="set another database or schema in the destination's settings, and exclude the schema of the"
-        " destination's tables from spec.tables",
+        hint=_HINT,
     )

@@ -127,12 +127,14 @@ class PostgresDestination(Destination):
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
 
-    def check_sources(self, tables: Mapping[QualifiedTable, QualifiedTable]) -> None:
+    def check_sources(
+        self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]
+    ) -> None:
         """Raise NeedsOperator ``destination_is_source`` if the database is the source of one of the tables."""
         places = {source: self._naming.place(source, name) for source, name in tables.items()}
         with self._connections.transaction("checking the tables") as connection:
             self._state.create(connection)
-            self._claims.check_sources(connection, places)
+            self._claims.check_sources(connection, places, selects)
             if self._context.only_checks:
                 raise psycopg.Rollback
 

@@ -208,7 +208,9 @@ def _destination_problems(
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
             with destination_errors(type(destination), "check_sources"):
                 places = _places(config, destination, stored)
-                yield from _raised(lambda: perform(destination.check_sources, places), _warning_if(begun))
+                # A table that a pipeline creates is in no publication of the user's that lists its tables.
+                selects = config.selects if config.publication.managed else lambda _: False
+                yield from _raised(lambda: perform(destination.check_sources, places, selects), _warning_if(begun))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and error.retried))
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from levada.errors import NeedsOperator
-from levada.postgres.catalog import published_tables
+from levada.errors import NeedsOperator, Transient
+from levada.postgres.catalog import PublishedTable, published_tables
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
+
+_ATTEMPTS: Final = 5
 
 
 def retry_tables(
@@ -67,14 +70,24 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     Raise NeedsOperator ``publication_missing`` if there is no publication.
     """
     try:
-        with config.source.connect(application="tables") as connection:
-            published = published_tables(connection, config.publication.name)
+        published = _published(config)
     except NeedsOperator as error:
         if error.code != "publication_missing" or not config.publication.managed:
             raise
         # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
         raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
     return {t.name: t.id for t in published if config.selects(t.name)}
+
+
+def _published(config: PipelineConfig, attempts: int = _ATTEMPTS) -> tuple[PublishedTable, ...]:
+    """Return the tables of the publication. If one of them is dropped meanwhile, they are read again."""
+    try:
+        with config.source.connect(application="tables") as connection:
+            return published_tables(connection, config.publication.name)
+    except Transient as error:
+        if error.code != "catalog_changed" or attempts == 1:
+            raise
+    return _published(config, attempts - 1)
 
 
 def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> list[QualifiedTable]:

@@ -167,14 +167,14 @@ def _gone() -> Transient:
 
 
 def _not_ready(record: TableRecord) -> Transient:
-    state = "suspended" if record.suspended else f"in phase {record.phase.name}"
+    state = f"in phase {record.phase.name}"
+    hint = "wait until levada status MANIFEST shows it as Ready, then verify again"
     if record.resync.has_copy:
         state = "being copied again"
-    return Transient(
-        "verify_not_ready",
-        f"table {record.name} is {state}, so it cannot be compared yet",
-        hint="wait until levada status MANIFEST shows it as Ready, then verify again",
-    )
+    if record.suspended:
+        # The phase of a suspended table may be Ready already.
+        state, hint = "suspended", "set suspend: false in its TableSync, then verify again"
+    return Transient("verify_not_ready", f"table {record.name} is {state}, so it cannot be compared yet", hint=hint)
 
 
 def _not_replicated(request: HoldWanted) -> NeedsOperator:
