@@ -105,13 +105,19 @@ WITH required AS (
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
-    -- Each partition identifies old rows by its own replica identity.
+    -- Each partition identifies old rows by its own replica identity. From PostgreSQL 18 on it must not have generated
+    -- columns that are not published.
     r.oid IS NOT NULL AND NOT EXISTS (
         SELECT FROM pg_class l
+        CROSS JOIN LATERAL (
+            SELECT coalesce(array_agg(a.attnum), '{{}}') AS columns FROM pg_attribute a
+            WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped
+            AND current_setting('server_version_num')::int >= 180000) generated
         WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid) WHERE isleaf)
-        AND l.relreplident <> 'f' AND NOT EXISTS (
+        AND CASE l.relreplident WHEN 'f' THEN generated.columns <> '{{}}' ELSE NOT EXISTS (
             SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
+            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
+            AND NOT i.indkey::int2[] && generated.columns) END),
     by.nspname, by.relname,
     -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
