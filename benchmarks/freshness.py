@@ -9,6 +9,7 @@ from the two follows, exactly and without looking often, when each commit was vi
 Many small tables::
 
     python -m benchmarks.freshness --tables 200 --rate 300 --freshness 10
+    python -m benchmarks.freshness --tables 1000 --rate 200 --freshness 30 --transaction 1
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.host.work_dir import running_progress
 from levada.values import Lsn
 
-_PER_TRANSACTION = 10
 _MOST_ROWS = 100_000
 _ALL_ROWS = 500_000
 """The rows of a table before the changes, and of all tables together."""
@@ -113,28 +113,33 @@ def until_applied(
     raise SystemExit((folder / "engine.log").read_text()[-4000:])
 
 
-def write(server: EmbeddedPostgres, tables: Sequence[str], rate: int, seconds: float, first: int) -> list[Written]:
-    """Commit transactions of ten changes (two inserts, seven updates, one delete) at an even rate.
+def write(
+    server: EmbeddedPostgres, tables: Sequence[str], rate: int, size: int, seconds: float, first: int
+) -> list[Written]:
+    """Commit transactions of ``size`` changes (20 % inserts, 10 % deletes, otherwise updates) at an even rate.
 
     ``first``: the rows that it inserts have keys from there on.
     """
     written = []
-    pause = _PER_TRANSACTION / rate
+    pause = size / rate
+    inserts, deletes = size // 5, size // 10
     random = np.random.default_rng(1)
     with psycopg.connect(server.uri(), autocommit=True, prepare_threshold=1) as c:
         began = time.monotonic()
         for turn in range(int(seconds / pause)):
             name = tables[turn % len(tables)]
-            ids = [int(i) for i in random.integers(1, first_rows(tables), 8)]
-            new = first + 2 * turn
+            ids = [int(i) for i in random.integers(1, first_rows(tables), size - inserts)]
+            new = first + inserts * turn
             with c.transaction():
-                c.execute(
-                    f"INSERT INTO {name} SELECT g, 1, 'new', md5(g::text), g / 8.0, now(), true, 1, gen_random_uuid(),"  # type: ignore[arg-type]  # put together here
-                    " '{}' FROM generate_series(%s::bigint, %s::bigint) g",
-                    [new, new + 1],
-                )
-                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = ANY(%s)", [ids[:7]])  # type: ignore[arg-type]  # as above
-                c.execute(f"DELETE FROM {name} WHERE id = %s", [ids[7]])  # type: ignore[arg-type]  # as above
+                if inserts:
+                    c.execute(
+                        f"INSERT INTO {name} SELECT g, 1, 'new', md5(g::text), g / 8.0, now(), true, 1,"  # type: ignore[arg-type]  # put together here
+                        " gen_random_uuid(), '{}' FROM generate_series(%s::bigint, %s::bigint) g",
+                        [new, new + inserts - 1],
+                    )
+                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = ANY(%s)", [ids[deletes:]])  # type: ignore[arg-type]  # as above
+                if deletes:
+                    c.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", [ids[:deletes]])  # type: ignore[arg-type]  # as above
             written.append(Written(name, time.time(), insert_lsn(c)))
             time.sleep(max(0.0, began + (turn + 1) * pause - time.monotonic()))
     return written
@@ -179,6 +184,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000, help="changes a second, over all tables")
     parser.add_argument("--tables", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--transaction", type=int, default=10, help="changes in a transaction, all of one table")
     parser.add_argument("--freshness", type=int, default=2, help="the manifest's freshnessSeconds")
     options = parser.parse_args()
     tables = names(options.tables)
@@ -188,15 +194,16 @@ def main() -> None:
         with engine(folder, write_manifest(folder, server, options.freshness)) as process:
             until_applied(folder, process, len(tables), 0)
             warm_up_s = max(_WARM_UP_S, 2.0 * options.freshness)
-            warm = write(server, tables, options.rate, warm_up_s, first_rows(tables) + 1)
+            size = options.transaction
+            warm = write(server, tables, options.rate, size, warm_up_s, first_rows(tables) + 1)
             with Meter(process.pid) as meter:
-                first = first_rows(tables) + 1 + 2 * len(warm)
-                written = write(server, tables, options.rate, options.seconds, first)
+                first = first_rows(tables) + 1 + size // 5 * len(warm)
+                written = write(server, tables, options.rate, size, options.seconds, first)
                 steady = memory_bytes(process.pid)
                 until_applied(folder, process, len(tables), written[-1].lsn)
             seconds = trailing(folder, written)
             commits = sum(int((visible(folder, name)[1] > written[0].at).sum()) for name in tables)
-    changes = len(written) * _PER_TRANSACTION
+    changes = len(written) * size
     p50, p95, worst = np.percentile(seconds, [50, 95, 100])
     print(
         table(

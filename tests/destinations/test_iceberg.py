@@ -16,6 +16,7 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
 from levada.destinations import TableMode
+from levada.destinations.iceberg.destination import IcebergDestination
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.maintenance import Work, work_due
 from levada.destinations.iceberg.metadata import TableFacts
@@ -135,19 +136,19 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
     """Whether the process dies before the commit or right after it, the next one applies the batch once."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
-    commit = IcebergTable.commit_metadata
+    commit = IcebergTable.commit
     for number, when in ((10, "before"), (12, "after")):
 
-        def dies(self: IcebergTable, base: Any, changed: Any, when: str = when) -> None:
+        def dies(self: IcebergTable, request: Any, when: str = when) -> None:
             if when == "after":
-                commit(self, base, changed)
+                commit(self, request)
             raise KeyboardInterrupt
 
         stream.insert(id=number, item=when, note=None)
         stream.update(id=1, item=when, note=None, unchanged=[3])
         batch = stream.batch()
         with monkeypatch.context() as patch:
-            patch.setattr(IcebergTable, "commit_metadata", dies)
+            patch.setattr(IcebergTable, "commit", dies)
             with pytest.raises(KeyboardInterrupt):
                 destination.write_events(batch, hadoop.mark(batch.until))
         destination = hadoop.destination()
@@ -157,31 +158,38 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
     assert items(hadoop) == {1: "after", 2: "item 2", 3: "item 3", 10: "before", 12: "after"}
 
 
-def test_a_commit_of_unknown_fate_is_read_again(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
-    destination = hadoop.destination()
-    stream = copy(hadoop, destination)
-    commit = IcebergTable.commit_metadata
-
-    def happens(self: IcebergTable, base: Any, changed: Any) -> None:
-        commit(self, base, changed)
-        raise CommitUnknown("commit_unknown", "?")
-
-    def happens_not(self: IcebergTable, base: Any, changed: Any) -> None:
-        raise CommitUnknown("commit_unknown", "?")
-
+    destination = lake.destination()
+    stream = copy(lake, destination)
     stream.insert(id=4, item="d", note=None)
-    with monkeypatch.context() as patch:
-        patch.setattr(IcebergTable, "commit_metadata", happens)
-        apply(hadoop, destination, stream)
+    lose_answers(destination, happens=True)
+    with caplog.at_level("WARNING"):
+        apply(lake, destination, stream)
+    assert "was not confirmed, but it succeeded" in caplog.text
     stream.insert(id=5, item="e", note=None)
     batch = stream.batch()
-    with monkeypatch.context() as patch:
-        patch.setattr(IcebergTable, "commit_metadata", happens_not)
-        with pytest.raises(CommitUnknown):
-            destination.write_events(batch, hadoop.mark(batch.until))
-    destination.write_events(batch, hadoop.mark(batch.until))
-    assert sorted(items(hadoop)) == [1, 2, 3, 4, 5]
+    lose_answers(destination, happens=False)
+    with pytest.raises(CommitUnknown):
+        destination.write_events(batch, lake.mark(batch.until))
+    destination = lake.destination()
+    destination.write_events(batch, lake.mark(batch.until))
+    assert sorted(items(lake)) == [1, 2, 3, 4, 5]
+
+
+def lose_answers(destination: IcebergDestination, *, happens: bool) -> None:
+    """Let the catalog lose the answers to the table's commits, which happen or not."""
+    state = destination._known.find(ORDERS.id)
+    assert state is not None
+    assert state.table is not None
+    table, jvm = state.table, destination._tables.jvm
+    compiler = jvm._gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.hadoop_conf.getClassLoader())
+    compiler.cook(Path(__file__).with_name("LostAnswers.java").read_text())
+    make = compiler.getClassLoader().loadClass("levada.LostAnswers").getConstructors()[0]
+    arguments = jvm._gateway.new_array(jvm._gateway.jvm.Object, 2)
+    arguments[0], arguments[1] = table.java.operations(), happens
+    table._open = jvm.open_table(table.java, make.newInstance(arguments))
 
 
 def test_a_rollback_is_noticed(lake: Lake) -> None:

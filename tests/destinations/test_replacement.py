@@ -171,15 +171,15 @@ def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when
         stream.insert(id=9, item="new", note=None)
         both(hadoop, destination, stream.batch())
     if when in ("swapping", "swapped"):
-        commit = IcebergTable.commit_metadata
+        commit = IcebergTable.commit
 
-        def interrupted(self: IcebergTable, base: Any, changed: Any) -> None:
+        def interrupted(self: IcebergTable, request: Any) -> None:
             if when == "swapped":
-                commit(self, base, changed)
+                commit(self, request)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(IcebergTable, "commit_metadata", interrupted)
+            patch.setattr(IcebergTable, "commit", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 destination.swap_replacement(ORDERS.id, hadoop.mark(stream.taken))
 

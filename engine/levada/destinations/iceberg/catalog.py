@@ -327,7 +327,7 @@ class IcebergCatalog:
         for _, location in sorted(listed, reverse=True):
             if location.endswith(".metadata.json"):
                 with suppress(DestinationChanged), java_errors(f"read {location}"):
-                    return TableMetadata.parse(parser.toJson(parser.read(io, location)))
+                    return TableMetadata.parse(json.loads(parser.toJson(parser.read(io, location))))
         return None
 
     def _folder(self, name: TableName) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from importlib import resources
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 JavaObject = Any
 
@@ -16,6 +17,8 @@ _LOCAL_FILES: Final = f"{_PACKAGE}.LocalFiles"
 _FILE_SYSTEM: Final = "fs.file.impl"
 """Hadoop's setting for the class of the local file system."""
 _installing: Final = threading.Lock()
+_openers: Final[WeakKeyDictionary[JavaObject, JavaObject]] = WeakKeyDictionary()
+"""The compiled ``OpenTable.Opener`` of each JVM, by its gateway."""
 
 
 def compiled(jvm: JavaObject, name: str, parent: JavaObject) -> JavaObject:
@@ -24,6 +27,15 @@ def compiled(jvm: JavaObject, name: str, parent: JavaObject) -> JavaObject:
     compiler.setParentClassLoader(parent)
     compiler.cook(resources.files(__package__).joinpath("jvm", f"{name}.java").read_text())
     return compiler.getClassLoader()
+
+
+def table_opener(gateway: JavaObject, parent: JavaObject) -> JavaObject:
+    """Return an ``OpenTable.Opener``. It is compiled once in a JVM. ``parent`` is a class loader with Iceberg."""
+    with _installing:
+        if gateway not in _openers:
+            opener = compiled(gateway.jvm, "OpenTable", parent).loadClass(f"{_PACKAGE}.OpenTable$Opener")
+            _openers[gateway] = opener.getConstructors()[0].newInstance(gateway.new_array(gateway.jvm.Object, 0))
+        return _openers[gateway]
 
 
 def install_local_files(jvm: JavaObject, hadoop_conf: JavaObject) -> None:

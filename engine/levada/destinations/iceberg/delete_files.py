@@ -1,4 +1,4 @@
-"""The delete files of an Iceberg table, converted from and to Iceberg's Java objects."""
+"""The delete files of an Iceberg table, converted from Iceberg's Java objects and to its JSON."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class NewDeletes:
 
 @dataclass(slots=True)
 class DeleteFiles:
-    """All delete files of a snapshot: deletion vectors by data file, and Java objects of position-delete files."""
+    """All delete files of a snapshot: deletion vectors by data file, and position-delete files in Iceberg's JSON."""
 
     vectors: dict[str, DeletionVector] = field(default_factory=dict)
-    by_position: list[JavaObject] = field(default_factory=list)
+    by_position: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def read(cls, jvm: Jvm, table: JavaObject) -> Self:
@@ -53,7 +53,7 @@ class DeleteFiles:
                         vector = read_vector(jvm, file, spec)
                         found.vectors[vector.data_file] = vector
                     elif str(file.content()) == "POSITION_DELETES":
-                        found.by_position.append(file)
+                        found.by_position.append(json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec)))
             finally:
                 reader.close()
         return found
@@ -73,27 +73,12 @@ def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
     )
 
 
-def describe_vectors(
-    jvm: Jvm, specs: JavaObject, vectors: Sequence[DeletionVector], unpartitioned: int
-) -> list[JavaObject]:
-    """Return a Java ``DeleteFile`` for each vector. It needs two calls into the JVM, where its builder needs ten.
+def describe_vector(vector: DeletionVector, unpartitioned: int) -> dict[str, Any]:
+    """Return the vector in the JSON of a ``DeleteFile``.
 
-    ``specs`` are the table's specs by ID. ``unpartitioned`` is the ID of that for vectors without a partition.
+    ``unpartitioned`` is the ID of the spec for vectors without a partition.
     """
-    if not vectors:
-        return []
-    # The method is looked up once, because py4j asks the JVM for it each time.
-    from_json = jvm.iceberg.ContentFileParser.fromJson
-    partitions = [
-        v.partition if isinstance(v.partition, FilePartition) else FilePartition(unpartitioned) for v in vectors
-    ]
-    by_id = {number: specs.get(number) for number in {partition.spec_id for partition in partitions}}
-    described = json.dumps([_described(*both) for both in zip(vectors, partitions, strict=True)])
-    items = jvm.iceberg.util.JsonUtil.mapper().readTree(described)
-    return [from_json(items.get(i), by_id[partition.spec_id]) for i, partition in enumerate(partitions)]
-
-
-def _described(vector: DeletionVector, partition: FilePartition) -> dict[str, Any]:
+    partition = vector.partition if isinstance(vector.partition, FilePartition) else FilePartition(unpartitioned)
     return {
         "spec-id": partition.spec_id,
         "content": "position-deletes",

@@ -1,18 +1,17 @@
-"""New files of an Iceberg table as Iceberg's Java objects, with their metrics and partitions."""
+"""New files of an Iceberg table in Iceberg's JSON, with their metrics and partitions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.storage import WrittenFile, storage_errors
-from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.delete_files import NewDeletes, describe_vectors
-from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
+from levada.destinations.iceberg.delete_files import NewDeletes, describe_vector
+from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
@@ -58,32 +57,25 @@ class KnownModes:
 
 @dataclass(frozen=True, slots=True)
 class FileDescriber:
-    """Describes the files of a commit to one version of a table."""
+    """Describes the files of a commit to one version of a table, in the JSON of Iceberg's ``ContentFileParser``."""
 
-    jvm: Jvm
-    java: JavaObject
-    name: TableName
     metadata: TableMetadata
     modes: MetricsModes
 
-    def files(self, files: Sequence[WrittenFile], deletes: NewDeletes) -> tuple[list[JavaObject], list[JavaObject]]:
-        """Return the data files and the position-delete files."""
-        data = [{**self._described(f, "data"), **metrics_json(f.columns, self.modes.of)} for f in files]
+    def data(self, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
+        """Return the data files."""
+        return [{**self._described(f, "data"), **metrics_json(f.columns, self.modes.of)} for f in files]
+
+    def deletes(self, deletes: NewDeletes) -> list[dict[str, Any]]:
+        """Return the new delete files."""
         by_position = [
             {**self._described(f, "position-deletes"), **metrics_json(f.columns, lambda _: FULL)} for f in deletes.files
         ]
-        with java_errors(f"write to {self.name}"):
-            from_json, parse = (
-                self.jvm.iceberg.ContentFileParser.fromJson,
-                self.jvm.iceberg.util.JsonUtil.mapper().readTree,
-            )
-            specs = self.java.specs()
-            made = [from_json(parse(json.dumps(found)), specs) for found in (*data, *by_position)]
-        return made[: len(data)], made[len(data) :]
+        return by_position + self.vectors(deletes.vectors)
 
-    def vectors(self, vectors: Sequence[DeletionVector]) -> list[JavaObject]:
+    def vectors(self, vectors: Iterable[DeletionVector]) -> list[dict[str, Any]]:
         """Return the delete files of deletion vectors, new or replaced."""
-        return describe_vectors(self.jvm, self.java.specs(), vectors, self._unpartitioned)
+        return [describe_vector(v, self._unpartitioned) for v in vectors]
 
     def _described(self, written: WrittenFile, content: str) -> dict[str, Any]:
         partition = (

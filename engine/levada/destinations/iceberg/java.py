@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from levada.destinations.iceberg.compiled import install_local_files
+from levada.destinations.iceberg.compiled import install_local_files, table_opener
 from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOperator, Transient
 
 if TYPE_CHECKING:
@@ -120,6 +120,10 @@ class Jvm:
         """Return a new catalog with the configuration of the session's catalog of this name. The caller closes it."""
         conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
         return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
+
+    def open_table(self, table: JavaObject, operations: JavaObject) -> JavaObject:
+        """Return an ``OpenTable``, a class of the folder ``jvm``, for an Iceberg table and its operations."""
+        return table_opener(self._gateway, self.hadoop_conf.getClassLoader()).open(table, operations)
 
     def connect_jdbc(self, uri: str, settings: Mapping[str, str]) -> JavaObject:
         """Return a ``java.sql.Connection``, which the caller closes. ``settings`` are properties of the JDBC driver."""

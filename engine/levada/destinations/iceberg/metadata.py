@@ -1,6 +1,6 @@
 """An Iceberg table's metadata: its columns, properties, history and watermarks. Pure.
 
-It is parsed from Iceberg's JSON format (specification, appendix C). That takes a single call into the JVM.
+It is parsed from Iceberg's JSON format (specification, appendix C), or from the differences between two versions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -119,9 +119,7 @@ class LastCommit:
 
     def to_text(self) -> str:
         """Return the property's text."""
-        mark = self.mark
-        named = {"pipeline": mark.pipeline, "epoch": mark.epoch, "lsn": str(mark.lsn)}
-        return json.dumps({**named, "snapshot": self.snapshot_id, "schema": self.schema_id})
+        return json.dumps({**recorded(self.mark), "snapshot": self.snapshot_id, "schema": self.schema_id})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +152,12 @@ class TableMetadata:
     """The branches and tags by name, with the main branch."""
 
     @classmethod
-    def parse(cls, text: str, known: Mapping[int, Snapshot] | None = None) -> TableMetadata:
-        """Parse Iceberg's JSON. ``known`` has snapshots of the table that were parsed before, which never change."""
-        data = json.loads(text)
+    def parse(cls, data: Mapping[str, Any]) -> TableMetadata:
+        """Parse a metadata file, which is JSON."""
         properties = data["properties"]
         schema = next(s for s in data["schemas"] if s["schema-id"] == data["current-schema-id"])
         layout = IcebergSchema.of(schema["fields"], _columns(properties.get(Property.COLUMNS.value)))
-        known = known or {}
-        snapshots = {s["snapshot-id"]: known.get(s["snapshot-id"]) or _snapshot(s) for s in data.get("snapshots", ())}
+        snapshots = {s["snapshot-id"]: _snapshot(s) for s in data.get("snapshots", ())}
         return cls(
             data["table-uuid"],
             data["location"],
@@ -182,7 +178,25 @@ class TableMetadata:
             ),
             data["default-sort-order-id"],
             tuple(entry["metadata-file"] for entry in reversed(data.get("metadata-log", ()))),
-            {n: Reference(r["snapshot-id"], r["type"] == "branch") for n, r in data.get("refs", {}).items()},
+            _references(data.get("refs", {})),
+        )
+
+    def changed(self, data: Mapping[str, Any]) -> TableMetadata:
+        """Return a later version. ``data`` has its differences, as ``OpenTable.java`` writes them."""
+        properties, gone = data["properties"], frozenset(data["removed-snapshots"])
+        snapshots = {id_: s for id_, s in self.snapshots.items() if id_ not in gone}
+        snapshots |= {s["snapshot-id"]: _snapshot(s) for s in data["snapshots"]}
+        refs = {n: ref for n, ref in self.refs.items() if n not in data["removed-refs"]}
+        attnums = {int(a): i for a, i in _columns(properties.get(Property.COLUMNS.value)).items()}
+        return replace(
+            self,
+            layout=replace(self.layout, attnums=attnums),
+            properties=properties,
+            history=_history(snapshots, data.get("current-snapshot-id")),
+            snapshots=snapshots,
+            last_commit=LastCommit.parse(properties.get(Property.LAST_COMMIT.value)),
+            log=tuple(reversed(data["metadata-log"])),
+            refs=refs | _references(data["refs"]),
         )
 
     @property
@@ -244,6 +258,11 @@ class TableMetadata:
         return None if self.last_commit is None else self.last_commit.mark
 
 
+def recorded(mark: Watermark) -> dict[str, str | int]:
+    """Return the part of a `LastCommit` that is known before the commit."""
+    return {"pipeline": mark.pipeline, "epoch": mark.epoch, "lsn": str(mark.lsn)}
+
+
 def stamp(mark: Watermark) -> dict[str, str]:
     """Return the entries of a snapshot's summary for a watermark."""
     return {PIPELINE: mark.pipeline, EPOCH: str(mark.epoch), LSN: str(mark.lsn)}
@@ -255,6 +274,10 @@ def _columns(text: str | None) -> dict[str, int]:
         return {str(int(attnum)): int(id_) for attnum, id_ in json.loads(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
         return {}
+
+
+def _references(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Reference]:
+    return {n: Reference(r["snapshot-id"], r["type"] == "branch") for n, r in data.items()}
 
 
 def _mark(summary: Mapping[str, str]) -> Watermark | None:

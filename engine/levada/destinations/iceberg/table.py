@@ -10,18 +10,18 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.file_describer import FileDescriber, require_files
-from levada.destinations.iceberg.java import CommitConflict, CommitUnknown, JavaObject, java_errors
-from levada.destinations.iceberg.metadata import LastCommit, Property, stamp
+from levada.destinations.iceberg.java import CommitConflict, JavaObject, java_errors
+from levada.destinations.iceberg.metadata import LastCommit, Property, recorded, stamp
 from levada.destinations.iceberg.partitioning import SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.table_reader import TableReader
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -117,8 +117,9 @@ class IcebergTable(TableReader):
             # A rewrite by this process may have read a commit of another writer since the last check.
             self.check_intact()
         self._check_writable()
-        update = self._update(files, deletes, replacing=replacing)
-        return self._commit(update, mark, properties or {}, layout, unrecorded=unrecorded)
+        require_files(self.storage(), files, deletes)
+        changes = self._changes(files, deletes, replacing=replacing)
+        return self.commit({**changes, **self._terms(mark, properties or {}, layout, unrecorded=unrecorded)})
 
     def uncommitted(self, files: Sequence[WrittenFile], deletes: NewDeletes, layout: IcebergSchema) -> JavaObject:
         """Return the metadata of a table with these files and columns, as `write` with ``replacing`` would commit it.
@@ -126,9 +127,11 @@ class IcebergTable(TableReader):
         It is not committed. `remove_manifests` removes what was written for it.
         """
         self._check_writable()
-        update = self._update(files, deletes, replacing=True)
+        require_files(self.storage(), files, deletes)
+        changes = self._changes(files, deletes, replacing=True)
+        request = json.dumps({**changes, **self._terms(None, {}, layout, unrecorded=True)})
         with java_errors(f"read {self.name}"):
-            return self._changed(update, None, {}, layout, unrecorded=True)[1]
+            return self._open.uncommitted(request, self._read_from)
 
     def remove_manifests(self, uncommitted: JavaObject) -> None:
         """Remove the manifests of the result of `uncommitted`. A failure is logged, as they only use space."""
@@ -141,69 +144,77 @@ class IcebergTable(TableReader):
         except LevadaError as error:
             _log.warning("manifests of a verification of %s stay: %s", self.name, error)
 
-    def _update(self, files: Sequence[WrittenFile], deletes: NewDeletes, *, replacing: bool) -> JavaObject:
-        """Return Iceberg's update that adds and deletes these rows, see `write`."""
-        require_files(self.storage(), files, deletes)
-        described = self._describer()
-        added, deleted = described.files(files, deletes)
-        with java_errors(f"write to {self.name}"):
-            if deleted or deletes.vectors or replacing:
-                update = self.java.newRowDelta()
-                for file in added:
-                    update.addRows(file)
-                for file in (*deleted, *described.vectors(deletes.vectors)):
-                    update.addDeletes(file)
-                for file in described.vectors(deletes.replaced):
-                    update.removeDeletes(file)
-                if deletes.vectors and (current := self.metadata.snapshot_id) is not None:
-                    # Otherwise a vector of any earlier snapshot counts as a conflict. A replaced vector that is missing
-                    # is an error, as its data file may get a second one.
-                    update = update.validateFromSnapshot(current).validateDeletedFiles()
-                if replacing:
-                    self._remove_everything(update)
-            else:
-                update = self.java.newAppend()
-                for file in added:
-                    update.appendFile(file)
-        return update
+    def _changes(self, files: Sequence[WrittenFile], deletes: NewDeletes, *, replacing: bool) -> Mapping[str, Any]:
+        """Return the part of a request that adds and deletes these rows, see `write`."""
+        described, current = self._describer(), self.metadata.snapshot_id
+        delta = bool(deletes.files or deletes.vectors or replacing)
+        return {
+            "operation": "delta" if delta else "append",
+            "data": described.data(files),
+            "deletes": described.deletes(deletes),
+            "removed-deletes": described.vectors(deletes.replaced),
+            "replacing": replacing,
+            "validate-from": current if deletes.vectors else None,
+        }
 
-    def replace_deletes(self, former: Iterable[JavaObject], vectors: Sequence[DeletionVector]) -> int:
-        """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID."""
+    def replace_deletes(self, former: Sequence[Mapping[str, Any]], vectors: Sequence[DeletionVector]) -> int:
+        """Replace delete files by deletion vectors for the same rows, in one commit. Return the snapshot's ID.
+
+        ``former`` are delete files in Iceberg's JSON.
+        """
         self.check_intact()
-        with java_errors(f"write to {self.name}"):
-            described, update = self._describer(), self.java.newRewrite()
-            for file in former:
-                update.deleteFile(file)
-            for file in described.vectors(vectors):
-                update.addFile(file)
-        return self._commit(update, None, {})
-
-    def _describer(self) -> FileDescriber:
-        return FileDescriber(self._jvm, self.java, self.name, self.metadata, self._modes.of(self.java, self.metadata))
-
-    def _remove_everything(self, update: JavaObject) -> None:
-        with self._scan() as tasks:
-            for task in tasks:
-                update.removeRows(task.file())
-                for file in task.deletes():
-                    update.removeDeletes(file)
+        deletes = self._describer().vectors(vectors)
+        changes = {"operation": "rewrite-deletes", "data": [], "deletes": deletes, "removed-deletes": former}
+        return self.commit({**changes, **self._terms(None, {})})
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove files from the table in one commit, without reading them. It is not recorded, see `write`.
 
         A data file whose deletes are removed is removed too, because its deleted rows would return.
         """
-        gone = frozenset(paths)
-        with java_errors(f"write to {self.name}"):
-            update = self.java.newRowDelta()
-            with self._scan() as tasks:
-                for task in tasks:
-                    lost = [file for file in task.deletes() if file.location() in gone]
-                    if lost or task.file().location() in gone:
-                        update = update.removeRows(task.file())
-                    for file in lost:
-                        update = update.removeDeletes(file)
-        self._commit(update, None, {}, unrecorded=True)
+        changes = {**self._changes((), NO_DELETES, replacing=False), "operation": "delta", "lost": paths}
+        self.commit({**changes, **self._terms(None, {}, unrecorded=True)})
+
+    def _describer(self) -> FileDescriber:
+        return FileDescriber(self.metadata, self._modes.of(self.java, self.metadata))
+
+    def _terms(
+        self,
+        mark: Watermark | None,
+        properties: Mapping[str, str | None],
+        layout: IcebergSchema | None = None,
+        *,
+        unrecorded: bool = False,
+    ) -> Mapping[str, Any]:
+        """Return the part of a request that is the same for all files: what is recorded, and what is expected."""
+        columns: dict[str, Any] = {}
+        if layout is not None and layout != self.metadata.layout:
+            spec, order, properties = self._left_arrangement(layout, properties)
+            columns = {"schema": layout.to_json(), **self._arrangement_json(spec, order)}
+        recorded_mark = None if unrecorded else mark or self.metadata.mark
+        return {
+            "summary": {} if mark is None else stamp(mark),
+            "properties": properties,
+            "record": None if recorded_mark is None else recorded(recorded_mark),
+            "record-in": Property.LAST_COMMIT.value,
+            "parent": self.metadata.snapshot_id,
+            "format-version": self.metadata.format_version,
+            "schema-id": self.metadata.schema_id,
+            **columns,
+        }
+
+    def commit(self, request: Mapping[str, Any]) -> int:
+        """Commit files in one call of the JVM, and read the result. Return the new snapshot's ID.
+
+        ``OpenTable.java`` reads the request. Every commit of files ends here.
+        """
+        text = json.dumps(request)
+        with java_errors(f"commit to {self.name}"):
+            result = self._adopt(self._open.commit(text, self._read_from))
+        snapshot = int(result["snapshot"])
+        if result["unconfirmed"]:
+            _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot)
+        return snapshot
 
     def evolve(self, layout: IcebergSchema, properties: Mapping[str, str | None]) -> None:
         """Change the columns and the properties in one commit."""
@@ -225,12 +236,17 @@ class IcebergTable(TableReader):
             self.commit_metadata(base, self._with_properties(builder, properties).build())
 
     def _arranged(self, base: JavaObject, spec: Spec, order: SortOrder) -> JavaObject:
-        i, builder = self._jvm.iceberg, self._builder(base)
-        if spec != self.metadata.spec:
-            builder = builder.setDefaultPartitionSpec(i.PartitionSpecParser.fromJson(base.schema(), spec_json(spec)))
-        if order != self.metadata.order:
-            builder = builder.setDefaultSortOrder(i.SortOrderParser.fromJson(base.schema(), order_json(order)))
+        i, builder, changed = self._jvm.iceberg, self._builder(base), self._arrangement_json(spec, order)
+        if "spec" in changed:
+            builder = builder.setDefaultPartitionSpec(i.PartitionSpecParser.fromJson(base.schema(), changed["spec"]))
+        if "order" in changed:
+            builder = builder.setDefaultSortOrder(i.SortOrderParser.fromJson(base.schema(), changed["order"]))
         return builder
+
+    def _arrangement_json(self, spec: Spec, order: SortOrder) -> Mapping[str, str]:
+        """Return the spec and the order, as far as they are not those of the table."""
+        changed = {"spec": spec_json(spec)} if spec != self.metadata.spec else {}
+        return changed | ({"order": order_json(order)} if order != self.metadata.order else {})
 
     def _without_lost_columns(
         self, base: JavaObject, layout: IcebergSchema, properties: Mapping[str, str | None]
@@ -239,13 +255,22 @@ class IcebergTable(TableReader):
 
         Iceberg refuses to drop a column that the spec or the order of new files uses.
         """
+        spec, order, properties = self._left_arrangement(layout, properties)
+        if (spec, order) == (self.metadata.spec, self.metadata.order):
+            return base, properties
+        return self._arranged(base, spec, order).build(), properties
+
+    def _left_arrangement(
+        self, layout: IcebergSchema, properties: Mapping[str, str | None]
+    ) -> tuple[Spec, SortOrder, Mapping[str, str | None]]:
+        """Return the spec and the order without columns that ``layout`` lacks, and the properties with that spec."""
         left = layout.by_id
         spec = tuple(f for f in self.metadata.spec if f.source_id in left)
         order = tuple(f for f in self.metadata.order if f.source_id in left)
         if (spec, order) == (self.metadata.spec, self.metadata.order):
-            return base, properties
+            return spec, order, properties
         kept = replace(self.metadata.arrangement, terms=tuple(f.term for f in spec))
-        return self._arranged(base, spec, order).build(), {**properties, Property.ARRANGEMENT.value: kept.to_text()}
+        return spec, order, {**properties, Property.ARRANGEMENT.value: kept.to_text()}
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Set properties, or remove those whose value is None."""
@@ -273,78 +298,6 @@ class IcebergTable(TableReader):
                 builder = builder.setRef(name, tag.build())
             self.commit_metadata(base, builder.build())
 
-    def _commit(
-        self,
-        update: JavaObject,
-        mark: Watermark | None,
-        properties: Mapping[str, str | None],
-        layout: IcebergSchema | None = None,
-        *,
-        unrecorded: bool = False,
-    ) -> int:
-        with java_errors(f"commit to {self.name}"):
-            base, changed = self._changed(update, mark, properties, layout, unrecorded=unrecorded)
-            snapshot_id = int(changed.currentSnapshot().snapshotId())
-        try:
-            with java_errors(f"commit to {self.name}"):
-                self.commit_metadata(base, changed)
-        except CommitUnknown:
-            self.refresh()
-            if all(s.id != snapshot_id for s in self.metadata.history):
-                raise
-            _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot_id)
-        return snapshot_id
-
-    def _changed(
-        self,
-        update: JavaObject,
-        mark: Watermark | None,
-        properties: Mapping[str, str | None],
-        layout: IcebergSchema | None,
-        *,
-        unrecorded: bool,
-    ) -> tuple[JavaObject, JavaObject]:
-        """Write the manifests of an update. Return the table's metadata, and the one with the update."""
-        for key, value in stamp(mark).items() if mark is not None else ():
-            update.set(key, value)
-        snapshot = self._apply(update)
-        base = self._ops.current()
-        if base.metadataFileLocation() != self._read_from:
-            # The files may not be valid in another format version.
-            upgraded = int(base.formatVersion()) != self.metadata.format_version
-            if upgraded or snapshot.parentId() != self.metadata.snapshot_id:
-                raise CommitConflict("commit_conflict", f"another writer changed {self.name}")
-        builder, schema_id = self._builder(base), self.metadata.schema_id
-        if layout is not None and layout != self.metadata.layout:
-            kept, properties = self._without_lost_columns(base, layout, properties)
-            builder, snapshot, schema_id = self._under(layout, kept, snapshot)
-        builder = builder.setBranchSnapshot(snapshot, "main")
-        record = {} if unrecorded else self._record(mark or self.metadata.mark, int(snapshot.snapshotId()), schema_id)
-        return base, self._with_properties(builder, {**properties, **record}).build()
-
-    def _apply(self, update: JavaObject) -> JavaObject:
-        """Write the manifests for the newest metadata once. ``commit()`` would retry with newer metadata."""
-        try:
-            with java_errors(f"commit to {self.name}"):
-                return update.apply()
-        except NeedsOperator as error:
-            if self._ops.current().metadataFileLocation() == self._read_from:
-                raise
-            raise CommitConflict("commit_conflict", f"another writer changed {self.name}") from error
-
-    def _under(
-        self, layout: IcebergSchema, base: JavaObject, snapshot: JavaObject
-    ) -> tuple[JavaObject, JavaObject, int]:
-        """Return a metadata builder with the new columns, the snapshot with their schema, and that schema's ID.
-
-        ``snapshot`` was built with the schema ID of the former columns.
-        """
-        changed = base.updateSchema(self._jvm.iceberg.SchemaParser.fromJson(layout.to_json()))
-        parser = self._jvm.iceberg.SnapshotParser
-        schema_id = int(changed.currentSchemaId())
-        described = {**json.loads(parser.toJson(snapshot)), "schema-id": schema_id}
-        return self._builder(changed), parser.fromJson(json.dumps(described)), schema_id
-
     def _builder(self, base: JavaObject) -> JavaObject:
         return self._jvm.iceberg.TableMetadata.buildFrom(base)
 
@@ -358,8 +311,6 @@ class IcebergTable(TableReader):
     def commit_metadata(self, base: JavaObject, changed: JavaObject) -> None:
         """Replace the table's metadata in one commit, and read the result. Another commit since ``base`` is an error.
 
-        Every write to the table ends here.
+        Every commit without files ends here.
         """
-        self._ops.commit(base, changed)
-        current = self._ops.refresh()
-        self._read(current, current.metadataFileLocation())
+        self._adopt(self._open.replace(base, changed, self._read_from))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, read_vector
@@ -37,37 +38,39 @@ class TableReader:
         self._format_version = format_version
         self._jvm = jvm
         self.java = java
-        self._read_from = ""
+        self._read_from: str | None = None
         self._read_file: LocalFile | None = None
-        self._snapshots: Mapping[int, Snapshot] = {}
         self._modes = KnownModes(jvm)
         self._stored: tuple[tuple[str, str], ...] = ()
         self._storage: IcebergStorage | None = None
+        self.metadata: TableMetadata
         with java_errors(f"read {name}"):
             self._ops = java.operations()
-            current = self._ops.current()
-            self._read(current, current.metadataFileLocation())
+            self._open = jvm.open_table(java, self._ops)
+            self._adopt(self._open.read(None))
 
     def refresh(self) -> None:
         """Read the table's newest metadata."""
         with java_errors(f"read {self.name}"):
-            current = self._ops.refresh()
-            location = current.metadataFileLocation()
-            if location != self._read_from:
-                self._read(current, location)
+            if (newer := self._open.refresh(self._read_from)) is not None:
+                self._adopt(newer)
 
-    def _read(self, current: JavaObject, location: str) -> None:
-        text = self._jvm.iceberg.TableMetadataParser.toJson(current)
-        self.metadata = TableMetadata.parse(text, self._snapshots)
-        self._snapshots = self.metadata.snapshots
-        self._read_from, self._read_file = location, local_file(location)
+    def _adopt(self, text: str) -> Mapping[str, Any]:
+        """Take over the metadata of a result of ``OpenTable``. Return the parsed result."""
+        result: dict[str, Any] = json.loads(text)
+        changes = result.get("changes")
+        self.metadata = TableMetadata.parse(result["metadata"]) if changes is None else self.metadata.changed(changes)
+        self._read_from = result["location"]
+        self._read_file = None if self._read_from is None else local_file(self._read_from)
+        return result
 
     def has_same_file(self) -> bool:
         """Return True if the metadata was read from a local file, and the file is still the same.
 
         Otherwise a table that was dropped and created again may have another file of the same name.
         """
-        return self._read_file is not None and self._read_file == local_file(self._read_from)
+        read = self._read_file
+        return read is not None and self._read_from is not None and read == local_file(self._read_from)
 
     def check_intact(self) -> Lineage:
         """Return the snapshots since Levada's last commit, none of which changes a row.
@@ -101,7 +104,7 @@ class TableReader:
             with suppress(DestinationChanged), java_errors(f"read {location}"):
                 parser = self._jvm.iceberg.TableMetadataParser
                 text = parser.toJson(parser.read(self.java.io(), location))
-                yield TableMetadata.parse(text).snapshots
+                yield TableMetadata.parse(json.loads(text)).snapshots
 
     def current_schema_id(self) -> int | None:
         """Return the ID of the schema with which the current snapshot was written. None without a snapshot."""

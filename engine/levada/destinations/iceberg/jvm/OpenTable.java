@@ -1,0 +1,375 @@
+package levada;
+
+import java.io.IOException;
+import java.io.StringWriter;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import org.apache.iceberg.AppendFiles;
+import org.apache.iceberg.ContentFileParser;
+import org.apache.iceberg.DataFile;
+import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.PartitionSpecParser;
+import org.apache.iceberg.RewriteFiles;
+import org.apache.iceberg.RowDelta;
+import org.apache.iceberg.SchemaParser;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotParser;
+import org.apache.iceberg.SnapshotRef;
+import org.apache.iceberg.SnapshotRefParser;
+import org.apache.iceberg.SnapshotUpdate;
+import org.apache.iceberg.SortOrderParser;
+import org.apache.iceberg.Table;
+import org.apache.iceberg.TableMetadata;
+import org.apache.iceberg.TableMetadataParser;
+import org.apache.iceberg.TableOperations;
+import org.apache.iceberg.exceptions.CommitFailedException;
+import org.apache.iceberg.exceptions.CommitStateUnknownException;
+import org.apache.iceberg.exceptions.ValidationException;
+import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonGenerator;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.iceberg.util.JsonUtil;
+
+/**
+ * A table with one call for each step of Python: to read what has changed, and to commit.
+ *
+ * Requests and results are JSON. Each call gets the location of the metadata that Python has, and returns what has
+ * changed since, or all of the metadata. A commit is a compare-and-set on that metadata.
+ */
+public class OpenTable {
+  private final Table table;
+  private final TableOperations operations;
+  /** The metadata that was returned last. */
+  private TableMetadata returned;
+
+  public OpenTable(Table table, TableOperations operations) {
+    this.table = table;
+    this.operations = operations;
+  }
+
+  /** Opens tables. It has a constructor without arguments, which Python can call. */
+  public static class Opener {
+    public OpenTable open(Table table, TableOperations operations) {
+      return new OpenTable(table, operations);
+    }
+  }
+
+  /** Returns the metadata that is known, without reading it again. */
+  public String read(String location) throws IOException {
+    return changes(operations.current(), location, null, false);
+  }
+
+  /** Reads the newest metadata. Returns null if Python has it. */
+  public String refresh(String location) throws IOException {
+    TableMetadata now = operations.refresh();
+    return Objects.equals(now.metadataFileLocation(), location) ? null : changes(now, location, null, false);
+  }
+
+  /** Replaces the metadata in one commit. Another commit since `base` is an error. */
+  public String replace(TableMetadata base, TableMetadata changed, String location) throws IOException {
+    operations.commit(base, changed);
+    return changes(operations.current(), location, null, false);
+  }
+
+  /** Adds and removes files in one commit. If its result is unknown, the table is read to find out. */
+  public String commit(String request, String location) throws IOException {
+    Changed commit = changed(request, location);
+    Long snapshot = Long.valueOf(commit.after.currentSnapshot().snapshotId());
+    boolean unconfirmed = false;
+    try {
+      operations.commit(commit.before, commit.after);
+    } catch (CommitStateUnknownException e) {
+      if (!isInHistory(snapshot, operations.refresh())) {
+        throw e;
+      }
+      unconfirmed = true;
+    }
+    return changes(operations.current(), location, snapshot, unconfirmed);
+  }
+
+  /** Returns the metadata after a commit as by `commit`, without the commit. Its manifests are written. */
+  public TableMetadata uncommitted(String request, String location) throws IOException {
+    return changed(request, location).after;
+  }
+
+  private static class Changed {
+    final TableMetadata before;
+    final TableMetadata after;
+
+    Changed(TableMetadata before, TableMetadata after) {
+      this.before = before;
+      this.after = after;
+    }
+  }
+
+  private Changed changed(String text, String location) throws IOException {
+    JsonNode request = JsonUtil.mapper().readTree(text);
+    Snapshot snapshot = apply(update(request), request, location);
+    TableMetadata base = operations.current();
+    if (!Objects.equals(base.metadataFileLocation(), location)) {
+      Long parent = request.hasNonNull("parent") ? Long.valueOf(request.get("parent").longValue()) : null;
+      // The files may not be valid in another format version.
+      boolean upgraded = base.formatVersion() != request.get("format-version").intValue();
+      if (upgraded || !Objects.equals(snapshot.parentId(), parent)) {
+        throw conflict(null);
+      }
+    }
+    int schema = request.get("schema-id").intValue();
+    TableMetadata described = base;
+    if (request.hasNonNull("schema")) {
+      described = arranged(base, request).updateSchema(SchemaParser.fromJson(request.get("schema").textValue()));
+      schema = described.currentSchemaId();
+      // It was written with the ID of the former columns.
+      ObjectNode node = (ObjectNode) JsonUtil.mapper().readTree(SnapshotParser.toJson(snapshot));
+      snapshot = SnapshotParser.fromJson(node.put("schema-id", schema).toString());
+    }
+    TableMetadata.Builder builder = TableMetadata.buildFrom(described).setBranchSnapshot(snapshot, "main");
+    Map set = new HashMap();
+    Set removed = new HashSet();
+    for (Iterator i = request.get("properties").fields(); i.hasNext();) {
+      Map.Entry property = (Map.Entry) i.next();
+      JsonNode value = (JsonNode) property.getValue();
+      if (value.isNull()) {
+        removed.add(property.getKey());
+      } else {
+        set.put(property.getKey(), value.textValue());
+      }
+    }
+    if (request.hasNonNull("record")) {
+      // What Python does not know before the commit.
+      ObjectNode record = (ObjectNode) request.get("record");
+      record.put("snapshot", snapshot.snapshotId()).put("schema", schema);
+      set.put(request.get("record-in").textValue(), record.toString());
+    }
+    builder = set.isEmpty() ? builder : builder.setProperties(set);
+    builder = removed.isEmpty() ? builder : builder.removeProperties(removed);
+    return new Changed(base, builder.build());
+  }
+
+  private static TableMetadata arranged(TableMetadata base, JsonNode request) {
+    TableMetadata.Builder builder = TableMetadata.buildFrom(base);
+    if (request.hasNonNull("spec")) {
+      builder.setDefaultPartitionSpec(PartitionSpecParser.fromJson(base.schema(), request.get("spec").textValue()));
+    }
+    if (request.hasNonNull("order")) {
+      builder.setDefaultSortOrder(SortOrderParser.fromJson(base.schema(), request.get("order").textValue()));
+    }
+    return builder.build();
+  }
+
+  /** Writes the manifests for the newest metadata once. The update's own commit would retry with newer metadata. */
+  private Snapshot apply(SnapshotUpdate update, JsonNode request, String location) {
+    for (Iterator i = request.get("summary").fields(); i.hasNext();) {
+      Map.Entry entry = (Map.Entry) i.next();
+      update.set((String) entry.getKey(), ((JsonNode) entry.getValue()).textValue());
+    }
+    try {
+      return (Snapshot) update.apply();
+    } catch (RuntimeException e) {
+      boolean rejected = e instanceof ValidationException || e instanceof IllegalArgumentException
+          || e instanceof UnsupportedOperationException;
+      if (rejected && !Objects.equals(operations.current().metadataFileLocation(), location)) {
+        throw conflict(e);
+      }
+      throw e;
+    }
+  }
+
+  private static CommitFailedException conflict(Throwable cause) {
+    return new CommitFailedException(cause, "another writer changed the table", new Object[0]);
+  }
+
+  private SnapshotUpdate update(JsonNode request) {
+    List data = files(request.get("data"));
+    List deletes = files(request.get("deletes"));
+    List removed = files(request.get("removed-deletes"));
+    String operation = request.get("operation").textValue();
+    if (operation.equals("append")) {
+      AppendFiles append = table.newAppend();
+      for (Iterator i = data.iterator(); i.hasNext();) {
+        append.appendFile((DataFile) i.next());
+      }
+      return append;
+    }
+    if (operation.equals("rewrite-deletes")) {
+      RewriteFiles rewrite = table.newRewrite();
+      for (Iterator i = removed.iterator(); i.hasNext();) {
+        rewrite.deleteFile((DeleteFile) i.next());
+      }
+      for (Iterator i = deletes.iterator(); i.hasNext();) {
+        rewrite.addFile((DeleteFile) i.next());
+      }
+      return rewrite;
+    }
+    RowDelta delta = table.newRowDelta();
+    for (Iterator i = data.iterator(); i.hasNext();) {
+      delta.addRows((DataFile) i.next());
+    }
+    for (Iterator i = deletes.iterator(); i.hasNext();) {
+      delta.addDeletes((DeleteFile) i.next());
+    }
+    for (Iterator i = removed.iterator(); i.hasNext();) {
+      delta.removeDeletes((DeleteFile) i.next());
+    }
+    if (request.hasNonNull("validate-from")) {
+      // Otherwise a vector of any earlier snapshot counts as a conflict. A replaced vector that is missing is an
+      // error, as its data file may get a second one.
+      delta.validateFromSnapshot(request.get("validate-from").longValue());
+      delta.validateDeletedFiles();
+    }
+    if (request.get("replacing").booleanValue()) {
+      remove(delta, null);
+    } else if (request.hasNonNull("lost")) {
+      Set lost = new HashSet();
+      for (Iterator i = request.get("lost").elements(); i.hasNext();) {
+        lost.add(((JsonNode) i.next()).textValue());
+      }
+      remove(delta, lost);
+    }
+    return delta;
+  }
+
+  private List files(JsonNode described) {
+    Map specs = table.specs();
+    List found = new ArrayList(described.size());
+    for (Iterator i = described.elements(); i.hasNext();) {
+      found.add(ContentFileParser.fromJson((JsonNode) i.next(), specs));
+    }
+    return found;
+  }
+
+  /**
+   * Removes all files, or those of the paths `lost`.
+   *
+   * A data file whose deletes are lost is removed too, because its deleted rows would return.
+   */
+  private void remove(RowDelta delta, Set lost) {
+    CloseableIterable tasks = table.newScan().planFiles();
+    try {
+      for (Iterator i = tasks.iterator(); i.hasNext();) {
+        FileScanTask task = (FileScanTask) i.next();
+        boolean gone = lost == null || lost.contains(((DataFile) task.file()).location());
+        for (Iterator j = task.deletes().iterator(); j.hasNext();) {
+          DeleteFile delete = (DeleteFile) j.next();
+          if (lost == null || lost.contains(delete.location())) {
+            delta.removeDeletes(delete);
+            gone = true;
+          }
+        }
+        if (gone) {
+          delta.removeRows((DataFile) task.file());
+        }
+      }
+    } finally {
+      try {
+        tasks.close();
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+    }
+  }
+
+  private static boolean isInHistory(Long snapshot, TableMetadata metadata) {
+    Snapshot found = metadata.currentSnapshot();
+    while (found != null && found.snapshotId() != snapshot.longValue()) {
+      found = found.parentId() == null ? null : metadata.snapshot(found.parentId().longValue());
+    }
+    return found != null;
+  }
+
+  /** Returns what has changed since the metadata at `location`, or all of the metadata if that is not known. */
+  private String changes(TableMetadata now, String location, Long snapshot, boolean unconfirmed) throws IOException {
+    TableMetadata before = returned;
+    boolean known = before != null && Objects.equals(before.metadataFileLocation(), location) && differsLittle(before, now);
+    StringWriter text = new StringWriter();
+    JsonGenerator json = JsonUtil.factory().createGenerator(text);
+    json.writeStartObject();
+    json.writeStringField("location", now.metadataFileLocation());
+    if (snapshot != null) {
+      json.writeNumberField("snapshot", snapshot.longValue());
+      json.writeBooleanField("unconfirmed", unconfirmed);
+    }
+    if (known) {
+      json.writeObjectFieldStart("changes");
+      writeChanges(before, now, json);
+      json.writeEndObject();
+    } else {
+      json.writeFieldName("metadata");
+      json.writeRawValue(TableMetadataParser.toJson(now));
+    }
+    json.writeEndObject();
+    json.close();
+    returned = now;
+    return text.toString();
+  }
+
+  /** Returns true if two versions of a table have the same columns, partitions, orders and place. IDs never change. */
+  private static boolean differsLittle(TableMetadata before, TableMetadata now) {
+    return Objects.equals(before.uuid(), now.uuid())
+        && Objects.equals(before.location(), now.location())
+        && before.formatVersion() == now.formatVersion()
+        && before.lastColumnId() == now.lastColumnId()
+        && before.lastAssignedPartitionId() == now.lastAssignedPartitionId()
+        && before.currentSchemaId() == now.currentSchemaId()
+        && before.defaultSpecId() == now.defaultSpecId()
+        && before.defaultSortOrderId() == now.defaultSortOrderId()
+        && before.schemasById().keySet().equals(now.schemasById().keySet())
+        && before.specsById().keySet().equals(now.specsById().keySet())
+        && before.sortOrdersById().keySet().equals(now.sortOrdersById().keySet());
+  }
+
+  private static void writeChanges(TableMetadata before, TableMetadata now, JsonGenerator json) throws IOException {
+    Snapshot current = now.currentSnapshot();
+    if (current != null) {
+      json.writeNumberField("current-snapshot-id", current.snapshotId());
+    }
+    JsonUtil.writeStringMap("properties", now.properties(), json);
+    json.writeArrayFieldStart("snapshots");
+    for (Iterator i = now.snapshots().iterator(); i.hasNext();) {
+      Snapshot snapshot = (Snapshot) i.next();
+      if (before.snapshot(snapshot.snapshotId()) == null) {
+        json.writeRawValue(SnapshotParser.toJson(snapshot));
+      }
+    }
+    json.writeEndArray();
+    json.writeArrayFieldStart("removed-snapshots");
+    for (Iterator i = before.snapshots().iterator(); i.hasNext();) {
+      Snapshot snapshot = (Snapshot) i.next();
+      if (now.snapshot(snapshot.snapshotId()) == null) {
+        json.writeNumber(snapshot.snapshotId());
+      }
+    }
+    json.writeEndArray();
+    json.writeObjectFieldStart("refs");
+    for (Iterator i = now.refs().entrySet().iterator(); i.hasNext();) {
+      Map.Entry ref = (Map.Entry) i.next();
+      if (!ref.getValue().equals(before.ref((String) ref.getKey()))) {
+        json.writeFieldName((String) ref.getKey());
+        SnapshotRefParser.toJson((SnapshotRef) ref.getValue(), json);
+      }
+    }
+    json.writeEndObject();
+    json.writeArrayFieldStart("removed-refs");
+    for (Iterator i = before.refs().keySet().iterator(); i.hasNext();) {
+      String name = (String) i.next();
+      if (now.ref(name) == null) {
+        json.writeString(name);
+      }
+    }
+    json.writeEndArray();
+    json.writeArrayFieldStart("metadata-log");
+    for (Iterator i = now.previousFiles().iterator(); i.hasNext();) {
+      json.writeString(((TableMetadata.MetadataLogEntry) i.next()).file());
+    }
+    json.writeEndArray();
+  }
+}
