@@ -16,8 +16,6 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
 from levada.destinations import TableMode
-from levada.destinations.iceberg.destination import IcebergDestination
-from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.maintenance import Work, work_due
 from levada.destinations.iceberg.metadata import TableFacts
 from levada.destinations.iceberg.settings import Settings
@@ -156,40 +154,6 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
         assert position == hadoop.mark(batch.until if when == "after" else 1000)
         destination.write_events(batch, hadoop.mark(batch.until))
     assert items(hadoop) == {1: "after", 2: "item 2", 3: "item 3", 10: "before", 12: "after"}
-
-
-def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
-    destination = lake.destination()
-    stream = copy(lake, destination)
-    stream.insert(id=4, item="d", note=None)
-    lose_answers(destination, happens=True)
-    with caplog.at_level("WARNING"):
-        apply(lake, destination, stream)
-    assert "was not confirmed, but it succeeded" in caplog.text
-    stream.insert(id=5, item="e", note=None)
-    batch = stream.batch()
-    lose_answers(destination, happens=False)
-    with pytest.raises(CommitUnknown):
-        destination.write_events(batch, lake.mark(batch.until))
-    destination = lake.destination()
-    destination.write_events(batch, lake.mark(batch.until))
-    assert sorted(items(lake)) == [1, 2, 3, 4, 5]
-
-
-def lose_answers(destination: IcebergDestination, *, happens: bool) -> None:
-    """Let the catalog lose the answers to the table's commits, which happen or not."""
-    state = destination._known.find(ORDERS.id)
-    assert state is not None
-    assert state.table is not None
-    table, jvm = state.table, destination._tables.jvm
-    compiler = jvm._gateway.jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.hadoop_conf.getClassLoader())
-    compiler.cook(Path(__file__).with_name("LostAnswers.java").read_text())
-    make = compiler.getClassLoader().loadClass("levada.LostAnswers").getConstructors()[0]
-    arguments = jvm._gateway.new_array(jvm._gateway.jvm.Object, 2)
-    arguments[0], arguments[1] = table.java.operations(), happens
-    table._open = jvm.open_table(table.java, make.newInstance(arguments))
 
 
 def test_a_rollback_is_noticed(lake: Lake) -> None:

@@ -1,0 +1,118 @@
+"""The class OpenTable in the JVM: what a commit costs, what it returns, and what it does if the catalog is silent."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.destinations.conftest import Lake
+from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+
+from levada.destinations.iceberg.destination import IcebergDestination
+from levada.destinations.iceberg.java import CommitUnknown
+from levada.destinations.iceberg.metadata import TableMetadata
+from levada.destinations.iceberg.table_reader import TableReader
+from levada.schema import Kind
+from levada.testing import column
+
+_CALL = "c"
+"""py4j's command for a call of a method. Others remove objects that Python no longer has."""
+
+
+def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reads what other writers have changed, and one commits."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    for i in range(3):
+        stream.update(id=1, item=str(i), note=None)
+        apply(lake, destination, stream)
+    client, sent = lake.spark.sparkContext._gateway._gateway_client, Counter[str]()
+    send = client.send_command
+
+    def counted(command: str, *args: Any, **kwargs: Any) -> Any:
+        sent[command.partition("\n")[0]] += 1
+        return send(command, *args, **kwargs)
+
+    monkeypatch.setattr(client, "send_command", counted)
+    stream.update(id=1, item="A", note=None)
+    stream.insert(id=9, item="new", note=None)
+    apply(lake, destination, stream)
+    assert sent[_CALL] == 2
+    monkeypatch.undo()
+    assert items(lake) == {1: "A", 2: "item 2", 3: "item 3", 9: "new"}
+
+
+def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After batches, new columns, tags, expiry and commits of other writers, nothing differs from a table read anew."""
+    adopt, kinds = TableReader._adopt, Counter[bool]()
+
+    def compared(self: TableReader, text: str) -> Any:
+        result = adopt(self, text)
+        whole = self._jvm.iceberg.TableMetadataParser.toJson(self._ops.current())
+        assert self.metadata == TableMetadata.parse(json.loads(whole))
+        kinds["changes" in result] += 1
+        return result
+
+    monkeypatch.setattr(TableReader, "_adopt", compared)
+    keep_the_current_snapshot_only(monkeypatch)
+    destination = lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    stream = copy(lake, destination)
+    for i in range(3):
+        stream.update(id=1, item=str(i), note=None)
+        apply(lake, destination, stream)
+    assert kinds[True] >= 3
+    lake.sql("ALTER TABLE {t} CREATE TAG theirs")
+    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('theirs' = 'x')")
+    stream.delete(id=2)
+    apply(lake, destination, stream)
+    lake.sql("ALTER TABLE {t} DROP TAG theirs")
+    lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('theirs')")
+    lake.sql("CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))")
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, column(4, "more", Kind.INT4))))
+    stream.insert(id=7, item="g", note=None, more=1)
+    apply(lake, destination, stream)
+    destination._known.states[ORDERS.id].maintained_at = -10.0
+    destination.maintain(ORDERS.id)
+    stream.insert(id=8, item="h", note=None, more=2)
+    before = kinds[True]
+    apply(lake, destination, stream)
+    assert kinds[True] == before + 1
+    assert items(lake) == {1: "2", 3: "item 3", 7: "g", 8: "h"}
+
+
+def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.insert(id=4, item="d", note=None)
+    lose_answers(destination, happens=True)
+    with caplog.at_level("WARNING"):
+        apply(lake, destination, stream)
+    assert "was not confirmed, but it succeeded" in caplog.text
+    stream.insert(id=5, item="e", note=None)
+    batch = stream.batch()
+    lose_answers(destination, happens=False)
+    with pytest.raises(CommitUnknown):
+        destination.write_events(batch, lake.mark(batch.until))
+    destination = lake.destination()
+    destination.write_events(batch, lake.mark(batch.until))
+    assert sorted(items(lake)) == [1, 2, 3, 4, 5]
+
+
+def lose_answers(destination: IcebergDestination, *, happens: bool) -> None:
+    """Let the catalog lose the answers to the table's commits, which happen or not."""
+    state = destination._known.find(ORDERS.id)
+    assert state is not None
+    assert state.table is not None
+    table, jvm = state.table, destination._tables.jvm
+    compiler = jvm._gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.hadoop_conf.getClassLoader())
+    compiler.cook(Path(__file__).with_name("LostAnswers.java").read_text())
+    make = compiler.getClassLoader().loadClass("levada.LostAnswers").getConstructors()[0]
+    arguments = jvm._gateway.new_array(jvm._gateway.jvm.Object, 2)
+    arguments[0], arguments[1] = table.java.operations(), happens
+    table._open = jvm.open_table(table.java, make.newInstance(arguments))
