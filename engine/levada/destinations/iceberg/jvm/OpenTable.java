@@ -35,6 +35,8 @@ import org.apache.iceberg.exceptions.CommitStateUnknownException;
 import org.apache.iceberg.exceptions.ValidationException;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonGenerator;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonParser;
+import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonToken;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.iceberg.util.JsonUtil;
@@ -112,8 +114,9 @@ public class OpenTable {
   }
 
   private Changed changed(String text, String location) throws IOException {
-    JsonNode request = JsonUtil.mapper().readTree(text);
-    Snapshot snapshot = apply(update(request), request, location);
+    Map files = new HashMap();
+    JsonNode request = parse(text, files);
+    Snapshot snapshot = apply(update(request, files), request, location);
     TableMetadata base = operations.current();
     if (!Objects.equals(base.metadataFileLocation(), location)) {
       Long parent = request.hasNonNull("parent") ? Long.valueOf(request.get("parent").longValue()) : null;
@@ -188,10 +191,10 @@ public class OpenTable {
     return new CommitFailedException(cause, "another writer changed the table", new Object[0]);
   }
 
-  private SnapshotUpdate update(JsonNode request) {
-    List data = files(request.get("data"));
-    List deletes = files(request.get("deletes"));
-    List removed = files(request.get("removed-deletes"));
+  private SnapshotUpdate update(JsonNode request, Map files) {
+    List data = (List) files.get("data");
+    List deletes = (List) files.get("deletes");
+    List removed = (List) files.get("removed-deletes");
     String operation = request.get("operation").textValue();
     if (operation.equals("append")) {
       AppendFiles append = table.newAppend();
@@ -238,13 +241,27 @@ public class OpenTable {
     return delta;
   }
 
-  private List files(JsonNode described) {
+  /** Parses a request. Its lists of files are put into `files`, one by one, as a copy may have very many. */
+  private JsonNode parse(String text, Map files) throws IOException {
     Map specs = table.specs();
-    List found = new ArrayList(described.size());
-    for (Iterator i = described.elements(); i.hasNext();) {
-      found.add(ContentFileParser.fromJson((JsonNode) i.next(), specs));
+    ObjectNode request = JsonUtil.mapper().createObjectNode();
+    JsonParser json = JsonUtil.factory().createParser(text);
+    json.nextToken();
+    while (json.nextToken() == JsonToken.FIELD_NAME) {
+      String name = json.getCurrentName();
+      json.nextToken();
+      if (name.equals("data") || name.equals("deletes") || name.equals("removed-deletes")) {
+        List found = new ArrayList();
+        while (json.nextToken() == JsonToken.START_OBJECT) {
+          found.add(ContentFileParser.fromJson((JsonNode) JsonUtil.mapper().readTree(json), specs));
+        }
+        files.put(name, found);
+      } else {
+        request.set(name, (JsonNode) JsonUtil.mapper().readTree(json));
+      }
     }
-    return found;
+    json.close();
+    return request;
   }
 
   /**
