@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import COMPACT, EXPIRE, UNDO, current, goes_on, look, resync, two_batches
+from tests.destinations.lost_answers import lost_answers
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, items, keep_the_current_snapshot_only
 
@@ -165,17 +167,20 @@ def test_a_crash_in_an_upgrade(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, nt
     stream.delete(id=2)
     stream.update(id=5, item="E", note=None, unchanged=[3])
     before, batch, calls = hadoop.mark(stream.taken), stream.batch(), []
-    commit = IcebergTable.commit_metadata
 
-    def dies(self: IcebergTable, base: Any, changed: Any) -> None:
-        calls.append(1)
-        if len(calls) < nth or when == "after":
-            commit(self, base, changed)
-        if len(calls) == nth:
-            raise KeyboardInterrupt
+    def dying(commit: Callable[..., Any]) -> Callable[..., Any]:
+        def dies(*args: Any) -> Any:
+            calls.append(1)
+            result = commit(*args) if len(calls) < nth or when == "after" else None
+            if len(calls) == nth:
+                raise KeyboardInterrupt
+            return result
+
+        return dies
 
     with monkeypatch.context() as patch:
-        patch.setattr(IcebergTable, "commit_metadata", dies)
+        for kind in ("commit", "commit_metadata"):
+            patch.setattr(IcebergTable, kind, dying(getattr(IcebergTable, kind)))
         with pytest.raises(KeyboardInterrupt):
             hadoop.destination().write_events(batch, hadoop.mark(batch.until))
     destination = hadoop.destination()
@@ -301,25 +306,17 @@ def test_compaction_drops_vectors(newer: Lake, monkeypatch: pytest.MonkeyPatch) 
     assert items(newer) == {1: "again"}
 
 
-def test_a_lost_answer_and_a_replay(newer: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_and_a_replay(newer: Lake) -> None:
     """A commit without an answer counts once, whether it happened or not. A replayed batch changes nothing."""
     destination = newer.destination()
     stream = several_files(newer, destination, n=20)
-    commit = IcebergTable.commit_metadata
     batches: list[StagedBatch] = []
     for key, happens in ((1, True), (2, False), (5, True), (6, False)):
-
-        def unsure(self: IcebergTable, base: Any, changed: Any, happens: bool = happens) -> None:
-            if happens:
-                commit(self, base, changed)
-            raise CommitUnknown("commit_unknown", "?")
-
         stream.delete(id=key)
         stream.update(id=key + 2, item=f"after {key}", note=None)
         batch = stream.batch()
         batches.append(batch)
-        with monkeypatch.context() as patch:
-            patch.setattr(IcebergTable, "commit_metadata", unsure)
+        with lost_answers(destination, happens=happens):
             if happens:
                 destination.write_events(batch, newer.mark(batch.until))
             else:

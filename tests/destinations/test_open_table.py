@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.destinations.conftest import Lake
+from tests.destinations.lost_answers import lost_answers
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
 
-from levada.destinations.iceberg.destination import IcebergDestination
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.table_reader import TableReader
@@ -89,30 +88,13 @@ def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCa
     destination = lake.destination()
     stream = copy(lake, destination)
     stream.insert(id=4, item="d", note=None)
-    lose_answers(destination, happens=True)
-    with caplog.at_level("WARNING"):
+    with lost_answers(destination, happens=True), caplog.at_level("WARNING"):
         apply(lake, destination, stream)
     assert "was not confirmed, but it succeeded" in caplog.text
     stream.insert(id=5, item="e", note=None)
     batch = stream.batch()
-    lose_answers(destination, happens=False)
-    with pytest.raises(CommitUnknown):
+    with lost_answers(destination, happens=False), pytest.raises(CommitUnknown):
         destination.write_events(batch, lake.mark(batch.until))
     destination = lake.destination()
     destination.write_events(batch, lake.mark(batch.until))
     assert sorted(items(lake)) == [1, 2, 3, 4, 5]
-
-
-def lose_answers(destination: IcebergDestination, *, happens: bool) -> None:
-    """Let the catalog lose the answers to the table's commits, which happen or not."""
-    state = destination._known.find(ORDERS.id)
-    assert state is not None
-    assert state.table is not None
-    table, jvm = state.table, destination._tables.jvm
-    compiler = jvm._gateway.jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.hadoop_conf.getClassLoader())
-    compiler.cook(Path(__file__).with_name("LostAnswers.java").read_text())
-    make = compiler.getClassLoader().loadClass("levada.LostAnswers").getConstructors()[0]
-    arguments = jvm._gateway.new_array(jvm._gateway.jvm.Object, 2)
-    arguments[0], arguments[1] = table.java.operations(), happens
-    table._open = jvm.open_table(table.java, make.newInstance(arguments))
