@@ -24,9 +24,9 @@ def lost_answers(destination: IcebergDestination, *, happens: bool) -> Iterator[
     make = compiler.getClassLoader().loadClass("levada.LostAnswers").getConstructors()[0]
     arguments = jvm._gateway.new_array(jvm._gateway.jvm.Object, 2)
     arguments[0], arguments[1] = table.java.operations(), happens
-    answering = table._open
-    table._open = jvm.open_table(table.java, make.newInstance(arguments))
+    answering = table.opened
+    table.opened = jvm.open_table(table.java, make.newInstance(arguments))
     try:
         yield
     finally:
-        table._open = answering
+        table.opened = answering

@@ -47,7 +47,7 @@ def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.Monk
 
 def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """After batches, new columns, tags, expiry and commits of other writers, nothing differs from a table read anew."""
-    adopt, kinds = TableReader._adopt, Counter[bool]()
+    adopt, kinds = TableReader.adopt, Counter[bool]()
 
     def compared(self: TableReader, text: str) -> Any:
         result = adopt(self, text)
@@ -56,7 +56,7 @@ def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch:
         kinds["changes" in result] += 1
         return result
 
-    monkeypatch.setattr(TableReader, "_adopt", compared)
+    monkeypatch.setattr(TableReader, "adopt", compared)
     keep_the_current_snapshot_only(monkeypatch)
     destination = lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     stream = copy(lake, destination)

@@ -62,7 +62,7 @@ def dies_later(self, *arguments, plain=KeyIndex.add_file):
     if len(calls) == 3:
         killed()
 
-def dies_after(self, *arguments, plain=IcebergTable.commit_metadata):
+def dies_after(self, *arguments, plain=IcebergTable.commit):
     plain(self, *arguments)
     killed()
 
@@ -71,9 +71,9 @@ if step in ("task", "executors"):
 elif step == "place":
     KeyIndex.add_file = dies_later
 elif step == "before":
-    IcebergTable.commit_metadata = killed
+    IcebergTable.commit = killed
 elif step == "after":
-    IcebergTable.commit_metadata = dies_after
+    IcebergTable.commit = dies_after
 elif step == "index":
     TableIndex.commit = killed
 destination.write_events(batch, mark)

@@ -131,7 +131,7 @@ class IcebergTable(TableReader):
         changes = self._changes(files, deletes, replacing=True)
         request = json.dumps({**changes, **self._terms(None, {}, layout, unrecorded=True)})
         with java_errors(f"read {self.name}"):
-            return self._open.uncommitted(request, self._read_from)
+            return self.opened.uncommitted(request, self._read_from)
 
     def remove_manifests(self, uncommitted: JavaObject) -> None:
         """Remove the manifests of the result of `uncommitted`. A failure is logged, as they only use space."""
@@ -210,7 +210,7 @@ class IcebergTable(TableReader):
         """
         text = json.dumps(request)
         with java_errors(f"commit to {self.name}"):
-            result = self._adopt(self._open.commit(text, self._read_from))
+            result = self.adopt(self.opened.commit(text, self._read_from))
         snapshot = int(result["snapshot"])
         if result["unconfirmed"]:
             _log.warning("%s: the commit of snapshot %s was not confirmed, but it succeeded", self.name, snapshot)
@@ -313,4 +313,4 @@ class IcebergTable(TableReader):
 
         Every commit without files ends here.
         """
-        self._adopt(self._open.replace(base, changed, self._read_from))
+        self.adopt(self.opened.replace(base, changed, self._read_from))

@@ -30,7 +30,8 @@ VECTORS_SINCE: Final = 3
 class TableReader:
     """A table with the metadata that was read last. Not thread-safe.
 
-    ``format_version`` is the configured one.
+    ``format_version`` is the configured one. ``opened`` is the ``OpenTable`` in the JVM, through which all is read and
+    committed.
     """
 
     def __init__(self, jvm: Jvm, name: TableName, java: JavaObject, format_version: int) -> None:
@@ -46,16 +47,16 @@ class TableReader:
         self.metadata: TableMetadata
         with java_errors(f"read {name}"):
             self._ops = java.operations()
-            self._open = jvm.open_table(java, self._ops)
-            self._adopt(self._open.read(None))
+            self.opened = jvm.open_table(java, self._ops)
+            self.adopt(self.opened.read(None))
 
     def refresh(self) -> None:
         """Read the table's newest metadata."""
         with java_errors(f"read {self.name}"):
-            if (newer := self._open.refresh(self._read_from)) is not None:
-                self._adopt(newer)
+            if (newer := self.opened.refresh(self._read_from)) is not None:
+                self.adopt(newer)
 
-    def _adopt(self, text: str) -> Mapping[str, Any]:
+    def adopt(self, text: str) -> Mapping[str, Any]:
         """Take over the metadata of a result of ``OpenTable``. Return the parsed result."""
         result: dict[str, Any] = json.loads(text)
         changes = result.get("changes")
