@@ -6,6 +6,7 @@ import pytest
 
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import RESYNC_TRANSITIONS, Step
+from levada.runtime.tables.retry_state import RetryState
 from levada.values import Lsn
 
 
@@ -37,10 +38,10 @@ def test_only_listed_transitions_are_possible(old: Step, new: Step) -> None:
 
 def test_a_request_begins_with_the_first_step() -> None:
     """The error after which an earlier resync was given up is forgotten, with its attempts."""
-    state = ResyncState(attempts=3, not_before=7.0)
+    state = ResyncState(retries=RetryState(attempts=3), not_before=7.0)
     state.request()
     assert (state.step, state.outdated, state.given_up) == (Step.WAITING, False, None)
-    assert (state.attempts, state.not_before) == (0, 0.0)
+    assert (state.retries, state.not_before) == (RetryState(), 0.0)
 
 
 @pytest.mark.parametrize("step", [Step.COPYING, Step.CATCHING_UP])
