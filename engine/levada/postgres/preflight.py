@@ -345,8 +345,8 @@ def _identity_problems(unidentified: Iterable[QualifiedTable], request: Prefligh
         yield Problem(
             Severity.WARNING,
             "identity_missing",
-            f"table {table} has no replica identity, so it is left out: PostgreSQL would reject its UPDATEs and DELETEs"
-            " once it is published",
+            f"table {table} has no replica identity, or from PostgreSQL 18 on one with a generated column, so it is"
+            " left out: PostgreSQL would reject its UPDATEs and DELETEs once it is published",
             f"{_identify(table)}, or exclude it in spec.tables",
         )
 
