@@ -35,9 +35,9 @@ def ensure_helm() -> Path:
 
 
 def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run helm; an error is the assertion's message."""
-    done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert not (check and done.returncode), done.stderr
+    """Run helm; an error, and what was printed before it, is the assertion's message."""
+    done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=180, check=False)
+    assert not (check and done.returncode), f"{done.stdout}\n{done.stderr}"
     return done
 
 

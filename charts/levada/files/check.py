@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import urllib.request
 
 from kubernetes import client, config
@@ -28,6 +29,25 @@ REFUSED = [
     ("rbac.authorization.k8s.io", "clusterroles", "create"),
     ("*", "*", "*"),
 ]
+ANSWER_S = 60
+
+
+def ask(address: str) -> None:
+    """Print what the operator answers. Raise OSError if it is not ready within `ANSWER_S` seconds.
+
+    Right after an installation, the rules of the Service and of the NetworkPolicy may not be on this node yet.
+    """
+    end = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                print(f"{address}: {answer.status} {answer.read().decode().strip()}")
+                return
+        except OSError as error:
+            print(f"{address}: {error}")
+            if time.monotonic() > end:
+                raise
+        time.sleep(1)
 
 
 def may(namespace: str, group: str, resource: str, verb: str) -> bool:
@@ -43,8 +63,7 @@ def may(namespace: str, group: str, resource: str, verb: str) -> bool:
 
 def main() -> int:
     """Return the exit code."""
-    with urllib.request.urlopen(os.environ["OPERATOR"], timeout=30) as answer:
-        print(f"{os.environ['OPERATOR']}: {answer.status} {answer.read().decode().strip()}")
+    ask(os.environ["OPERATOR"])
     config.load_incluster_config()
     wrong = 0
     for namespace in os.environ.get("NAMESPACES", "").split(","):

@@ -8,7 +8,7 @@ from tests.cluster.node.installed import NAMESPACE, Installed
 
 def test_helm_test(operator: Installed) -> None:
     """It reaches the operator, finds the rights that it needs, and none to read Secrets or to get into pods."""
-    told = run("test", "levada", "--namespace", NAMESPACE, "--logs", "--timeout", "2m").stdout
+    told = run("test", "levada", "--namespace", NAMESPACE, "--logs", "--timeout", "2m30s").stdout
     assert "/readyz: 200" in told
     assert "may not get secrets in all namespaces" in told
     assert "may not create pods/exec in all namespaces" in told
