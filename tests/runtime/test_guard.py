@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.runtime.recording import Recording
 from tests.runtime.test_changes import TIMEOUT_S, Rig
 
-from levada.errors import SlotLost
+from levada.errors import SlotLost, Transient
 from levada.runtime.config import GuardLimit, RetryLimits
 from levada.status import GuardMeasure, GuardPolicy, Progress
 
@@ -114,6 +116,76 @@ def test_a_dropped_slot_is_explained_after_the_resync(rig: Rig) -> None:
     rig.stop()
     rig.start()
     assert dropped(rig.wait_caught_up())
+
+
+WRITES = "INSERT INTO other SELECT repeat(md5(i::text), 30) FROM generate_series(1, 2000) i"
+
+
+def test_an_engine_that_restarts_again_and_again_drops_the_slot(rig: Rig, db: Database) -> None:
+    """Each process ends before the guard's patience does, and the WAL grows from one to the next."""
+    db.execute("CREATE TABLE other (v text)")
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    rig.change(guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 1),), guard_patience_s=3600.0)
+    with db.connect() as opened, opened.transaction():
+        opened.execute("INSERT INTO orders VALUES (11)")
+        for _ in range(3):
+            db.execute(WRITES)
+            rig.start()
+            assert not dropped(rig.wait(lambda p: p.guard.policy == RELEASE))
+            rig.stop()
+        db.execute(WRITES)
+        rig.start()
+        assert rig.running is not None
+        with pytest.raises(SlotLost, match="the guard drops slot"):
+            rig.running.wait(TIMEOUT_S)
+    assert not slots(rig)
+
+
+class Away(Recording):
+    """Cannot be opened until it is set to be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = False
+
+    def startup(self) -> None:
+        if not self.there:
+            raise Transient("lake_away", "the lake does not answer")
+
+
+def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, db: Database) -> None:
+    """A slot that an earlier start left, without a copied table, keeps WAL for as long as the lake is away."""
+    rig.config = replace(rig.config, guard=(GuardLimit(GuardMeasure.RETAINED_WAL, PAUSE, 1),))
+    rig.start()
+    rig.wait(lambda p: p.guard.policy == PAUSE)
+    rig.stop()
+    assert slots(rig)
+    away = rig.destination = Away()
+    rig.config = replace(
+        rig.config,
+        guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 1 << 20),),
+        guard_patience_s=0.0,
+        retries=RetryLimits(delay_s=0.1, max_delay_s=0.1, max_attempts=10_000),
+    )
+    start = threading.Thread(target=rig.start)
+    start.start()
+    try:
+        db.execute("CREATE TABLE other (v text)", WRITES)
+        poll(lambda: not slots(rig))
+        db.execute("INSERT INTO orders VALUES (11)")
+    finally:
+        away.there = True
+        start.join()
+    progress = rig.wait_caught_up()
+    assert dropped(progress)
+    assert [rows for name, _, _, rows in away.copies if name == "orders"] == [11]
+
+
+def slots(rig: Rig) -> list[tuple[object, ...]]:
+    """Return the pipeline's slot, if there is one."""
+    return rig.db.query("SELECT slot_name FROM pg_replication_slots WHERE slot_name = %s", rig.config.slot.name)
 
 
 def test_a_start_without_the_slot_names_the_guard(rig: Rig, db: Database) -> None:

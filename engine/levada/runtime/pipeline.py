@@ -33,6 +33,7 @@ from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.slot_release import release_slot
+from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import raise_epoch
 from levada.runtime.stages.messages import (
@@ -45,6 +46,7 @@ from levada.runtime.stages.messages import (
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import Surroundings
 from levada.runtime.tables.cut_rules import check_cut_name, check_cuts, require_cuts
+from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.startup_requests import apply_requested_resyncs
@@ -114,6 +116,7 @@ class Pipeline:
         self._claim: Claim | None = None
         self._staging: Staging | None = None
         self._memory = MemoryBudget(config.memory_bytes)
+        self._patience = Patience(store)
 
     @property
     def config(self) -> PipelineConfig:
@@ -318,9 +321,10 @@ class Pipeline:
         apply_requested_resyncs(store)
         SegmentLog(staging, config.name).list()
         phases = store.get_table_replication_states().values()
-        open_destination(
-            self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
-        )
+        with guarded_start(config, store, self._patience, self._stop_asked):
+            open_destination(
+                self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
+            )
         self._before = read_source_objects(config)
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()
@@ -342,6 +346,7 @@ class Pipeline:
             self._stopping,
             self._inbox,
             self._memory,
+            self._patience,
         )
         calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, self._poll_storage_soon)
         owner = None if self._claim is None else self._claim.owner

@@ -40,6 +40,7 @@ from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
+from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.requests import table_target
@@ -69,6 +70,7 @@ class Surroundings:
     stopping: threading.Event
     inbox: queue.SimpleQueue[Report]
     memory: MemoryBudget
+    patience: Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def assemble_supervisor(
         resyncs=resyncs,
         discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
         storage_poller=storage_poller,
-        guard=Guard(config_ref, store, registry, log.staging, slot, resyncs.give_up),
+        guard=Guard(config_ref, store, registry, log.staging, slot, around.patience, resyncs.give_up),
         retention=Retention(registry, log, store, capture.record, capture.worker.applied, capture.ledger.save),
         configure=configure,
         check=around.tasks.check,

@@ -11,11 +11,10 @@ from typing import Any, Final
 import psycopg
 
 from levada.errors import LevadaError, Transient
-from levada.postgres.lag import sample_lag
 from levada.postgres.slots import create_slot
 from levada.runtime.config import PipelineConfig
-from levada.runtime.tables.guard_rules import comparison, figures, in_force
-from levada.status import GuardPolicy, SlotProgress
+from levada.runtime.source.wal_figures import release_limits, wal_figures
+from levada.runtime.tables.guard_rules import comparison, in_force
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def create_guarded_slot(config: PipelineConfig, connection: psycopg.Connection[A
 @contextmanager
 def _watched(config: PipelineConfig, connection: psycopg.Connection[Any], passed: list[str]) -> Iterator[None]:
     """Cancel the connection's statement when the slot passes a limit. Then ``passed`` says which one."""
-    if not any(limit.policy is GuardPolicy.RELEASE_SLOT for limit in config.guard):
+    if not release_limits(config):
         yield
         return
     ended = threading.Event()
@@ -78,14 +77,7 @@ def _watched(config: PipelineConfig, connection: psycopg.Connection[Any], passed
 
 def _passed_limit(config: PipelineConfig) -> str:
     """Return which limit at which the slot is dropped is passed, empty without one."""
-    sample = sample_lag(config.source, config.slot.name)
-    if sample is None:
-        return ""
-    slot = SlotProgress(
-        config.slot.name, retained_bytes=sample.retained_bytes, safe_wal_bytes=sample.status.safe_wal_size
-    )
-    known = figures(slot, 0, None)
-    releases = (limit for limit in config.guard if limit.policy is GuardPolicy.RELEASE_SLOT)
-    for limit in in_force(releases, known, frozenset()):
+    known = wal_figures(config)
+    for limit in in_force(release_limits(config), known, frozenset()):
         return comparison(limit, known[limit.measure])
     return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -16,7 +15,8 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.failures import RESYNC_ALL
 from levada.runtime.config import GuardLimit
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.guard_record import guard_actions, record_action
+from levada.runtime.tables.guard_patience import Patience
+from levada.runtime.tables.guard_record import guard_actions, record_action, record_release
 from levada.runtime.tables.guard_rules import (
     Holding,
     comparison,
@@ -24,7 +24,6 @@ from levada.runtime.tables.guard_rules import (
     in_force,
     most_severe,
     pauses_copies,
-    recedes,
     slowest,
     waits_for_sample,
 )
@@ -42,14 +41,6 @@ _FRESH: Final = timedelta(seconds=30)
 """The age up to which a sample of the slot counts. An older one is no ground to park a table or to drop the slot."""
 
 
-@dataclass(slots=True)
-class _Patience:
-    """The figure of a passed limit, and since when it does not recede. ``since`` is in seconds, monotonic."""
-
-    since: float
-    figure: int
-
-
 class Guard:
     """Carries out the policies of passed limits.
 
@@ -63,6 +54,7 @@ class Guard:
         registry: TableRegistry,
         staging: Staging,
         slot: Callable[[], SlotProgress],
+        patience: Patience,
         give_up: Callable[[TableRecord, LevadaError], None],
     ) -> None:
         self._config_ref = config_ref
@@ -73,7 +65,7 @@ class Guard:
         self._give_up = give_up
         self._next = 0.0
         self._passed: dict[GuardLimit, datetime] = {}
-        self._patience: dict[GuardLimit, _Patience] = {}
+        self._patience = patience
         self._figures: dict[GuardMeasure, int] = {}
         self._actions = guard_actions(store)
         self._fruitless: set[GuardLimit] = set()
@@ -133,7 +125,6 @@ class Guard:
         """Record and report which limits are passed now."""
         for limit in self._passed.keys() - passed:
             del self._passed[limit]
-            self._patience.pop(limit, None)
             self._fruitless.discard(limit)
             self._act(limit, f"{self._of(limit)}, so the policy ends", logging.INFO)
         for limit in passed - self._passed.keys():
@@ -142,19 +133,17 @@ class Guard:
 
     def _due(self, known: dict[GuardMeasure, int], now: float) -> list[GuardLimit]:
         """Return the limits to act on: passed for a while, and the figure does not recede."""
-        due: list[GuardLimit] = []
-        for limit in self._passed:
-            figure = known.get(limit.measure)
-            if limit.policy not in (GuardPolicy.PARK_SLOWEST, GuardPolicy.RELEASE_SLOT) or figure is None:
-                continue
-            waits = self._patience.setdefault(limit, _Patience(now, figure))
-            if now - waits.since < self._config_ref.current.guard_patience_s:
-                continue
-            if not recedes(limit.measure, waits.figure, figure):
-                due.append(limit)
-            # What an action releases is seen a while later.
-            self._patience[limit] = _Patience(now, figure)
-        return due
+        limits, patience_s = self._config_ref.current.guard, self._config_ref.current.guard_patience_s
+        for limit in limits:
+            if limit.measure in known and limit not in self._passed:
+                self._patience.forget(limit)
+        return [
+            limit
+            for limit in self._passed
+            if limit.policy in (GuardPolicy.PARK_SLOWEST, GuardPolicy.RELEASE_SLOT)
+            and limit.measure in known
+            and self._patience.is_due(limit, known[limit.measure], now, patience_s)
+        ]
 
     def _park(self, limit: GuardLimit, figure: int, slot: SlotProgress | None) -> bool:
         """Park the tables that hold the most. Return False if parking tables would release too little."""
@@ -209,18 +198,15 @@ class Guard:
         )
 
     def _release_slot(self, limit: GuardLimit) -> None:
-        slot = self._config_ref.current.slot.name
-        message = f"the guard drops slot {slot}, because {self._of(limit)}"
-        released = f"the guard dropped slot {slot}, because {self._of(limit)}"
-        self._act(limit, f"{self._of(limit)}, so slot {slot} is dropped", released=released)
+        slot, because = self._config_ref.current.slot.name, self._of(limit)
+        _log.warning("guard: %s, so slot %s is dropped", because, slot)
+        self._actions = record_release(self._store, limit, slot, because, datetime.now(UTC))
+        message = f"the guard drops slot {slot}, because {because}"
         self._registry.fail(SlotLost("slot_released", message, hint=f"every table must be copied again: {RESYNC_ALL}"))
 
     def _of(self, limit: GuardLimit) -> str:
         return comparison(limit, self._figures[limit.measure])
 
-    def _act(
-        self, limit: GuardLimit, message: str, level: int = logging.WARNING, *, released: str | None = None
-    ) -> None:
+    def _act(self, limit: GuardLimit, message: str, level: int = logging.WARNING) -> None:
         _log.log(level, "guard: %s", message)
-        action = GuardAction(limit.measure, limit.policy, datetime.now(UTC), message)
-        self._actions = record_action(self._store, action, released=released)
+        self._actions = record_action(self._store, GuardAction(limit.measure, limit.policy, datetime.now(UTC), message))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
 from pydantic import ValidationError
 
 from levada.errors import SlotLost
+from levada.runtime.config import GuardLimit
 from levada.status import GuardAction
 from levada.status.document import Part
 from levada.stores.interface import PipelineStore
@@ -36,6 +38,14 @@ def record_action(store: PipelineStore, action: GuardAction, *, released: str | 
     _save(store, replace(record, actions=actions, released=record.released if released is None else released))
     # As they are read later, with their times rounded, so that a reader does not take them for new ones.
     return guard_actions(store)
+
+
+def record_release(
+    store: PipelineStore, limit: GuardLimit, slot: str, because: str, at: datetime
+) -> tuple[GuardAction, ...]:
+    """Store that the slot is dropped, which is done next. Return the last actions."""
+    action = GuardAction(limit.measure, limit.policy, at, f"{because}, so slot {slot} is dropped")
+    return record_action(store, action, released=f"the guard dropped slot {slot}, because {because}")
 
 
 def slot_release(store: PipelineStore) -> str:

@@ -1,0 +1,82 @@
+"""The guard of a start that waits for the destination: a slot of an earlier start keeps WAL meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+from levada.errors import LevadaError
+from levada.runtime.config import GuardLimit, PipelineConfig
+from levada.runtime.source.slot_release import release_slot
+from levada.runtime.source.wal_figures import release_limits, wal_figures
+from levada.runtime.tables.guard_patience import Patience
+from levada.runtime.tables.guard_record import record_release
+from levada.runtime.tables.guard_rules import comparison, in_force
+from levada.stores.interface import PipelineStore
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 5.0
+
+
+@contextmanager
+def guarded_start(
+    config: PipelineConfig, store: PipelineStore, patience: Patience, stopping: threading.Event
+) -> Iterator[None]:
+    """Drop the slot during the block if it passes a limit of ReleaseSlot, as the guard of a running pipeline does.
+
+    Nothing else in the block writes to the store. The start finds that the slot is missing. ``stopping`` ends the
+    attempts to drop it.
+    """
+    if not release_limits(config):
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        passed = frozenset[GuardLimit]()
+        while not ended.wait(_EVERY_S):
+            try:
+                passed = _compare(config, store, patience, passed, stopping)
+            except LevadaError as error:
+                if not error.retried:
+                    # The start reports it, for example that another process has taken over.
+                    _log.warning("the slot is not watched while the start waits: %s", error)
+                    return
+                _log.warning("sampling the slot failed while the start waits: %s", error.message)
+
+    thread = threading.Thread(target=watch, name="levada-start-guard", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _compare(
+    config: PipelineConfig,
+    store: PipelineStore,
+    patience: Patience,
+    before: frozenset[GuardLimit],
+    stopping: threading.Event,
+) -> frozenset[GuardLimit]:
+    """Drop the slot if it is due. Return the limits that are passed."""
+    known = wal_figures(config)
+    limits = [limit for limit in release_limits(config) if limit.measure in known]
+    passed = in_force(limits, known, before)
+    for limit in limits:
+        if limit not in passed:
+            patience.forget(limit)
+        elif patience.is_due(limit, known[limit.measure], time.monotonic(), config.guard_patience_s):
+            text = comparison(limit, known[limit.measure])
+            _log.warning("guard: %s, so slot %s is dropped while the start waits", text, config.slot.name)
+            record_release(store, limit, config.slot.name, text, datetime.now(UTC))
+            release_slot(config, store, stopping)
+            return frozenset()
+    return passed
