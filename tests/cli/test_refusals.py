@@ -102,8 +102,10 @@ def test_a_destination_that_is_the_source(folder: Path, db: Database, command: s
         assert db.query("SELECT FROM pg_namespace WHERE nspname LIKE 'levada%%'") == [], "a check creates nothing"
 
 
-def test_a_destination_whose_tables_are_selected(folder: Path, db: Database) -> None:
+@pytest.mark.parametrize("command", ["check", "plan", "run"])
+def test_a_destination_whose_tables_are_selected(folder: Path, db: Database, command: str) -> None:
     """Tables that a run would create and select are refused before it. With their schema excluded, nothing is wrong."""
+    more = ("--until", "caught-up") if command == "run" else ()
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
     manifest = manifest_of(db)
     place = {"host": "localhost", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
@@ -113,12 +115,35 @@ def test_a_destination_whose_tables_are_selected(folder: Path, db: Database) -> 
     for exclude in ([], [{"schema": "replica", "name": "*"}]):
         manifest["spec"] |= {"destination": {"postgres": place}, "tables": tables | {"exclude": exclude}}
         path.write_text(yaml.safe_dump(manifest))
+        result = levada(command, path, "--secrets", folder / "secrets", *more)
+        if exclude:
+            assert result.exit_code == Exit.OK, result.output
+        else:
+            assert not db.query("SELECT FROM pg_publication"), "a refused run leaves nothing at the source"
+            words = ("selects replica.items, and 1 more table", "exclude the schema of the destination's tables")
+            assert_told(result, Exit.PREFLIGHT, "destination_is_source", *words)
+
+
+def test_a_publication_of_what_levada_writes(folder: Path, db: Database) -> None:
+    """A store or a catalog in the source database must not be streamed. With it excluded, nothing is wrong."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE SCHEMA lake; CREATE TABLE lake.levada_tables (id int PRIMARY KEY)",
+        "CREATE TABLE lake.ducklake_snapshot (id int PRIMARY KEY)",
+        "CREATE PUBLICATION everything FOR ALL TABLES",
+    )
+    manifest = manifest_of(db)
+    manifest["spec"]["source"] |= {"publication": {"name": "everything", "management": "External"}}
+    path = folder / "pipeline.yaml"
+    for exclude in ([], [{"schema": "lake", "name": "*"}]):
+        manifest["spec"]["tables"] = {"include": [{"schema": "*", "name": "*"}], "exclude": exclude}
+        path.write_text(yaml.safe_dump(manifest))
         result = levada("check", path, "--secrets", folder / "secrets")
         if exclude:
             assert result.exit_code == Exit.OK, result.output
         else:
-            words = ("selects replica.items, and 1 more table", "exclude the schema of the destination's tables")
-            assert_told(result, Exit.PREFLIGHT, "destination_is_source", *words)
+            words = ("lake.ducklake_snapshot and 1 more table", "{schema: lake, name: ducklake_snapshot}")
+            assert_told(result, Exit.PREFLIGHT, "written_tables_published", *words)
 
 
 def test_a_wrong_password(folder: Path, db: Database) -> None:

@@ -31,7 +31,8 @@ class Load(Writers):
 def killed_until(engine: Engine, chance: random.Random, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Kill and restart the engine at random moments until the progress satisfies, and once more then."""
     for _ in range(20):
-        until = time.monotonic() + chance.uniform(20, 60)
+        engine.wait_for(lambda p: p["state"] == "Running")
+        until = time.monotonic() + chance.uniform(1, 45)
         while time.monotonic() < until:
             if (progress := engine.progress()) is not None and what(progress):
                 engine.kill()
@@ -52,7 +53,7 @@ def test_all_policies_under_kills(engine: Engine, db: Database) -> None:
     engine.spec = {
         "guard": {
             "staged": {"warn": "1Mi", "pauseCopies": "2Mi", "parkSlowest": "12Mi"},
-            "retainedWal": {"warn": "48Mi", "releaseSlot": "96Mi"},
+            "retainedWal": {"warn": "40Mi", "releaseSlot": "60Mi"},
         },
         "source": {**source(engine), "slot": {"name": f"levada_{db.name}", "onLost": "Resync"}},
     }

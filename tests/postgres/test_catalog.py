@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 from tests.conftest import Database
 
 from levada.destinations import DestinationContext
+from levada.destinations.ducklake.format import create_catalog
+from levada.destinations.ducklake.state import State as LakeState
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres.state import State
 from levada.errors import NeedsOperator
-from levada.postgres.catalog import list_tables, published_tables, read_table_schema, read_type_infos
+from levada.postgres.catalog import (
+    list_tables,
+    list_written_tables,
+    published_tables,
+    read_table_schema,
+    read_type_infos,
+)
 from levada.postgres.storage import read_storage
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.storage import LeafStorage
@@ -95,6 +104,44 @@ def test_the_state_of_a_destination_is_no_table_of_the_user(db: Database) -> Non
     with db.connection.connect() as c:
         state.create(c)
         assert list_tables(c) == (QualifiedTable("public", "t"),)
+
+
+ICEBERG_CATALOG = (
+    "CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,"
+    " table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),"
+    " iceberg_type VARCHAR(5), PRIMARY KEY (catalog_name, table_namespace, table_name))",
+    "CREATE TABLE iceberg_namespace_properties (catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL,"
+    " property_key VARCHAR(255), property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))",
+)
+"""The tables of an Iceberg JDBC catalog, as Iceberg creates them."""
+
+
+@pytest.mark.parametrize("schema", ["public", "lake"])
+def test_the_catalogs_of_lakes_are_no_tables_of_the_user(db: Database, schema: str) -> None:
+    """A catalog in the source database is written by each commit. The user's tables in its schema stay."""
+    mine = ["iceberg_cones", "t", "ducklake"]
+    db.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}", f"ALTER DATABASE {db.name} SET search_path = {schema}")
+    db.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in mine))
+    with db.connection.connect() as c:
+        before = list_tables(c)
+        with c.transaction():
+            c.execute(sql.SQL("SET LOCAL search_path = {}").format(sql.Identifier(schema)))
+            create_catalog(c, schema, "here", "/lake")
+            LakeState(Owner(DestinationContext("shop", Path(), None))).create(c)
+        db.execute(*ICEBERG_CATALOG)
+        assert list_tables(c) == before == tuple(QualifiedTable(schema, name) for name in sorted(mine))
+        written = list_written_tables(c)
+    assert {t.name for t in written} > {"iceberg_tables", "levada_tables", "ducklake_snapshot", "ducklake_table"}
+    assert not {t.name for t in written} & set(mine)
+
+
+def test_a_table_that_is_only_called_as_a_catalog_is_the_users(db: Database) -> None:
+    """Without the columns of a catalog, or without Levada's state in its schema, such tables are replicated."""
+    names = ("ducklake_snapshot", "iceberg_namespace_properties", "iceberg_tables")
+    db.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in names))
+    with db.connection.connect() as c:
+        assert [t.name for t in list_tables(c)] == list(names)
+        assert not list_written_tables(c)
 
 
 def test_columns_are_those_that_are_replicated(versions: Database) -> None:

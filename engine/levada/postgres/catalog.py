@@ -118,27 +118,53 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
     return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 
 
+_WRITTEN: Final = sql.SQL("""
+(n.nspname = {own} OR EXISTS (
+    SELECT FROM pg_class m WHERE m.relnamespace = n.oid AND m.relkind = 'r' AND m.relowner = c.relowner
+    AND m.relname IN ('store_migrations', 'destination_copy_parts', 'levada_tables', 'iceberg_tables')
+    AND CASE m.relname
+        WHEN 'store_migrations' THEN true
+        WHEN 'destination_copy_parts' THEN true
+        WHEN 'levada_tables' THEN c.relname = 'levada_tables' OR starts_with(c.relname::text, 'ducklake_')
+        WHEN 'iceberg_tables' THEN c.relname IN ('iceberg_tables', 'iceberg_namespace_properties') AND EXISTS (
+            SELECT FROM pg_attribute a WHERE a.attrelid = m.oid AND a.attname = 'previous_metadata_location')
+        ELSE false END))
+""").format(own=sql.Literal(SEAL_SCHEMA))
+"""The condition for a table ``c`` in schema ``n`` that Levada, or the catalog of a lake, writes.
+
+These are a schema with a store or with the state of a PostgreSQL destination, the tables of a DuckLake catalog with the
+table of Levada's state, and those of an Iceberg JDBC catalog. All have the owner of the table that shows it. So no role
+can hide another role's table.
+"""
+
+
+@source_errors("listing the tables that Levada writes")
+def list_written_tables(conn: psycopg.Connection[Any]) -> frozenset[QualifiedTable]:
+    """Return the tables that Levada, or the catalog of a lake, writes, but for its trigger."""
+    rows = conn.execute(
+        sql.SQL(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relkind IN ('r', 'p') AND n.nspname <> {} AND {}"
+        ).format(sql.Literal(SEAL_SCHEMA), _WRITTEN)
+    ).fetchall()
+    return frozenset(QualifiedTable(schema, name) for schema, name in rows)
+
+
 @source_errors("listing the database's tables")
 def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
     """Return the tables that could be published, ordered by name: permanent tables and partition roots, no partitions.
 
-    Tables of system schemas, of extensions and of Levada are left out. A schema counts as one of Levada if it has a
-    table ``store_migrations`` of a store, or ``destination_copy_parts`` of a destination, with the same owner as the
-    table. So no role can hide another role's table.
+    Tables of system schemas and of extensions are left out, and so are those of `list_written_tables`.
     """
     rows = conn.execute(
-        """
+        sql.SQL("""
         SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
           AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
           AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                           AND d.deptype = 'e')
-          AND n.nspname <> %s
-          AND NOT EXISTS (SELECT 1 FROM pg_class m WHERE m.relnamespace = n.oid
-                          AND m.relname IN ('store_migrations', 'destination_copy_parts')
-                          AND m.relkind = 'r' AND m.relowner = c.relowner)
-        ORDER BY 1, 2""",
-        [SEAL_SCHEMA],
+          AND NOT {}
+        ORDER BY 1, 2""").format(_WRITTEN)
     ).fetchall()
     return tuple(QualifiedTable(schema, name) for schema, name in rows)
 

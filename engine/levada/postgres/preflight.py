@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator
-from levada.postgres.catalog import list_tables
+from levada.postgres.catalog import list_tables, list_written_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import (
@@ -25,6 +25,7 @@ from levada.postgres.publications import (
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
+from levada.printable import counted
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable
 
@@ -200,6 +201,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     publication = read_publication(conn, request.publication)
     streamed = {QualifiedTable(*r) for r in conn.execute(_STREAMED, [request.publication])}
     selected = {t for t in (*list_tables(conn), *streamed) if request.selects(t)}
+    yield from _written_problems(list_written_tables(conn) & streamed & selected, request)
     yield from _server_problems(server)
     yield from _slot_problems(server, slot, request)
     if publication is not None:
@@ -338,6 +340,22 @@ def _generated_problems(
                 _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication.name)
                 + ", and remove them from column lists",
             )
+
+
+def _written_problems(tables: AbstractSet[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:
+    """Yield a problem for tables that are written by each commit, which would then be a change itself, without end."""
+    if not tables:
+        return
+    first, *others = sorted(tables)
+    more = f" and {counted(len(others), 'more table')}" if others else ""
+    yield Problem(
+        Severity.ERROR,
+        "written_tables_published",
+        f"publication {request.publication} streams {first}{more}, which Levada or the catalog of a lake writes: each"
+        " commit would be replicated again, without end",
+        f"exclude such tables in spec.tables, for example {{schema: {first.schema}, name: {first.name}}}, or keep the"
+        " store and the catalog in another database",
+    )
 
 
 def _identity_problems(unidentified: Iterable[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:

@@ -19,7 +19,8 @@ from levada.runtime.stages.messages import Fatal
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
-from levada.runtime.tables.places import refuse_collisions
+from levada.runtime.tables.places import check_sources, refuse_collisions
+from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.startup_requests import apply_manifest_resyncs
 from levada.runtime.verifications.scheduler import VerificationScheduler
@@ -29,6 +30,7 @@ from levada.segments.manifest import Manifest
 from levada.segments.staging import Staging
 from levada.status import Progress, SlotProgress
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import DataSync, Init
 
 if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
@@ -118,9 +120,17 @@ def prepare_replication(
 def _check_tables(
     config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[PublishedTable, ...]
 ) -> None:
-    """Apply the requests made while the engine was stopped. Raise NeedsOperator for tables with the same target."""
+    """Apply the requests made while the engine was stopped.
+
+    Raise NeedsOperator for tables with the same target, and ``destination_is_source`` if the destination's tables are
+    selected and no table was copied yet. Later, only the tables that would be replicated into themselves are parked.
+    """
     apply_manifest_resyncs(config, store, tables)
     refuse_collisions(config, store, destination.target_name, tables)
+    if any(not isinstance(phase, Init | DataSync) for phase in store.get_table_replication_states().values()):
+        return
+    known = {t.id: (t.name, last_copy_settings(store.get_table_controls(t.id))) for t in tables}
+    check_sources(config, destination, known)
 
 
 def _open_log(log: SegmentLog, ledger: StoredLedger, store: PipelineStore, source: SourceState) -> tuple[Manifest, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.cut_rules import check_cuts
-from levada.runtime.tables.places import place_problems
+from levada.runtime.tables.places import check_sources, place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.rules import continues
 from levada.spec import Manifests
@@ -206,11 +206,8 @@ def _destination_problems(
             # A start checks no more than `startup` does. Once tables are copied, each is parked for its own errors.
             with destination_errors(type(destination), "check"):
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
-            with destination_errors(type(destination), "check_sources"):
-                places = _places(config, destination, stored)
-                # A table that a pipeline creates is in no publication of the user's that lists its tables.
-                selects = config.selects if config.publication.managed else lambda _: False
-                yield from _raised(lambda: perform(destination.check_sources, places, selects), _warning_if(begun))
+            known = _known(config, stored)
+            yield from _raised(lambda: check_sources(config, destination, known), _warning_if(begun))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and error.retried))
 
@@ -223,17 +220,6 @@ def _place_problems(
     config: PipelineConfig, destination: Destination, stored: _Stored
 ) -> tuple[tuple[NeedsOperator, bool], ...]:
     return tuple(place_problems(config, destination.target_name, _known(config, stored)))
-
-
-def _places(config: PipelineConfig, destination: Destination, stored: _Stored) -> dict[QualifiedTable, QualifiedTable]:
-    """Return the name that each table gets at the destination, which has no error of its own."""
-    places: dict[QualifiedTable, QualifiedTable] = {}
-    for name, before in _known(config, stored).values():
-        place = CopySettings.of(config, name, before).place
-        with suppress(NeedsOperator):
-            destination.target_name(name, place)
-            places[name] = place
-    return places
 
 
 def _known(config: PipelineConfig, stored: _Stored) -> Mapping[TableId, tuple[QualifiedTable, CopySettings | None]]:

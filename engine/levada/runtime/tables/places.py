@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from levada.destinations.answers import perform
 from levada.destinations.collisions import Collision, Place, TargetName, find_later
+from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
+from levada.runtime.destination_errors import destination_errors
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.values import QualifiedTable, TableId
 
@@ -43,6 +47,27 @@ def refuse_collisions(
     for error, refused in place_problems(config, target, known):
         if refused:
             raise error
+
+
+def check_sources(
+    config: PipelineConfig,
+    destination: Destination,
+    tables: Mapping[TableId, tuple[QualifiedTable, CopySettings | None]],
+) -> None:
+    """Raise NeedsOperator ``destination_is_source`` as `Destination.check_sources` does, or another error of its own.
+
+    A table without a name at the destination has an error of its own.
+    """
+    places: dict[QualifiedTable, QualifiedTable] = {}
+    for name, before in tables.values():
+        place = CopySettings.of(config, name, before).place
+        with suppress(NeedsOperator):
+            destination.target_name(name, place)
+            places[name] = place
+    # A table that a pipeline creates is in no publication of the user's that lists its tables.
+    selects = config.selects if config.publication.managed else lambda _: False
+    with destination_errors(type(destination), "check_sources"):
+        perform(destination.check_sources, places, selects)
 
 
 def place_problems(
