@@ -14,8 +14,10 @@ from tests.runtime.recording import Recording
 from tests.runtime.test_changes import TIMEOUT_S, Rig
 
 from levada.errors import SlotLost, Transient
+from levada.postgres.slots import copy_slot_name
 from levada.runtime.config import GuardLimit, RetryLimits
 from levada.status import GuardMeasure, GuardPolicy, Progress
+from levada.values import TableId
 
 PAUSE, RELEASE = GuardPolicy.PAUSE_COPIES, GuardPolicy.RELEASE_SLOT
 SLOW_SAMPLES = """
@@ -181,6 +183,25 @@ def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, d
     progress = rig.wait_caught_up()
     assert dropped(progress)
     assert [rows for name, _, _, rows in away.copies if name == "orders"] == [11]
+
+
+def test_a_killed_copy_keeps_no_wal_after_the_next_start(rig: Rig, db: Database) -> None:
+    """The server goes on creating the slot of its snapshot while a transaction is open, until the next start ends it."""
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    kept = "SELECT slot_name FROM pg_replication_slots WHERE temporary"
+    mine, other = copy_slot_name("shop", TableId(1)), copy_slot_name("other", TableId(1))
+    with db.connect() as opened, opened.transaction():
+        opened.execute("INSERT INTO orders VALUES (11)")
+        for name in (mine, other):
+            killed = db.connection.connect_replication(application="killed")
+            killed.send_query(f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
+            poll(lambda name=name: (name,) in db.query(kept))  # type: ignore[misc] # bound
+            killed.finish()
+        rig.start()
+        poll(lambda: db.query(kept) == [(other,)])
+    rig.wait_caught_up()
 
 
 def slots(rig: Rig) -> list[tuple[object, ...]]:

@@ -272,6 +272,30 @@ def database_slots(conn: psycopg.Connection[Any]) -> frozenset[str]:
     return frozenset(name for (name,) in rows)
 
 
+def end_abandoned_slots(conn: psycopg.Connection[Any], pipeline: str) -> None:
+    """End the sessions that still create temporary slots for a process of the pipeline that was killed.
+
+    The server notices that a client is gone only when it has waited for all transactions that were open. Until then the
+    slot keeps WAL, and one of ``max_replication_slots`` is in use. A copy by another pipeline of that name is retried.
+    """
+    with source_errors("reading the temporary slots"):
+        rows = conn.execute(
+            "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = current_database() AND temporary"
+            " AND active_pid IS NOT NULL AND confirmed_flush_lsn IS NULL"
+        ).fetchall()
+    for name, pid in rows:
+        found = parse_slot_name(name)
+        if found is None or found[0] != pipeline or found[1] is None:
+            continue
+        try:
+            with source_errors(f"ending the session that creates slot {name}"):
+                conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+        except LevadaError as error:
+            _log.warning("slot %s of a process that has ended stays until open transactions end: %s", name, error)
+        else:
+            _log.info("ended the session that created slot %s for a process that has ended", name)
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
     """A snapshot that other sessions can import. It contains exactly the commits with an LSN below ``lsn``."""

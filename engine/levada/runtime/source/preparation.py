@@ -34,7 +34,7 @@ from levada.postgres.publications import (
     read_publication_owner,
 )
 from levada.postgres.server import read_server
-from levada.postgres.slots import drop_slot, inspect_slot, validate_slot
+from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
@@ -106,6 +106,8 @@ def prepare_source(
     with config.source.connect(application="start") as connection:
         if owner is not None:
             claim_source(config, store, connection, owner)
+        store.require_epoch()
+        end_abandoned_slots(connection, config.name)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or has_publication_record(store))
         tables = discover(config, connection, store, owner)
