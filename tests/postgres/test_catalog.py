@@ -16,12 +16,12 @@ from levada.destinations.postgres.state import State
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import (
     list_tables,
-    list_written_tables,
     published_tables,
     read_table_schema,
     read_type_infos,
 )
 from levada.postgres.storage import read_storage
+from levada.postgres.written_tables import list_written_tables
 from levada.schema import IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.storage import LeafStorage
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId

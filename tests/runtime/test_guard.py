@@ -186,7 +186,7 @@ def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, d
 
 
 def test_a_killed_copy_keeps_no_wal_after_the_next_start(rig: Rig, db: Database) -> None:
-    """The server goes on creating the slot of its snapshot while a transaction is open, until the next start ends it."""
+    """The server creates the slot of its snapshot until open transactions end, or until the next start ends that."""
     rig.start()
     rig.wait_caught_up()
     rig.stop()

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator
-from levada.postgres.catalog import list_tables, list_written_tables
+from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import (
@@ -25,6 +25,7 @@ from levada.postgres.publications import (
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
+from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable

@@ -1,0 +1,85 @@
+"""``kill -9`` at each step of the drop of the slot by the guard, and of the copies after it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import Database
+from tests.faults import killed_release
+from tests.faults.test_guard import ROWS, actions, source
+from tests.faults.test_postgres_destination import differences, server, target, write_manifest
+from tests.scenarios.engine import TIMEOUT_S, Engine
+
+__all__ = ["server", "target"]
+
+SLOT = "SELECT active FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn IS NOT NULL"
+
+
+@contextlib.contextmanager
+def open_until_dropped(db: Database, slot: str) -> Iterator[None]:
+    """Keep a transaction open until the slot is dropped. Then write, so that only a copy has these rows."""
+    ended = threading.Event()
+
+    def hold() -> None:
+        with db.connect() as opened, opened.transaction():
+            opened.execute("INSERT INTO a VALUES (-1, 'open')")
+            while db.query(SLOT, slot) and not ended.wait(0.05):
+                pass
+            opened.execute("INSERT INTO a VALUES (-2, 'dropped')")
+            db.execute("UPDATE b SET v = 'while there is no slot'", "DELETE FROM b WHERE id % 5 = 0")
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("on_lost", ["Resync", "Hold"])
+@pytest.mark.parametrize("point", killed_release.POINTS)
+def test_nothing_is_lost(engine: Engine, db: Database, target: Database, point: str, on_lost: str) -> None:
+    """After a kill at any step, the next engines drop the slot and copy all tables, or go on as if nothing happened."""
+    if on_lost == "Hold" and point not in ("recorded", "dropping", "dropped"):
+        pytest.skip("the engine has ended by then")
+    db.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in "ab"))
+    db.execute(*(ROWS.format(name, 1, 200) for name in "ab"))
+    slot = f"levada_{db.name}"
+    engine.spec = {
+        "guard": {"retainedWal": {"releaseSlot": "8Mi"}},
+        "source": {**source(engine), "slot": {"name": slot, "onLost": on_lost}},
+    }
+    write_manifest(engine, target)
+    wrapper = (sys.executable, str(Path(killed_release.__file__)))
+    engine.start(*wrapper)
+    engine.wait_caught_up()
+    assert engine.stop() == 0
+    with open_until_dropped(db, slot):
+        db.execute(ROWS.format("a", 1_000, 12_000), "UPDATE b SET v = 'last of the old slot'")
+        engine.start(*wrapper, KILL_AT=point)
+        assert engine.process is not None
+        assert engine.process.wait(TIMEOUT_S) == -9, engine.log[-4000:]
+        dropped = not db.query(SLOT, slot)
+        engine.start(*wrapper)
+        deadline = time.monotonic() + TIMEOUT_S
+        if on_lost == "Hold":
+            assert engine.process.wait(TIMEOUT_S) != 0
+            assert "slot_released" in engine.log
+            assert not db.query(SLOT, slot)
+            engine.levada("resync", *engine.options(), "--all")
+            engine.start(*wrapper)
+        while not dropped and not any(a.endswith("is dropped") for a in actions(engine.wait_for(lambda p: True))):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    progress = engine.wait_caught_up()
+    assert any(a.endswith(f"so slot {slot} is dropped") for a in actions(progress))
+    engine.assert_verified("a", "b")
+    assert differences(db, target, "a", "b") == []
+    assert engine.stop() == 0
