@@ -61,7 +61,7 @@ def test_passed_limits_of_the_guard_are_shown() -> None:
     now = progress(guard=samples.guard())
     text = drawn(now)
     assert "guard: staged is 2.0 GiB, the limit of ParkSlowest is 1.0 GiB" in text
-    assert "guard: orders is parked (2026-01-31T12:00:00.000+00:00)" in text
+    assert "guard: orders is parked (2026-01-31T12:00:00.000Z)" in text
     assert "no copy begins" in text
     assert "guard: orders is parked" in list(changed_lines(now, progress()))
     assert "guard: orders is parked" not in list(changed_lines(now, now))
@@ -72,7 +72,7 @@ def test_the_last_action_of_the_guard_is_shown_for_a_day() -> None:
     acted = replace(samples.guard(), policy="", passed=())
     now = progress(guard=acted)
     text = drawn(now)
-    assert "guard: orders is parked (2026-01-31T12:00:00.000+00:00)" in text
+    assert "guard: orders is parked (2026-01-31T12:00:00.000Z)" in text
     assert "no copy begins until the WAL that the slot keeps is known" in text
     assert "orders is parked" not in drawn(replace(now, at=now.at + timedelta(days=2)))
     restarted = replace(now, started_at=acted.actions[0].at + timedelta(seconds=1))
@@ -105,13 +105,13 @@ def test_the_time_to_catch_up_is_shown() -> None:
 def test_a_table_that_differed_is_shown() -> None:
     """With the number of keys, the LSN and the time, once in a log. An equal table is not worth a line."""
     now = progress(samples.table(verified=samples.verified()))
-    line = "public.orders: differs from the source in 2 keys at 0/FF (2026-01-31T12:00:00.000+00:00)"
+    line = "public.orders: differs from the source in 2 keys at 0/FF (2026-01-31T12:00:00.000Z)"
     assert line in drawn(now)
     assert line in list(changed_lines(now, progress()))
     assert line not in list(changed_lines(now, now))
     assert "differs" not in drawn(progress(samples.table(verified=samples.verified(equal=True))))
     damaged = progress(samples.table(verified=samples.verified(differences=0, problem="a file is missing")))
-    line = "public.orders: differs from the source at 0/FF (2026-01-31T12:00:00.000+00:00): a file is missing"
+    line = "public.orders: differs from the source at 0/FF (2026-01-31T12:00:00.000Z): a file is missing"
     assert line in drawn(damaged)
 
 

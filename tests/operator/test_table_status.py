@@ -287,3 +287,13 @@ def test_phase_of_a_newer_operator_is_no_obstacle() -> None:
     starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])
     _, table = statuses(running(newer, report=None, pods=(starting,)))
     assert table["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(("phase", "reason"), [("Init", "NotAccepted"), ("DataSync", "InitialCopy")])
+def test_a_table_that_waits_for_its_table_sync_says_so(phase: str, reason: str) -> None:
+    """An invalid TableSync prevents the first copy, so the table is not on its way. A copy that runs continues."""
+    invalid = table_sync(columns={"exclude": 1})
+    status = statuses(running(invalid, report=progress(table_document(phase=phase))))[1]
+    ready, accepted = status["conditions"][:2]
+    assert (accepted["type"], accepted["status"]) == ("Accepted", "False")
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", reason)

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,26 @@ def test_a_large_response_is_compressed_for_those_who_accept_that() -> None:
         request = urllib.request.Request(server.address + "/livez", headers={"Accept-Encoding": "gzip"})
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert answer.read() == b"ok\n"
+
+
+@pytest.mark.parametrize(("error", "logged"), [(BrokenPipeError(), False), (ValueError(), True)])
+def test_a_reader_who_goes_away_is_not_logged(
+    error: Exception,
+    logged: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It is no problem of the engine. Any other error of a connection is logged."""
+
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(BaseHTTPRequestHandler, "end_headers", fail)
+    with ProgressServer(running) as server, pytest.raises(OSError):
+        get(server, "/livez")
+    assert ("connection of" in caplog.text) is logged
+    assert capfd.readouterr().err == ""
 
 
 def never(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:

@@ -366,7 +366,8 @@ def _identity_problems(unidentified: Iterable[QualifiedTable], request: Prefligh
             "identity_missing",
             f"table {table} has no replica identity, or from PostgreSQL 18 on one with a generated column, so it is"
             " left out: PostgreSQL would reject its UPDATEs and DELETEs once it is published",
-            f"{_identify(table)}, or exclude it in spec.tables",
+            f"add a primary key without generated columns, or if the table has no generated column,"
+            f" {identify_statement(table)}, or exclude it in spec.tables",
         )
 
 

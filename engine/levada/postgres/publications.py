@@ -117,7 +117,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
         AND CASE l.relreplident WHEN 'f' THEN generated.columns <> '{{}}' ELSE NOT EXISTS (
             SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
             AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
-            AND NOT i.indkey::int2[] && generated.columns) END),
+            AND NOT (i.indkey::int2[])[0:i.indnkeyatts - 1] && generated.columns) END),
     by.nspname, by.relname,
     -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (

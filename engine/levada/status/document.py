@@ -91,7 +91,7 @@ def adapter(kind: type[Part]) -> TypeAdapter[Any]:
 
 def utc_text(at: datetime) -> str:
     """Return a time in UTC with milliseconds, in the format of ISO 8601."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds")
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _utc(at: datetime) -> datetime:

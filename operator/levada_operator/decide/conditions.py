@@ -63,6 +63,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
 TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "Ready": (
         "Streaming",
+        "NotAccepted",
         "InitialCopy",
         "CatchingUp",
         "Errored",

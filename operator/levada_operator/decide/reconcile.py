@@ -198,7 +198,8 @@ def _table_status_and_events(
 ) -> tuple[list[StatusWrite], list[EventDraft]]:
     key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
     accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))
-    conditions = (table_ready(observed, table_sync, report), accepted, table_verified(observed, table_sync, report))
+    ready = table_ready(observed, table_sync, report, accepted)
+    conditions = (ready, accepted, table_verified(observed, table_sync, report))
     status = table_status(observed, table_sync, report, conditions)
     events = list(transitions(key, before.get("conditions", ()), conditions))
     return [StatusWrite(key, status, beyond_counters(before, status))] if status_changed(before, status) else [], events

@@ -91,8 +91,10 @@ def table_status(
     return status
 
 
-def table_ready(observed: Observed, table_sync: TableSyncObject, report: TableProgress | None) -> Condition:
-    """Return the condition Ready."""
+def table_ready(
+    observed: Observed, table_sync: TableSyncObject, report: TableProgress | None, accepted: Condition
+) -> Condition:
+    """Return the condition Ready. ``accepted`` is the TableSync's condition Accepted."""
     of, phase = "Ready", table_phase(observed, table_sync, report)
     if phase is TableSyncPhase.ERRORED and report is not None and report.error is not None:
         return Condition(of, False, "Errored", error_text(report.error))
@@ -109,6 +111,8 @@ def table_ready(observed: Observed, table_sync: TableSyncObject, report: TablePr
         return Condition(of, False, "NotReplicating", f"no changes are read from the source; see: {ask}")
     if phase is TableSyncPhase.READY:
         return Condition(of, True, "Streaming")
+    if phase is TableSyncPhase.INIT and accepted.status is False:
+        return Condition(of, False, "NotAccepted", "the table is not copied before this TableSync is accepted")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
 
 

@@ -7,6 +7,7 @@ kopf, which an engine on a laptop does not have.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -253,6 +254,11 @@ class _Server(ThreadingHTTPServer):
         self.respond = respond
         self.change = change
         super().__init__(address, _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log an error of a connection. Of a reader that went away only with level debug, as it is no problem here."""
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        _log.log(level, "connection of %s failed", client_address, exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
