@@ -46,4 +46,5 @@ def items(lake: Lake) -> dict[int, Any]:
 def keep_the_current_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let maintenance expire all snapshots that it may."""
     monkeypatch.setattr(retention, "NEWEST", 1)
+    monkeypatch.setattr(retention, "AT_ONCE", 1)
     monkeypatch.setattr(retention, "firsts", lambda *_: set())

@@ -17,7 +17,15 @@ from levada.destinations.iceberg import IcebergDestination, retention
 from levada.destinations.iceberg.lineage import Verdict
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import LastCommit, Reference, Snapshot, TableFacts, TableMetadata
-from levada.destinations.iceberg.retention import INTERVALS, LONGEST, NEWEST, Retention, interval, tag_name
+from levada.destinations.iceberg.retention import (
+    INTERVALS,
+    LONGEST,
+    NEWEST,
+    Retention,
+    interval,
+    is_expiry_due,
+    tag_name,
+)
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.table import IcebergTable
 from levada.values import Lsn, Watermark
@@ -356,3 +364,23 @@ def test_files_that_others_may_need_stay(hadoop: Lake, monkeypatch: pytest.Monke
     table = the_table(destination)
     expire(table, MaintenanceSettings(1, 1), now_ms() + 10 * DAY)
     assert len(table.metadata.snapshots) == 9
+
+
+@pytest.mark.parametrize(
+    ("commits", "newest_age", "limit_h", "due"),
+    [
+        (NEWEST + 40, 0, 120, False),
+        (NEWEST + 120, 0, 120, True),
+        (3, 2 * 3600 * 1000 - 5000, 1, False),
+        (3, 2 * 3600 * 1000 + 5000, 1, True),
+        (3, 10 * DAY, 0, False),
+    ],
+)
+def test_snapshots_expire_many_at_once(commits: int, newest_age: int, limit_h: int, due: bool) -> None:
+    """Expiry reads the manifests of all that is kept. So it waits until many are due, or one is late by an hour."""
+    newest = NOW - newest_age
+    times = [newest - 1000 * i for i in reversed(range(commits))]
+    snapshots = [
+        Snapshot(i, "append", at, MARK, TableFacts(1, 0, 1, 0, 1), i - 1 or None) for i, at in enumerate(times, 1)
+    ]
+    assert is_expiry_due(table_of(snapshots, {}), limit_h * 3600, NOW) is due

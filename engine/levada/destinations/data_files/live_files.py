@@ -28,8 +28,10 @@ class LiveFile:
     path: str
     deleted: Positions
 
-    def read(self, storage: Storage, fields: Sequence[pa.Field]) -> Iterator[tuple[pa.RecordBatch, Positions]]:
-        """Yield the columns of the remaining rows, with the rows' positions. Names and types are those of ``fields``.
+    def read(
+        self, storage: Storage, fields: Sequence[pa.Field], batch_rows: int = BATCH_ROWS
+    ) -> Iterator[tuple[pa.RecordBatch, Positions]]:
+        """Yield the columns of the remaining rows, with the rows' positions. Names are those of ``fields``.
 
         A column that is not in the file is NULL, because it was added to the table later.
         """
@@ -37,7 +39,7 @@ class LiveFile:
             by_id = names_by_id(file)
             inside = [by_id.get(number) if (number := field_id(f)) is not None else None for f in fields]
             first = 0
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=[name for name in inside if name]):
+            for batch in file.iter_batches(batch_size=batch_rows, columns=[name for name in inside if name]):
                 positions = self._kept(first, first + batch.num_rows)
                 first += batch.num_rows
                 arrays = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -61,7 +61,21 @@ class DeleteFiles:
 
 def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
     """Return the deletion vector of a Java ``DeleteFile`` of this spec, with a single call into the JVM."""
-    found = json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec))
+    return _vector(json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec)))
+
+
+def planned_deletes(found: Sequence[Mapping[str, Any]]) -> PlannedDeletes:
+    """Return the deletes of a data file from its delete files in Iceberg's JSON."""
+    vectors = [_vector(f) for f in found if _is_vector(f)]
+    files = frozenset(f["file-path"] for f in found if not _is_vector(f))
+    return PlannedDeletes(files, vectors[0] if vectors else None)
+
+
+def _is_vector(found: Mapping[str, Any]) -> bool:
+    return str(found["file-format"]).lower() == "puffin"
+
+
+def _vector(found: Mapping[str, Any]) -> DeletionVector:
     return DeletionVector(
         found["referenced-data-file"],
         found["file-path"],

@@ -40,6 +40,7 @@ from levada.destinations.iceberg.maintenance import (
 from levada.destinations.iceberg.range_files import RangeFiles
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.resumed_copy import commit_resumed
+from levada.destinations.iceberg.retention import is_expiry_due
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import TableState
@@ -395,19 +396,23 @@ class IcebergDestination(Destination):
         if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
             return
         state.maintained_at = now
+        before = table.metadata.snapshot_id
         rewritten = compact(table, self._tables.jvm)
         if self._intact(state, table).since:
             table.record_current()
-        if rewritten and state.index.opened is not None and state.schema is not None:
+        compacted = table.metadata.snapshot_id != before
+        if compacted and state.index.opened is not None and state.schema is not None:
             # Update the index before old snapshots expire. Afterwards the history between its snapshot and the current
             # one is lost.
-            synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline)
+            synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline, rewritten)
         remove_left_tags(table, state.tags)
-        expire(table, settings, int(time.time() * 1000))
+        now_ms = int(time.time() * 1000)
+        if is_expiry_due(table.metadata, settings.expire_after_s, now_ms):
+            expire(table, settings, now_ms)
         if now >= state.files_due_at:
             state.files_due_at = now + FILES_EVERY_S
             check_files(table)
-            remove_orphans(table, self._tables.jvm, int(time.time() * 1000))
+            remove_orphans(table, self._tables.jvm, now_ms)
 
     # -- one batch
 

@@ -11,6 +11,7 @@ from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.metadata import Snapshot
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.small_tables import Rewritten
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.key_index.index import KeyIndex
@@ -21,12 +22,25 @@ _log = logging.getLogger(__name__)
 
 
 def synced_index(
-    state: TableState, table: IcebergTable, schema: ReplicatedTableSchema, layout: IcebergSchema, pipeline: str
+    state: TableState,
+    table: IcebergTable,
+    schema: ReplicatedTableSchema,
+    layout: IcebergSchema,
+    pipeline: str,
+    rewritten: Rewritten | None = None,
 ) -> KeyIndex:
-    """Return the key index, up to date with the table's current snapshot. A damaged one is rebuilt."""
+    """Return the key index, up to date with the table's current snapshot. A damaged one is rebuilt.
+
+    With ``rewritten``, the files of that commit need not be looked up.
+    """
 
     def sync(index: KeyIndex) -> None:
-        sync_index(index, table, KeyReader.of(schema, layout.files, index.seed), pipeline)
+        reader = KeyReader.of(schema, layout.files, index.seed)
+        if rewritten is not None and index.snapshot_id == rewritten.before:
+            index.remove_files(rewritten.removed)
+            add_files(index, reader, table.storage(), map(without_deletes, rewritten.added))
+            index.commit(rewritten.snapshot)
+        sync_index(index, table, reader, pipeline)
 
     return state.index.synced(key_kind(schema), sync)
 

@@ -18,6 +18,7 @@ from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, TableFacts
 from levada.destinations.iceberg.retention import retention
 from levada.destinations.iceberg.settings import Maintenance
+from levada.destinations.iceberg.small_tables import Rewritten, is_small, rewrite_small
 from levada.destinations.iceberg.storage import parquet_settings
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, NeedsOperator
@@ -83,13 +84,15 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors
     )
 
 
-def compact(table: IcebergTable, jvm: Jvm) -> bool:
-    """Merge small data files and delete files if it is due. Return True if files were rewritten."""
+def compact(table: IcebergTable, jvm: Jvm) -> Rewritten | None:
+    """Merge small data files and delete files if it is due. Return what this process replaced, if it is not Spark."""
     target_bytes = parquet_settings(table.metadata.properties).target_bytes
     work = work_due(table.metadata.facts, target_bytes=target_bytes, has_vectors=table.has_vectors)
     if not (work.rewrite_data or work.rewrite_deletes):
-        return False
-    before, started = table.metadata.snapshot_id, time.monotonic()
+        return None
+    if is_small(table.metadata):
+        return rewrite_small(table)
+    started = time.monotonic()
     with java_errors(f"compact {table.name}"):
         actions = jvm.actions()
         if work.rewrite_data:
@@ -109,7 +112,7 @@ def compact(table: IcebergTable, jvm: Jvm) -> bool:
             actions.rewritePositionDeletes(table.java).execute()
     table.refresh()
     _log.info("compacted %s in %.1f s", table.name, time.monotonic() - started)
-    return table.metadata.snapshot_id != before
+    return None
 
 
 def remove_left_tags(table: IcebergTable, in_use: Collection[str]) -> None:

@@ -21,6 +21,9 @@ from levada.destinations.iceberg.metadata import Reference, Snapshot, TableMetad
 
 NEWEST: Final = 240
 """The number of newest snapshots that are all kept."""
+AT_ONCE: Final = 60
+"""The number of snapshots that expire together at least, if none is late."""
+LATE_S: Final = 3600
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
@@ -58,6 +61,18 @@ def retention(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> Re
         tuple(s.id for s in candidates if s.id not in kept),
         {tag_name(s): s.id for s in candidates if s.id in untagged and tag_name(s) not in metadata.refs},
         tuple(name for name, id_ in ours.items() if id_ not in kept),
+    )
+
+
+def is_expiry_due(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> bool:
+    """Return True if snapshots should expire now: many, or one that is past the limit by `LATE_S`.
+
+    An expiry of any number reads the manifests of all snapshots that are kept.
+    """
+    expired = retention(metadata, expire_after_s, now_ms).expired
+    late = now_ms - int((expire_after_s + LATE_S) * 1000)
+    return len(expired) >= AT_ONCE or (
+        expire_after_s > 0 and any(metadata.snapshots[s].timestamp_ms < late for s in expired)
     )
 
 

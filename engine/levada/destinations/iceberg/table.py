@@ -167,6 +167,16 @@ class IcebergTable(TableReader):
         changes = {"operation": "rewrite-deletes", "data": [], "deletes": deletes, "removed-deletes": former}
         return self.commit({**changes, **self._terms(None, {})})
 
+    def rewrite(self, files: Sequence[WrittenFile]) -> int:
+        """Replace all data and delete files by data files with the same rows, in one commit.
+
+        Return the snapshot's ID. Raise CommitConflict if the table changed since it was last read.
+        """
+        self.check_intact()
+        require_files(self.storage(), files, NO_DELETES)
+        changes = {"operation": "rewrite", "data": self._describer().data(files), "deletes": [], "removed-deletes": []}
+        return self.commit({**changes, **self._terms(None, {})})
+
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove files from the table in one commit, without reading them. It is not recorded, see `write`.
 

@@ -6,11 +6,10 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, read_vector
+from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes
 from levada.destinations.iceberg.file_describer import KnownModes
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import JavaObject, Jvm, each, java_errors
@@ -154,24 +153,13 @@ class TableReader:
 
         Return None if another writer added a file that is not Parquet, or an equality delete.
         """
-        planned: dict[str, PlannedDeletes] = {}
-        with java_errors(f"plan a scan of {self.name}"), self._scan() as tasks:
-            specs = self.java.specs()
-            for task in tasks:
-                file, deletes = task.file(), PlannedDeletes()
-                if _is_strange(file):
-                    return None
-                for delete in task.deletes():
-                    if str(delete.content()) != "POSITION_DELETES":
-                        return None
-                    if str(delete.format()) == "PUFFIN":
-                        deletes = replace(deletes, vector=read_vector(self._jvm, delete, specs.get(delete.specId())))
-                    elif _is_strange(delete):
-                        return None
-                    else:
-                        deletes = replace(deletes, files=deletes.files | {delete.location()})
-                planned[file.location()] = deletes
-        return planned
+        with java_errors(f"plan a scan of {self.name}"):
+            text = self.opened.plan()
+        if text is None:
+            return None
+        found = json.loads(text)
+        deletes = found["deletes"]
+        return {path: planned_deletes([deletes[i] for i in used]) for path, used in found["data"].items()}
 
     def delete_files(self) -> DeleteFiles:
         """Return all delete files of the current snapshot, also those that apply to no data file."""

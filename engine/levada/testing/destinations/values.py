@@ -44,7 +44,7 @@ def _attnum(name: str) -> int:
     return next(c.attnum for c in KINDS if c.name == name)
 
 
-def _values() -> list[dict[str, Any]]:
+def kind_rows() -> list[dict[str, Any]]:
     """Return rows with ordinary values, the largest, the smallest, and NULL in every column but the key."""
     utc = dt.UTC
     ordinary: dict[str, Any] = {
@@ -105,7 +105,7 @@ class Values:
         schema = table(*KINDS, name="public.kinds")
         part = source.add(schema)
         destination = start()
-        rows = _values()
+        rows = kind_rows()
         copy(destination, source, part, ArrowRows.of(schema, rows))
         streamed = [{**row, "id": 100 + int(row["id"])} for row in rows]
         for row in streamed:

@@ -12,10 +12,13 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import org.apache.iceberg.AppendFiles;
+import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.ContentFileParser;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DeleteFile;
+import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.RewriteFiles;
 import org.apache.iceberg.RowDelta;
@@ -203,6 +206,9 @@ public class OpenTable {
       }
       return append;
     }
+    if (operation.equals("rewrite")) {
+      return rewrite(data);
+    }
     if (operation.equals("rewrite-deletes")) {
       RewriteFiles rewrite = table.newRewrite();
       for (Iterator i = removed.iterator(); i.hasNext();) {
@@ -241,6 +247,99 @@ public class OpenTable {
     return delta;
   }
 
+  /** Replaces all data and delete files by `data`, which has the same rows. */
+  private SnapshotUpdate rewrite(List data) {
+    RewriteFiles rewrite = table.newRewrite().validateFromSnapshot(table.currentSnapshot().snapshotId());
+    Set deletes = new HashSet();
+    for (Iterator i = tasks().iterator(); i.hasNext();) {
+      FileScanTask task = (FileScanTask) i.next();
+      rewrite.deleteFile((DataFile) task.file());
+      for (Iterator j = task.deletes().iterator(); j.hasNext();) {
+        DeleteFile delete = (DeleteFile) j.next();
+        if (deletes.add(delete.location())) {
+          rewrite.deleteFile(delete);
+        }
+      }
+    }
+    for (Iterator i = data.iterator(); i.hasNext();) {
+      rewrite.addFile((DataFile) i.next());
+    }
+    return rewrite;
+  }
+
+  /**
+   * Returns the delete files of the current snapshot, and its data files with the numbers of the deletes that may apply.
+   *
+   * Returns null if a file is not Parquet or Puffin, or if there are equality deletes.
+   */
+  public String plan() throws IOException {
+    List tasks = tasks();
+    Map specs = table.specs();
+    Map numbers = new HashMap();
+    StringWriter text = new StringWriter();
+    JsonGenerator json = JsonUtil.factory().createGenerator(text);
+    json.writeStartObject();
+    json.writeArrayFieldStart("deletes");
+    for (Iterator i = tasks.iterator(); i.hasNext();) {
+      FileScanTask task = (FileScanTask) i.next();
+      if (!format(task.file()).equals("PARQUET")) {
+        return null;
+      }
+      for (Iterator j = task.deletes().iterator(); j.hasNext();) {
+        DeleteFile delete = (DeleteFile) j.next();
+        boolean known = format(delete).equals("PARQUET") || format(delete).equals("PUFFIN");
+        if (!known || delete.content() != FileContent.POSITION_DELETES) {
+          return null;
+        }
+        if (!numbers.containsKey(key(delete))) {
+          numbers.put(key(delete), Integer.valueOf(numbers.size()));
+          json.writeRawValue(ContentFileParser.toJson(delete, (PartitionSpec) specs.get(Integer.valueOf(delete.specId()))));
+        }
+      }
+    }
+    json.writeEndArray();
+    json.writeObjectFieldStart("data");
+    for (Iterator i = tasks.iterator(); i.hasNext();) {
+      FileScanTask task = (FileScanTask) i.next();
+      json.writeArrayFieldStart(((DataFile) task.file()).location());
+      for (Iterator j = task.deletes().iterator(); j.hasNext();) {
+        json.writeNumber(((Integer) numbers.get(key((DeleteFile) j.next()))).intValue());
+      }
+      json.writeEndArray();
+    }
+    json.writeEndObject();
+    json.writeEndObject();
+    json.close();
+    return text.toString();
+  }
+
+  private static String format(ContentFile file) {
+    return file.format().toString();
+  }
+
+  /** One Puffin file has the vectors of several data files. */
+  private static String key(DeleteFile delete) {
+    return delete.location() + " " + delete.contentOffset();
+  }
+
+  /** Returns the whole files of the current snapshot, without splits. */
+  private List tasks() {
+    CloseableIterable planned = table.newScan().planFiles();
+    List tasks = new ArrayList();
+    try {
+      for (Iterator i = planned.iterator(); i.hasNext();) {
+        tasks.add(i.next());
+      }
+    } finally {
+      try {
+        planned.close();
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+    }
+    return tasks;
+  }
+
   /** Parses a request. Its lists of files are put into `files`, one by one, as a copy may have very many. */
   private JsonNode parse(String text, Map files) throws IOException {
     Map specs = table.specs();
@@ -270,27 +369,18 @@ public class OpenTable {
    * A data file whose deletes are lost is removed too, because its deleted rows would return.
    */
   private void remove(RowDelta delta, Set lost) {
-    CloseableIterable tasks = table.newScan().planFiles();
-    try {
-      for (Iterator i = tasks.iterator(); i.hasNext();) {
-        FileScanTask task = (FileScanTask) i.next();
-        boolean gone = lost == null || lost.contains(((DataFile) task.file()).location());
-        for (Iterator j = task.deletes().iterator(); j.hasNext();) {
-          DeleteFile delete = (DeleteFile) j.next();
-          if (lost == null || lost.contains(delete.location())) {
-            delta.removeDeletes(delete);
-            gone = true;
-          }
-        }
-        if (gone) {
-          delta.removeRows((DataFile) task.file());
+    for (Iterator i = tasks().iterator(); i.hasNext();) {
+      FileScanTask task = (FileScanTask) i.next();
+      boolean gone = lost == null || lost.contains(((DataFile) task.file()).location());
+      for (Iterator j = task.deletes().iterator(); j.hasNext();) {
+        DeleteFile delete = (DeleteFile) j.next();
+        if (lost == null || lost.contains(delete.location())) {
+          delta.removeDeletes(delete);
+          gone = true;
         }
       }
-    } finally {
-      try {
-        tasks.close();
-      } catch (IOException e) {
-        throw new UncheckedIOException(e);
+      if (gone) {
+        delta.removeRows((DataFile) task.file());
       }
     }
   }
