@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from levada.destinations.data_files.layout import field_id, names_by_id
-from levada.destinations.data_files.storage import Storage, storage_errors, table_file
+from levada.destinations.data_files.storage import FileSource, storage_errors, table_file
 
 READERS: Final = 4
 """Threads that read files. Reads from an object store spend most of their time waiting."""
@@ -29,7 +29,7 @@ class LiveFile:
     deleted: Positions
 
     def read(
-        self, storage: Storage, fields: Sequence[pa.Field], batch_rows: int = BATCH_ROWS
+        self, storage: FileSource, fields: Sequence[pa.Field], batch_rows: int = BATCH_ROWS
     ) -> Iterator[tuple[pa.RecordBatch, Positions]]:
         """Yield the columns of the remaining rows, with the rows' positions. Names are those of ``fields``.
 
@@ -76,7 +76,7 @@ def sorted_positions(files: npt.NDArray[np.integer[Any]], positions: Positions) 
     return merged >> bits, merged & ((1 << bits) - 1)
 
 
-def open_parquet(storage: Storage, path: str) -> pq.ParquetFile:
+def open_parquet(storage: FileSource, path: str) -> pq.ParquetFile:
     """Open a data file for reading. The caller closes it."""
     with table_file(path):
         return pq.ParquetFile(storage.open(path))

@@ -48,7 +48,15 @@ class WrittenFile:
     columns: tuple[ColumnStatistics, ...] = field(default=(), repr=False, compare=False)
 
 
-class Storage(Protocol):
+class FileSource(Protocol):
+    """Files that can be read."""
+
+    def open(self, path: str) -> Any:
+        """Open a file for reading, as a binary file object with ``seek``."""
+        ...
+
+
+class Storage(FileSource, Protocol):
     """Access to a table's files. It is pickled into the tasks of a copy, and may contain secrets.
 
     Errors of the file system are OSError. Several threads call the methods at the same time.
@@ -66,10 +74,6 @@ class Storage(Protocol):
 
     def create(self, path: str) -> Any:
         """Open a new file for writing, as a binary file object with ``tell``."""
-        ...
-
-    def open(self, path: str) -> Any:
-        """Open a file for reading, as a binary file object with ``seek``."""
         ...
 
     def delete(self, path: str) -> None:

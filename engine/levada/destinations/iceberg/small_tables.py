@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.layout import cast_columns
-from levada.destinations.data_files.storage import WrittenFile, remove_files
+from levada.destinations.data_files.live_files import READERS
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, table_file
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.scan import live_files
@@ -35,6 +40,26 @@ class Rewritten:
     added: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The contents of files, read side by side, because a small file in an object store takes mostly time to wait."""
+
+    contents: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, storage: Storage, paths: Sequence[str]) -> _Loaded:
+        def read(path: str) -> bytes:
+            with table_file(path), storage.open(path) as file:
+                content: bytes = file.read()
+                return content
+
+        with ThreadPoolExecutor(READERS) as pool:
+            return cls(dict(zip(paths, pool.map(read, paths), strict=True)))
+
+    def open(self, path: str) -> pa.BufferReader:
+        return pa.BufferReader(self.contents[path])
+
+
 def is_small(metadata: TableMetadata) -> bool:
     """Return True if this process can rewrite the table. Pure.
 
@@ -55,9 +80,10 @@ def rewrite_small(table: IcebergTable) -> Rewritten | None:
     if before is None or table.metadata.snapshot_id != before:
         return None
     storage, fields = table.storage(), table.metadata.layout.files.arrow
+    loaded = _Loaded.of(storage, [f.path for f in files])
     with DataWriter(storage, fields) as writer:
         for file in files:
-            for rows, _ in file.read(storage, list(fields), _BATCH_ROWS):
+            for rows, _ in file.read(loaded, list(fields), _BATCH_ROWS):
                 writer.write(cast_columns(rows.columns, fields, str(table.name)))
     snapshot = _commit(table, writer.files)
     if snapshot is None:
