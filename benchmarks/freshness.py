@@ -192,7 +192,7 @@ def main() -> None:
         folder = Path(made)
         fill(server, tables)
         with engine(folder, write_manifest(folder, server, options.freshness)) as process:
-            until_applied(folder, process, len(tables), 0)
+            until_applied(folder, process, len(tables), 0, patience_s=3600)
             warm_up_s = max(_WARM_UP_S, 2.0 * options.freshness)
             size = options.transaction
             warm = write(server, tables, options.rate, size, warm_up_s, first_rows(tables) + 1)
