@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ demo: setup ## Run the shop example from end to end
 quickstart: ## Try Levada on a Kubernetes of this machine, by kind, k3d or minikube, and remove it again
 	examples/quickstart/quickstart.sh
 
-bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-transaction bench-verify: bench-%: setup
+bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -95,6 +95,7 @@ bench-startup: ## Measure the CPU until the first row at a destination without S
 bench-bigquery: ## Measure a copy and batches into BigQuery's emulator, side by side with its load job
 bench-ducklake: ## Measure a copy and batches into DuckLake, side by side with DuckDB's extension
 bench-postgres: ## Measure a copy and batches into PostgreSQL, side by side with COPY
+bench-outage: ## Measure what a lake costs that is away for half an hour, with 1,000 tables
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 bench-transaction: ## Measure what one transaction of five million rows costs in memory
 bench-verify: ## Measure levada verify on 5 million rows during changes, side by side with an MD5 scan and Spark

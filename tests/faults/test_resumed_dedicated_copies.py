@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from tests.conftest import Database
-from tests.faults.test_resumed_copies import INTERRUPTED, Movers, configure, finished_before, items
+from tests.faults.test_resumed_copies import INTERRUPTED, ROWS, Movers, configure, finished_before, items
 from tests.scenarios.engine import TIMEOUT_S, Engine
 from tests.scenarios.equality import lake_table
 
@@ -165,14 +165,14 @@ def test_a_resync_that_is_killed(engine: Engine, items: Database) -> None:
     order = wait_for_order(engine)
     assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
     engine.wait_caught_up()
-    before = lake_table(engine.warehouse, "shop_public", "items").num_rows
     engine.levada("resync", *engine.options(), "public.items")
     with Movers(items):
         order = wait_for_order(engine, order)
         for _ in range(2):
             assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
         engine.kill()
-        assert lake_table(engine.warehouse, "shop_public", "items").num_rows == before
+        # The table follows the writers during the resync. The shadow copy has the rows of the first ranges alone.
+        assert lake_table(engine.warehouse, "shop_public", "items").num_rows > ROWS * 0.9
         start(engine)
         wait_for_order(engine, order)
         assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
