@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,36 @@ def test_setup_takes_one_bundle_at_a_time(tmp_path: Path) -> None:
     bundle = tmp_path / "jars.tar"
     bundle.touch()
     assert levada("setup", "--from-bundle", bundle, "--offline-bundle", bundle).exit_code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("destination", "module", "extra"),
+    [
+        ({"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///lake"}}}, "pyroaring", "spark"),
+        ({"opensearch": {"urls": ["http://127.0.0.1:1"]}}, "opensearchpy", "opensearch"),
+    ],
+)
+def test_a_destination_without_its_packages_names_the_command_that_installs_them(
+    tmp_path: Path, destination: dict[str, object], module: str, extra: str
+) -> None:
+    """After `pip install levada` alone, `levada check` says what else the destination of the manifest needs."""
+    pipeline = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "shop"},
+        "spec": {
+            "source": {"host": "127.0.0.1", "port": 1, "database": "shop", "tls": {"mode": "Disable"}},
+            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "destination": destination,
+        },
+    }
+    (tmp_path / "pipeline.yaml").write_text(json.dumps(pipeline))
+    # An import of a module that is None there fails as that of an absent one.
+    code = f"import sys; sys.modules[{module!r}] = None; from levada.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check", tmp_path / "pipeline.yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == Exit.PREFLIGHT, done.stderr
+    [name] = destination
+    assert f"destination {name} needs packages that are not installed" in done.stderr
+    assert f"hint: pip install 'levada[{extra}]'" in done.stderr

@@ -85,9 +85,10 @@ def test_from_nothing_to_rows_in_a_lake(python: str, wheel: Path, db: Database, 
     assert (
         machine.run("python", "-c", "import levada, levada_operator, sys; print('pyspark' in sys.modules)") == "False\n"
     )
-    machine.run("pip", "install", "--quiet", f"{wheel}[spark]")
     manifest, secrets = "shop/pipeline.yaml", "shop/secrets"
     machine.run("levada", "init", f"postgresql://postgres:x@127.0.0.1:{db.server.port}/{db.name}", "--dir", "shop")
+    machine.run("levada", "check", manifest, "--secrets", secrets, code=3)
+    machine.run("pip", "install", "--quiet", f"{wheel}[spark]")
     checked = machine.run("levada", "check", manifest, "--secrets", secrets)
     assert "public.orders" in checked
     ready = machine.run("levada", "doctor")

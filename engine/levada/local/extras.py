@@ -51,6 +51,22 @@ def installed_extra(name: str = "") -> Extra:
     return Extra(name, not name or not installed.keys() <= _needed_by_others(), installed, lacking)
 
 
+def extra_with(module: str) -> Extra | None:
+    """Return the extra that installs a module, or None.
+
+    The name of the module is that of its package without hyphens.
+    """
+    for name in extra_names():
+        needed = (Requirement(text) for text in requires(_DISTRIBUTION) or ())
+        if any(_plain(r.name) == _plain(module) for r in needed if _belongs(r, name)):
+            return installed_extra(name)
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def _needed_by_others() -> set[str]:
     """Return the packages that other installed packages than Levada require, without their extras."""
     others = (found.requires or () for found in distributions() if found.name != _DISTRIBUTION)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, NeedsOperator
+from levada.local.extras import Extra, extra_with
 from levada.runtime.destination_errors import describe_entry_point, destination_errors, plugin_errors
 from levada.runtime.tables.places import TargetNameOf
 from levada.spec import Manifests, TableSyncSpec
@@ -64,7 +65,10 @@ class _Kind(Generic[_T]):
         try:
             loaded: type[_T] = entry_point.load()
         except Exception as error:
-            # The package is not ours, and may raise any exception when it is imported.
+            # The package may be another's, and may raise any exception when it is imported.
+            if extra := _lacking_extra(entry_point, error):
+                message = f"{self.word} {entry_point.name} needs packages that are not installed: {error}"
+                raise self._broken(message, extra.install_command) from error
             hint = "reinstall the package with its dependencies, or contact its author"
             raise self._broken(f"{what} cannot be imported: {type(error).__name__}: {error}", hint) from error
         if not (isinstance(loaded, type) and issubclass(loaded, self.base)):
@@ -90,6 +94,12 @@ class _Kind(Generic[_T]):
 
     def _broken(self, message: str, hint: str = "contact the package's author") -> NeedsOperator:
         return NeedsOperator("destination_broken" if self.word == "destination" else "store_broken", message, hint=hint)
+
+
+def _lacking_extra(entry_point: EntryPoint, error: Exception) -> Extra | None:
+    """Return the extra of Levada that one of its own entry points lacks, or None."""
+    own = entry_point.module.startswith("levada.")
+    return extra_with(error.name) if own and isinstance(error, ModuleNotFoundError) and error.name else None
 
 
 _DESTINATION: Final = _Kind(
