@@ -10,9 +10,9 @@ from rich.console import Console
 from tests.runtime import samples
 from tests.runtime.samples import progress
 
-from levada.cli.render import applied_rates, changed_lines, dashboard, errors, summary
+from levada.cli.render import applied_rates, cells, changed_lines, dashboard, errors, summary
 from levada.runtime.report.snapshot import starting_progress
-from levada.status import CatchUpProgress, CatchUpState, Progress, ResyncProgress, ResyncStep
+from levada.status import CatchUpProgress, CatchUpState, CopyProgress, Progress, ResyncProgress, ResyncStep
 
 
 def drawn(now: Progress, before: Progress | None = None) -> str:
@@ -189,6 +189,12 @@ def test_a_timed_retry_says_when() -> None:
     [line] = errors(progress(samples.table(phase="Errored", error=error)))
     assert "attempt 3, retried at 2026-01-31T12:00:10" in line
     assert "\n  hint: ALTER TABLE" in line
+
+
+def test_a_copy_of_an_earlier_process_has_no_rows() -> None:
+    """Its size is not stored: after a restart the column is empty, and not 0. The copy of an empty table has 0 rows."""
+    copies = [CopyProgress(percent=100.0), samples.copying(rows=0, total_bytes=0), samples.copying(rows=500)]
+    assert [cells(samples.table(copy=copy))[3].plain for copy in copies] == ["", "0", "500"]
 
 
 def test_before_anything_is_known() -> None:

@@ -22,7 +22,16 @@ from levada.cli import formatting
 from levada.printable import printable
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
-from levada.status import CatchUpProgress, CatchUpState, CutProgress, CutsProgress, History, ManifestProgress, Progress
+from levada.status import (
+    CatchUpProgress,
+    CatchUpState,
+    CopyProgress,
+    CutProgress,
+    CutsProgress,
+    History,
+    ManifestProgress,
+    Progress,
+)
 from levada.values import Lsn, QualifiedTable
 
 Tabs = Callable[..., Tab]
@@ -439,3 +448,15 @@ def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
         script = "async (names) => { const f = await import('/format.js'); return names.map((n) => f.printable(n)); }"
         names = [*documents.HOSTILE, "".join(map(chr, [*range(10), *range(11, 0x2100)]))]
         assert page.evaluate(script, names) == [printable(name).replace("\n", "\\n") for name in names]
+
+
+def test_a_copy_of_an_earlier_process_has_no_rows(tab: Tabs) -> None:
+    """Its size is not stored: after a restart the cell is empty, and not 0."""
+    older, empty = CopyProgress(percent=100.0), samples.copying(rows=0, total_bytes=0)
+    now = samples.progress(samples.table("older", copy=older), samples.table("no_rows", copy=empty))
+    with ProgressServer(lambda: now) as server:
+        page = tab().open(server.address)
+        cells = {name: page.locator("#tables-body tr").filter(has_text=name) for name in ("older", "no_rows")}
+        expect(cells["older"].locator("[data-title=Copied]")).to_have_text("100%")
+        expect(cells["older"].locator("[data-title=Rows]")).to_have_text("")
+        expect(cells["no_rows"].locator("[data-title=Rows]")).to_have_text("0")

@@ -159,12 +159,15 @@ def tables(now: Progress, before: Progress | None, listed: Sequence[TableProgres
 
 
 def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Text, ...]:
-    """Return one table's row. Rows are those of its copy, and the rate is that of applied changes after the copy."""
+    """Return one table's row. Rows are those of its copy, and the rate is that of applied changes after the copy.
+
+    The size of a copy that an earlier process finished is not known.
+    """
     copy = table.copy
     running = copy if table.phase == TablePhase.DATA_SYNC else None
     figures = (
         percent(copy.percent) if copy is not None else "",
-        number(copy.rows) if copy is not None else "",
+        number(copy.rows) if copy is not None and copy.total_bytes is not None else "",
         number(table.rows_applied) if table.rows_applied else "",
         rate(applied_rate if running is None else running.rows_per_second),
         _outlook(table.catch_up) if running is None else duration(running.seconds_left),

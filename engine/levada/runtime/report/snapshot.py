@@ -222,5 +222,5 @@ def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
 
 
 def _finished_before() -> CopyProgress:
-    """Return the progress of a copy that an earlier process finished. Its size is not stored, so it shows 0."""
+    """Return the progress of a copy that an earlier process finished. Its size is not stored: no total."""
     return CopyProgress(percent=100.0, seconds_left=0.0)

@@ -12,7 +12,7 @@ const COLUMNS = [
   { id: "name", title: "Table", sort: (t) => text(`${t.schema}.${t.name}`), first: 1 },
   { id: "phase", title: "Phase", sort: (t) => URGENCY.indexOf(t.phase), first: 1 },
   { id: "copied", title: "Copied", figure: true, sort: (t) => t.copy?.percent ?? -1, first: 1, show: (t) => (t.copy ? percent(t.copy.percent) : "") },
-  { id: "rows", title: "Rows", figure: true, sort: (t) => t.copy?.rows ?? -1, first: -1, show: (t) => (t.copy ? number(t.copy.rows) : "") },
+  { id: "rows", title: "Rows", figure: true, sort: (t) => copySize(t) ?? -1, first: -1, show: (t) => (copySize(t) === null ? "" : number(copySize(t))) },
   { id: "changes", title: "Changes", figure: true, sort: (t) => t.rowsApplied, first: -1, show: (t) => (t.rowsApplied ? number(t.rowsApplied) : "") },
   { id: "rate", title: "Rate", figure: true, sort: (t) => t.rate ?? 0, first: -1, show: (t) => rate(t.rate) },
   { id: "left", title: "Left", figure: true, sort: (t) => left(t), first: -1, show: (t) => leftText(t) },
@@ -23,6 +23,9 @@ const COLUMNS = [
 
 /** Return a table's copy while it runs, or null. */
 export const running = (table) => (table.phase === "DataSync" ? table.copy : null);
+
+/** Return the rows of a table's copy, or null. The size of a copy that an earlier process finished is not known. */
+const copySize = (table) => (table.copy && table.copy.totalBytes !== null ? table.copy.rows : null);
 
 function left(table) {
   if (running(table)) return running(table).secondsLeft ?? Infinity;
