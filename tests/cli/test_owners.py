@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.cli.test_commands import kept, levada, manifest_of
 from tests.conftest import Database
+from tests.postgres.streams import open_stream
 from typer.testing import Result
 
 from levada.cli.manifests import folder
@@ -340,3 +341,29 @@ def test_the_owner_of_staged_changes_may_change_its_source(
     after = Side(upgraded, tmp_path / "2", "a", "uid-1", source=source, **staging)
     after.begin()
     assert slots(upgraded) == ["upgraded"]
+
+
+def test_a_slot_of_another_database_stays(
+    postgres: EmbeddedPostgres,
+    orders: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two pipelines of one name in two databases have one slot's name: the second does not start, nor drops the slot.
+
+    Its clean-up removes the rest, also while an engine streams from the slot.
+    """
+    second = another_database(postgres, orders, "namesake")
+    one, other = Side(orders, tmp_path / "1", "", ""), Side(second, tmp_path / "2", "", "")
+    one.begin()
+    assert code_of(other.begin) == "slot_foreign"
+    [name] = slots(orders)
+    monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
+    with open_stream(orders, name, name):
+        done = other.on(monkeypatch, "cleanup", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert f"will stay: slot {name} is a logical slot" in done.stdout.replace("\n", " ")
+    assert f"slot {name}: dropped" not in done.stdout
+    assert slots(orders) == [name]
+    assert one.on(monkeypatch, "cleanup", "--yes").exit_code == 0
+    assert slots(orders) == []

@@ -18,6 +18,8 @@ def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confi
     with open_cleanup(manifests, secrets=secrets, work_dir=work_dir) as found:
         for step in found.steps:
             out.print(f"will remove: {step.what}", markup=False)
+        if found.foreign is not None:
+            out.print(f"will stay: {found.foreign.message}", markup=False)
         if not confirmed and not typer.confirm("Remove them?"):
             raise typer.Abort
         for line in found.run():

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from levada.destinations import Destination
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, SlotLost
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.publications import drop_publication
-from levada.postgres.slots import drop_slot, wait_until_inactive
+from levada.postgres.slots import drop_slot, inspect_slot, validate_slot, wait_until_inactive
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
@@ -59,8 +59,12 @@ class Step:
 class Cleanup:
     """The removal steps of one pipeline. See `open_cleanup`."""
 
-    def __init__(self, config: PipelineConfig, store: PipelineStore, steps: tuple[Step, ...]) -> None:
+    def __init__(
+        self, config: PipelineConfig, store: PipelineStore, steps: tuple[Step, ...], foreign: NeedsOperator | None
+    ) -> None:
         self.steps = steps
+        self.foreign = foreign
+        """The error of a slot that has the pipeline's name and is not its own. It stays."""
         self._config = config
         self._store = store
 
@@ -69,7 +73,7 @@ class Cleanup:
 
         Raise Transient ``slot_active`` if an engine streams, and StaleEpoch if an engine starts meanwhile.
         """
-        _take_over(self._config, self._store)
+        _take_over(self._config, self._store, own_slot=self.foreign is None)
         for step in self.steps:
             yield step.remove()
 
@@ -95,7 +99,9 @@ def open_cleanup(
         closing(_open_store(manifests, config, secrets)) as store,
     ):
         owner = _required_owner(manifests, config, store)
-        yield Cleanup(config, store, tuple(plan(manifests, config, secrets, owner, store)))
+        foreign = _foreign_slot(config)
+        steps = plan(manifests, config, secrets, owner, store, own_slot=foreign is None)
+        yield Cleanup(config, store, tuple(steps), foreign)
 
 
 def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
@@ -116,6 +122,20 @@ def _required_owner(manifests: Manifests, config: PipelineConfig, store: Pipelin
     return owner
 
 
+def _foreign_slot(config: PipelineConfig) -> NeedsOperator | None:
+    """Return the error of a slot that no pipeline of this database can have created, or None."""
+    with config.source.connect(application="cleanup") as connection:
+        status = inspect_slot(connection, config.slot.name)
+    try:
+        if status is not None:
+            validate_slot(status, config.source.database)
+    except SlotLost:
+        return None
+    except NeedsOperator as error:
+        return error
+    return None
+
+
 def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PipelineStore:
     """Open the pipeline's store. If its schema does not exist, return an empty store in memory and create nothing."""
     postgres = manifests.pipeline.spec.store.postgres
@@ -126,14 +146,20 @@ def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
 
 
 def plan(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None, owner: PipelineOwner, store: PipelineStore
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    owner: PipelineOwner,
+    store: PipelineStore,
+    *,
+    own_slot: bool,
 ) -> Iterator[Step]:
     """Yield the removal steps. Their order lets a second run finish what a failed first run left.
 
     A step raises StaleEpoch, and removes nothing, if an engine has started since this process took the pipeline over.
     """
     policy = manifests.pipeline.spec.deletion_policy
-    if policy.slot is DeletionAction.DELETE:
+    if policy.slot is DeletionAction.DELETE and own_slot:
         yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config, store))
     if policy.destination_tables is DeletionAction.DELETE:
         yield Step(
@@ -152,13 +178,14 @@ def plan(
     )
 
 
-def _take_over(config: PipelineConfig, store: PipelineStore) -> None:
+def _take_over(config: PipelineConfig, store: PipelineStore, *, own_slot: bool) -> None:
     """Start a new epoch, so that an engine that is starting elsewhere fails before it creates a slot.
 
     Raise Transient ``slot_active`` if an engine streams. The engine then continues.
     """
-    with config.source.connect(application="cleanup") as connection:
-        wait_until_inactive(connection, config.slot.name, WAIT_S)
+    if own_slot:
+        with config.source.connect(application="cleanup") as connection:
+            wait_until_inactive(connection, config.slot.name, WAIT_S)
     require_owner(config, store)
     store.next_epoch()
 
