@@ -10,8 +10,9 @@ import threading
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import Queue
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 
+import pytest
 from pyspark.sql import SparkSession
 
 from levada.runtime.resources.spark import spark_session
@@ -89,6 +90,18 @@ def test_settings_are_not_on_the_command_line(spark: SparkSession) -> None:
     assert "org.apache.spark.deploy.SparkSubmit" in command
     assert not [word for word in command if word == "--conf" or word.startswith("spark.")]
     assert not (Path(spark.conf.get("spark.local.dir") or "") / "settings").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process a host name of its own")
+def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:
+    """A session in one JVM looks up no name: that of a laptop is often known to no name server."""
+    begin = (
+        "from levada.runtime.resources.spark import spark_session, stop_spark; import socket, os;"
+        "socket.sethostname('nowhere.invalid'); spark = spark_session('test', cores=1);"
+        "print(spark.sql('SELECT 1').collect(), 'SPARK_LOCAL_IP' in os.environ); stop_spark(spark)"
+    )
+    done = run(["unshare", "--uts", sys.executable, "-c", begin], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[Row(1=1)] False"), done.stderr
 
 
 def test_folder_of_a_killed_process_is_removed_by_the_next_start(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def spark_session(
             logging.getLogger("py4j").setLevel(logging.WARNING)
             settings = _settings(name, str(cores), {**(defaults or {}), **_properties(), **(conf or {})}, jars)
             spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-            with _environment(), _own_sigint():
+            with _environment(settings["spark.master"]), _own_sigint():
                 gateway = None if SparkContext._gateway else _launch_jvm(settings)
                 with _start_errors():
                     _log_lost_updates(SparkContext(conf=spark_conf, gateway=gateway))
@@ -323,13 +323,16 @@ def _log_output(output: IO[str]) -> None:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def _environment(master: str) -> Iterator[None]:
     """Set the environment variables from which pyspark takes its Java, Spark and Python. It reads them nowhere else."""
     ours = {
         "JAVA_HOME": str(require_java().home_for_spark(_scratch() / "java")),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(pyspark_folder()),
     }
+    if _IN_ONE_JVM.match(master):
+        # Without it spark-submit looks up the machine's host name, and ends if that does not resolve.
+        ours["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:
