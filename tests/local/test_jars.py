@@ -76,6 +76,7 @@ def test_missing_jar_says_where_to_put_it(cache: Path) -> None:
     with pytest.raises(NeedsOperator) as raised:
         ensure_jars([Jar("org.example", "gone", "2.0", 1, "0" * 64)])
     assert raised.value.code == "jar_unavailable"
+    assert "levada setup --from-bundle FILE" in raised.value.hint
     assert str(cache / "gone-2.0.jar") in raised.value.hint
     assert "LEVADA_IVY_SETTINGS" in raised.value.hint
 

@@ -156,8 +156,9 @@ def _fetch(jar: Jar, target: Path, scratch: Path, downloaded: Downloaded | None)
         raise NeedsOperator(
             "jar_unavailable",
             f"{jar} could not be downloaded" + (f": {reason[1]}" if reason else ""),
-            hint=f"put the file at {target}, or set LEVADA_IVY_SETTINGS to an Ivy settings file with a mirror. A proxy"
-            " or certificates are set for Java in JAVA_TOOL_OPTIONS",
+            hint="without a network: levada setup --from-bundle FILE, of levada setup --offline-bundle FILE on another"
+            f" machine, or put the file at {target}. LEVADA_IVY_SETTINGS sets a mirror, JAVA_TOOL_OPTIONS a proxy or"
+            " certificates",
         )
     if not _is(fetched, jar):
         raise NeedsOperator(
