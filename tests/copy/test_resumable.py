@@ -206,7 +206,7 @@ def test_a_small_table_is_not_kept(items: Database, processes: ProcessTasks, tmp
         assert not rows.progress().resumable
         assert (
             rows.progress().note
-            == "an interrupted copy begins again, because all of its ranges are read at the same time"
+            == "if it is interrupted, the copy begins again, because all of its ranges are read at the same time"
         )
     assert sum(len(part) for part in copied.snapshots[0]) == ROWS
     assert not saved

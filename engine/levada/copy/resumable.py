@@ -71,7 +71,7 @@ class Keeping:
     changes: Callable[[Lsn, Lsn, int, Callable[[], LevadaError | None]], ChangedKeys]
 
 
-BEGINS_AGAIN: Final = "an interrupted copy begins again, because"
+BEGINS_AGAIN: Final = "if it is interrupted, the copy begins again, because"
 """The beginning of a note about a copy that cannot be resumed."""
 
 
