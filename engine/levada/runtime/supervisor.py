@@ -252,7 +252,8 @@ class Supervisor:
                 self.lake_cuts.source_restarted(verified_to)
                 recorded.set()
             case Fatal(error):
-                self.registry.fail(error)
+                # The first error is the cause: capture finds a slot missing that the guard has dropped.
+                self.registry.fail(self.registry.fatal or error)
 
     def _start_due(self, now: float) -> None:
         if now >= self._next_actions:
