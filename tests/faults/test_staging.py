@@ -57,6 +57,8 @@ def stage_behind_a_parked_table(engine: Engine, db: Database, *, kill: bool = Fa
         return parked(progress, "a")
 
     engine.wait_for(parked_alone)
+    [(target,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
+    engine.wait_for(lambda p: lsn(table(p, "b")["appliedLsn"]) >= lsn(target))
     if kill:
         engine.kill()
     else:
