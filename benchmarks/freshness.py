@@ -150,7 +150,8 @@ def visible(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     metadata = folder / "lake" / "bench" / name / "metadata"
     version = (metadata / "version-hint.text").read_text().strip()
     snapshots = StaticTable.from_metadata(f"file://{metadata}/v{version}.metadata.json").metadata.snapshots
-    stamped = [(s, s.summary["levada.lsn"]) for s in snapshots if s.summary and "levada.lsn" in s.summary]
+    # A compaction has no mark.
+    stamped = [(s, mark) for s in snapshots if s.summary and (mark := s.summary["levada.lsn"])]
     marks = np.array([lsn(mark) for _, mark in stamped], dtype=np.uint64)
     return marks, np.array([s.timestamp_ms / 1000 for s, _ in stamped])
 
