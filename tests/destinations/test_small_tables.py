@@ -202,5 +202,7 @@ def test_which_tables_are_small(hadoop: Lake) -> None:
     [snapshot] = metadata.history
     large = replace(snapshot, facts=replace(snapshot.facts, bytes=MOST_BYTES + 1))
     assert not is_small(replace(metadata, history=(large,)))
+    unknown = replace(snapshot, facts=replace(snapshot.facts, bytes=0))
+    assert not is_small(replace(metadata, history=(unknown,)))
     assert not is_small(replace(metadata, format_version=3))
     assert not is_small(replace(metadata, specs={0: (), 1: (PartitionField(1, 1000, "id", "identity"),)}))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.cli.signals import StopSignals
 from levada.runtime.host.dedicated_copy import DedicatedCopy
+from levada.runtime.watching import repeated
 from levada.spec import Manifests
 
 _POLL_S: Final = 0.2
@@ -32,21 +32,12 @@ def copy(manifests: Manifests, secrets: Path | None, work_dir: Path, name: str, 
     return Exit.OK
 
 
-@contextmanager
-def _cancel_on_signal(signals: StopSignals, cancelled: threading.Event) -> Iterator[None]:
+def _cancel_on_signal(signals: StopSignals, cancelled: threading.Event) -> AbstractContextManager[None]:
     """Set ``cancelled`` when a signal is received during the block."""
-    ended = threading.Event()
 
-    def watch() -> None:
-        while not ended.wait(_POLL_S):
-            if signals.received is not None:
-                cancelled.set()
-                return
+    def poll(_: threading.Event) -> bool:
+        if signals.received is not None:
+            cancelled.set()
+        return not cancelled.is_set()
 
-    thread = threading.Thread(target=watch, name="levada-signals", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(poll, _POLL_S, "levada-signals")

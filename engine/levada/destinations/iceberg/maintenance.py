@@ -85,7 +85,11 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors
 
 
 def compact(table: IcebergTable, jvm: Jvm) -> Rewritten | None:
-    """Merge small data files and delete files if it is due. Return what this process replaced, if it is not Spark."""
+    """Merge small data files and delete files if it is due.
+
+    Return the commit of this process, or None if Spark rewrote the files, if another commit came first, or if nothing
+    was due.
+    """
     target_bytes = parquet_settings(table.metadata.properties).target_bytes
     work = work_due(table.metadata.facts, target_bytes=target_bytes, has_vectors=table.has_vectors)
     if not (work.rewrite_data or work.rewrite_deletes):

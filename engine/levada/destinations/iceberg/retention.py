@@ -24,6 +24,7 @@ NEWEST: Final = 240
 AT_ONCE: Final = 60
 """The number of snapshots that expire together at least, if none is late."""
 LATE_S: Final = 3600
+"""The seconds past the limit after which a snapshot no longer waits for others to expire with it."""
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR

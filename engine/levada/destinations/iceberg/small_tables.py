@@ -42,7 +42,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The contents of files, read side by side, because a small file in an object store takes mostly time to wait."""
+    """The contents of files, read side by side. To read a small file of an object store is mostly waiting."""
 
     contents: Mapping[str, bytes]
 
@@ -63,10 +63,11 @@ class _Loaded:
 def is_small(metadata: TableMetadata) -> bool:
     """Return True if this process can rewrite the table. Pure.
 
-    Spark rewrites tables with partitions or sorted rows, and those of format version 3, whose rows have IDs to keep.
+    Without a size in the summary of another writer's compaction, the table may have any size. Spark rewrites that, and
+    tables with partitions or sorted rows, and those of format version 3, whose rows have IDs to keep.
     """
     return (
-        metadata.facts.bytes <= MOST_BYTES
+        0 < metadata.facts.bytes <= MOST_BYTES
         and not metadata.ever_partitioned
         and not metadata.arrangement.sort_by
         and metadata.format_version < VECTORS_SINCE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +14,7 @@ from levada.postgres.slots import create_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.wal_figures import release_limits, wal_figures
 from levada.runtime.tables.guard_rules import comparison, in_force
+from levada.runtime.watching import repeated
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -46,33 +46,26 @@ def create_guarded_slot(config: PipelineConfig, connection: psycopg.Connection[A
             ) from error
 
 
-@contextmanager
-def _watched(config: PipelineConfig, connection: psycopg.Connection[Any], passed: list[str]) -> Iterator[None]:
+def _watched(
+    config: PipelineConfig, connection: psycopg.Connection[Any], passed: list[str]
+) -> AbstractContextManager[None]:
     """Cancel the connection's statement when the slot passes a limit. Then ``passed`` says which one."""
     if not release_limits(config):
-        yield
-        return
-    ended = threading.Event()
+        return nullcontext()
 
-    def watch() -> None:
-        while not ended.wait(_EVERY_S):
-            try:
-                text = _passed_limit(config)
-            except LevadaError as error:
-                _log.warning("sampling the slot that is being created failed: %s", error.message)
-                continue
-            if text and not ended.is_set():
-                passed.append(text)
-                with suppress(psycopg.Error):
-                    connection.cancel()
+    def sample(ended: threading.Event) -> bool:
+        try:
+            text = _passed_limit(config)
+        except LevadaError as error:
+            _log.warning("sampling the slot that is being created failed: %s", error.message)
+            return True
+        if text and not ended.is_set():
+            passed.append(text)
+            with suppress(psycopg.Error):
+                connection.cancel()
+        return True
 
-    thread = threading.Thread(target=watch, name="levada-slot-creation", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(sample, _EVERY_S, "levada-slot-creation")
 
 
 def _passed_limit(config: PipelineConfig) -> str:

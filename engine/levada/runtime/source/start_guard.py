@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Final
 
@@ -17,6 +16,7 @@ from levada.runtime.source.wal_figures import release_limits, wal_figures
 from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.guard_record import record_release
 from levada.runtime.tables.guard_rules import comparison, in_force
+from levada.runtime.watching import repeated
 from levada.stores.interface import PipelineStore
 
 _log = logging.getLogger(__name__)
@@ -24,39 +24,31 @@ _log = logging.getLogger(__name__)
 _EVERY_S: Final = 5.0
 
 
-@contextmanager
 def guarded_start(
     config: PipelineConfig, store: PipelineStore, patience: Patience, stopping: threading.Event
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Drop the slot during the block if it passes a limit of ReleaseSlot, as the guard of a running pipeline does.
 
     Nothing else in the block writes to the store. The start finds that the slot is missing. ``stopping`` ends the
     attempts to drop it.
     """
     if not release_limits(config):
-        yield
-        return
-    ended = threading.Event()
+        return nullcontext()
+    passed = frozenset[GuardLimit]()
 
-    def watch() -> None:
-        passed = frozenset[GuardLimit]()
-        while not ended.wait(_EVERY_S):
-            try:
-                passed = _compare(config, store, patience, passed, stopping)
-            except LevadaError as error:
-                if not error.retried:
-                    # The start reports it, for example that another process has taken over.
-                    _log.warning("the slot is not watched while the start waits: %s", error)
-                    return
-                _log.warning("sampling the slot failed while the start waits: %s", error.message)
+    def compare(_: threading.Event) -> bool:
+        nonlocal passed
+        try:
+            passed = _compare(config, store, patience, passed, stopping)
+        except LevadaError as error:
+            if not error.retried:
+                # The start reports it, for example that another process has taken over.
+                _log.warning("the slot is not watched while the start waits: %s", error)
+                return False
+            _log.warning("sampling the slot failed while the start waits: %s", error.message)
+        return True
 
-    thread = threading.Thread(target=watch, name="levada-start-guard", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(compare, _EVERY_S, "levada-start-guard")
 
 
 def _compare(
