@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -351,13 +352,25 @@ def test_a_slot_of_another_database_stays(
 ) -> None:
     """Two pipelines of one name in two databases have one slot's name: the second does not start, nor drops the slot.
 
-    Its clean-up removes the rest, also while an engine streams from the slot.
+    It reports whose slot it is, and not that slot's lag. Its clean-up removes the rest, also while an engine streams
+    from the slot.
     """
     second = another_database(postgres, orders, "namesake")
     one, other = Side(orders, tmp_path / "1", "", ""), Side(second, tmp_path / "2", "", "")
     one.begin()
     assert code_of(other.begin) == "slot_foreign"
     [name] = slots(orders)
+    whose = f"slot {name} is a logical slot of plugin pgoutput in database {orders.name}, not a permanent one"
+    lag = other.on(monkeypatch, "lag")
+    assert (lag.exit_code, lag.stdout) == (1, "")
+    assert whose in lag.stderr.replace("\n", " ")
+    assert "slot_foreign" in lag.stderr
+    status = other.on(monkeypatch, "status", "-o", "json")
+    assert status.exit_code == 1
+    progress = json.loads(status.stdout)
+    assert progress["error"]["code"] == "slot_foreign"
+    assert whose in progress["error"]["reason"]
+    assert (progress["slot"]["lagBytes"], progress["slot"]["active"]) == (None, None)
     monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
     with open_stream(orders, name, name):
         done = other.on(monkeypatch, "cleanup", "--yes")

@@ -52,5 +52,6 @@ def versions(request: pytest.FixtureRequest, db: Database) -> Iterator[Database]
         for (slot,) in admin.execute(
             "SELECT slot_name FROM pg_replication_slots WHERE database = %s", [db.name]
         ).fetchall():
-            drop_slot(admin, slot, terminate=True)
+            with Database(server, db.name).connect() as connection:
+                drop_slot(connection, slot, terminate=True)
         admin.execute(f"DROP DATABASE {db.name} WITH (FORCE)")

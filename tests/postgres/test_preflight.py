@@ -8,7 +8,7 @@ from tests.conftest import Database
 from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare
 
-from levada.local.postgres import temporary_postgres
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
 from levada.postgres.slots import create_slot
 
@@ -113,7 +113,7 @@ def test_partitions_are_checked_one_by_one(db: Database, role: str) -> None:
     assert found["identity_missing"] is Severity.WARNING
 
 
-def test_slot_of_somebody_else_is_an_error(db: Database) -> None:
+def test_slot_of_somebody_else_is_an_error(db: Database, postgres: EmbeddedPostgres) -> None:
     """A slot that cannot serve is an error, one in use a warning with its PID."""
     prepare(db)
     db.execute("SELECT pg_create_physical_replication_slot('physical_one')")
@@ -124,6 +124,9 @@ def test_slot_of_somebody_else_is_an_error(db: Database) -> None:
         db.execute("SELECT pg_drop_replication_slot('physical_one')")
     with open_stream(db):
         assert codes(preflight(db.connection, REQUEST)) == {"slot_active": Severity.WARNING}
+        elsewhere = codes(preflight(connection_to(postgres), REQUEST))
+        assert elsewhere["slot_foreign"] is Severity.ERROR
+        assert "slot_active" not in elsewhere, "it names a PID to end, of another database's pipeline"
 
 
 def test_room_for_the_stream_and_the_copies_is_counted(db: Database) -> None:

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import Database
 from tests.postgres.conftest import connection_to
-from tests.postgres.streams import open_stream, prepare, receive_until
+from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.failures import source_errors
 from levada.postgres.lag import sample_lag
+from levada.postgres.preflight import PreflightRequest, Severity, preflight
 from levada.postgres.slots import (
     copy_slot_name,
     create_slot,
@@ -110,6 +111,24 @@ def test_foreign_slots_are_refused_and_left_alone(db: Database) -> None:
         assert inspect_slot(c, "s") == status
 
 
+def test_a_slot_of_another_database_is_neither_sampled_nor_dropped(db: Database, postgres: EmbeddedPostgres) -> None:
+    """All databases of a server share the names of slots. PostgreSQL would drop the slot, and end its stream."""
+    prepare(db)
+    admin = connection_to(postgres)
+    with open_stream(db) as stream, admin.connect() as c:
+        for refused in (lambda: sample_lag(admin, "s"), lambda: drop_slot(c, "s", wait_s=0, terminate=True)):
+            with pytest.raises(NeedsOperator) as raised:
+                refused()
+            assert raised.value.code == "slot_foreign"
+            assert f"in database {db.name}, not" in raised.value.message
+        db.execute("INSERT INTO t VALUES (1, 'a')")
+        receive_until(stream, lambda messages: "I" in kinds(messages))
+    with admin.connect() as c, pytest.raises(NeedsOperator):
+        drop_slot(c, "s", wait_s=0)
+    with db.connection.connect() as c:
+        assert inspect_slot(c, "s") is not None
+
+
 def test_lost_slot_is_told() -> None:
     """A slot that the server invalidated says so to whoever inspects it, and to whoever streams from it."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
@@ -131,6 +150,10 @@ def test_lost_slot_is_told() -> None:
             open_stream(db)
         assert raised.value.code == "slot_lost"
         assert sample_lag(db.connection, "s") is not None
+        db.execute("CREATE DATABASE another")
+        request = PreflightRequest("s", "p", managed=True, selects=lambda table: True, copy_tables=0)
+        found = {p.code: p.severity for p in preflight(Database(server, "another").connection, request)}
+        assert found["slot_foreign"] is Severity.ERROR, "and no warning: a start neither uses nor replaces it"
 
 
 def test_physical_server_has_no_logical_slots(physical: EmbeddedPostgres) -> None:

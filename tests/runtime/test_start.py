@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,33 @@ def test_a_failed_start_with_its_store_in_another_database(rig: Rig, db: Databas
     rig.wait_caught_up()
     assert state.query("SELECT owner_uid IS NOT NULL FROM levada.pipelines") == [(True,)]
     rig.stop()
+
+
+class Raced(MemoryStore):
+    """A store of a start in the midst of which a pipeline of another database creates its slot."""
+
+    meanwhile: Callable[[], object]
+
+    def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
+        self.meanwhile()
+        super().update_table_replication_states(updates)
+
+
+def test_a_failed_start_leaves_the_slot_of_another_database(rig: Rig, db: Database, postgres: EmbeddedPostgres) -> None:
+    """A slot that a pipeline of another database created under the same name, during the start, is that pipeline's."""
+    name = rig.config.slot.name
+    other = Database(postgres, "postgres")
+    store = Raced("shop", rig.storage)
+    store.meanwhile = lambda: other.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+    rig.store = lambda: store
+    try:
+        with pytest.raises(NeedsOperator) as refused:
+            rig.start()
+        assert refused.value.code == "slot_foreign"
+        assert at_source(db) == []
+        assert other.query("SELECT database FROM pg_replication_slots WHERE slot_name = %s", name) == [("postgres",)]
+    finally:
+        other.query("SELECT pg_drop_replication_slot(%s)", name)
 
 
 def test_a_start_makes_room_in_a_full_staging_area(rig: Rig, db: Database, tmp_path: Path) -> None:

@@ -140,7 +140,10 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         return BatchedStream(source, f"the snapshot of {', '.join(map(str, tables))}")
 
     def lag(self) -> int | None:
-        """Return the bytes of WAL that the slot has not confirmed, or None if there is no slot."""
+        """Return the bytes of WAL that the slot has not confirmed, or None if there is no slot.
+
+        Raise NeedsOperator ``slot_foreign`` if the slot of that name belongs to another database.
+        """
         sample = sample_lag(self._connection, self._slot)
         return None if sample is None else sample.lag_bytes
 

@@ -10,7 +10,7 @@ import psycopg
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.postgres.slots import SlotStatus, inspect_slot
+from levada.postgres.slots import SlotStatus, inspect_slot, require_own_slot
 from levada.values import Lsn
 
 _PROBE_TIMEOUT_MS: Final = 10_000
@@ -53,7 +53,10 @@ class LagSample:
 
 
 def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
-    """Return the slot's lag, or None if the slot does not exist. Raise Transient after at most 10 seconds."""
+    """Return the slot's lag, or None if the slot does not exist.
+
+    Raise Transient after at most 10 seconds, and NeedsOperator ``slot_foreign`` for a slot of another database.
+    """
     with connection.connect(application="lag") as conn, source_errors(f"measuring the lag of slot {slot}"):
         conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
@@ -61,6 +64,7 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
         standby = conn.execute(_STANDBY).fetchone()
     if status is None:
         return None
+    require_own_slot(status, connection.database)
     end = head
     if standby is not None:
         end = None if standby[0] is None else Lsn.parse(standby[0])

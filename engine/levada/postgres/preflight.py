@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
@@ -23,7 +23,7 @@ from levada.postgres.publications import (
     leave_out_unidentified,
     read_publication,
 )
-from levada.postgres.slots import SlotStatus, inspect_slot, validate_slot
+from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
 from levada.postgres.table_locks import locks_named
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted
@@ -277,8 +277,9 @@ def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightR
         try:
             validate_slot(slot, server.database)
         except LevadaError as error:
-            yield Problem(Severity.WARNING if slot.lost else Severity.ERROR, error.code, error.message, error.hint)
-        if slot.active:
+            severity = Severity.WARNING if isinstance(error, SlotLost) else Severity.ERROR
+            yield Problem(severity, error.code, error.message, error.hint)
+        if slot.active and not is_foreign(slot, server.database):
             yield Problem(
                 Severity.WARNING,
                 "slot_active",

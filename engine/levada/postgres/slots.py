@@ -175,19 +175,32 @@ def _failover_unsupported(name: str) -> NeedsOperator:
     )
 
 
+def is_foreign(status: SlotStatus, database: str) -> bool:
+    """Return True if no pipeline of this database can have created the slot. All databases of a server share names."""
+    return status.plugin != PLUGIN or status.database != database or status.temporary
+
+
+def require_own_slot(status: SlotStatus, database: str) -> None:
+    """Raise NeedsOperator ``slot_foreign`` if the slot has another plugin, database or kind."""
+    if not is_foreign(status, database):
+        return
+    found = "a physical slot"
+    if status.plugin is not None:
+        kind = "temporary" if status.temporary else "logical"
+        found = f"a {kind} slot of plugin {status.plugin} in database {status.database}"
+    raise NeedsOperator(
+        "slot_foreign",
+        f"slot {status.name} is {found}, not a permanent one of {PLUGIN} in database {database}",
+        hint="set spec.source.slot.name to another name",
+    )
+
+
 def validate_slot(status: SlotStatus, database: str) -> None:
     """Raise an error unless the slot can serve a pipeline of this database. The slot is not changed.
 
     NeedsOperator ``slot_foreign`` means another plugin, database or kind. SlotLost ``slot_lost`` means invalidated.
     """
-    if status.plugin != PLUGIN or status.database != database or status.temporary:
-        kind = "temporary" if status.temporary else "logical" if status.plugin else "physical"
-        raise NeedsOperator(
-            "slot_foreign",
-            f"slot {status.name} is a {kind} slot of plugin {status.plugin} in database {status.database},"
-            f" not a permanent one of {PLUGIN} in {database}",
-            hint="set spec.source.slot.name to another name",
-        )
+    require_own_slot(status, database)
     if status.lost:
         reason = status.invalidation_reason or "wal_removed"
         raise SlotLost(
@@ -209,13 +222,14 @@ def drop_slot(
 
     Wait for an active slot for at most ``wait_s`` seconds, then raise Transient ``slot_active``. With ``terminate``,
     the backend that uses the slot is terminated first. ``check`` is called before each step, and raises an error to
-    prevent it.
+    prevent it. Raise NeedsOperator ``slot_foreign`` for a slot of another database, which PostgreSQL would drop.
     """
     deadline = time.monotonic() + wait_s
     while True:
         status = inspect_slot(conn, name)
         if status is None:
             return False
+        require_own_slot(status, conn.info.dbname)
         if not status.active:
             check()
             if _try_drop(conn, name):

@@ -37,7 +37,10 @@ from levada.values import QualifiedTable, TableId
 
 
 def slot_progress(manifests: Manifests, *, secrets: Path | None = None) -> SlotProgress:
-    """Return the slot's lag and retained WAL as of now. Without a slot, every number is None."""
+    """Return the slot's lag and retained WAL as of now. Without a slot, every number is None.
+
+    Raise NeedsOperator ``slot_foreign`` if the slot of that name belongs to another database.
+    """
     return _sample_slot(pipeline_config(manifests, secrets=secrets))
 
 
@@ -45,13 +48,13 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
     """Return the progress of a pipeline that does not run here, from its store and its slot.
 
     Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
-    a slot that is gone, and ``slot_released`` if the guard dropped it.
+    a slot that is gone, and ``slot_released`` if the guard dropped it. It is ``slot_foreign`` if the slot of that name
+    belongs to another database.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
     stored = _stored(manifests, config, secrets)
-    slot, known = _reachable_slot(config)
-    lost = _lost(config, slot, stored) if known else None
+    slot, error = _slot_state(config, stored)
     return Progress(
         pipeline=config.name,
         epoch=0,
@@ -62,7 +65,7 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
         staging=StagingProgress(durable=config.staging.durable is not False),
         guard=GuardProgress(actions=stored.actions),
         tables=tuple(sorted(stored.tables, key=lambda t: t.table)),
-        error=fatal_progress(lost),
+        error=fatal_progress(error),
     )
 
 
@@ -144,12 +147,13 @@ def _table(id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> 
     )
 
 
-def _reachable_slot(config: PipelineConfig) -> tuple[SlotProgress, bool]:
-    """Return the slot, and False if the source does not answer."""
+def _slot_state(config: PipelineConfig, stored: _Stored) -> tuple[SlotProgress, LevadaError | None]:
+    """Return the slot, and the error with which a start would end because of it. None if the source does not answer."""
     try:
-        return _sample_slot(config), True
-    except LevadaError:
-        return SlotProgress(config.slot.name), False
+        slot = _sample_slot(config)
+    except LevadaError as error:
+        return SlotProgress(config.slot.name), error if error.code == "slot_foreign" else None
+    return slot, _lost(config, slot, stored)
 
 
 def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLost | None:

@@ -68,6 +68,8 @@ class LagSampler:
                 sample = sample_lag(self._source, self._slot)
                 self._sample = None if sample is None else (sample, datetime.now(UTC))
             except LevadaError as error:
+                if error.code == "slot_foreign":
+                    self._sample = None
                 _log.warning("sampling the lag of the slot failed: %s", error.message)
             except Exception:
                 _log.warning("sampling the lag of the slot failed", exc_info=True)

@@ -16,7 +16,7 @@ from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.ddl import TRIGGER, remove_ddl_trigger
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import drop_publication, read_publication
-from levada.postgres.slots import drop_slot, inspect_slot
+from levada.postgres.slots import drop_slot, inspect_slot, is_foreign
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
 from levada.stores.slot_owners import other_pipelines
@@ -106,7 +106,8 @@ def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
 
 @source_errors("reading the pipeline's slot, publication and trigger")
 def _read(connection: psycopg.Connection[Any], config: PipelineConfig) -> SourceObjects:
-    slot = inspect_slot(connection, config.slot.name) is not None
+    status = inspect_slot(connection, config.slot.name)
+    slot = status is not None and not is_foreign(status, config.source.database)
     members = None
     if read_publication(connection, config.publication.name) is not None:
         rows = connection.execute(_MEMBERS, [config.publication.name]).fetchall()

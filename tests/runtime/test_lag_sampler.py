@@ -1,0 +1,43 @@
+"""The samples of the slot's lag in a running engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Database
+from tests.runtime.test_changes import TIMEOUT_S
+
+from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.report import lag_sampler
+from levada.runtime.report.lag_sampler import LagSampler
+
+
+def test_a_slot_that_became_another_databases_is_no_longer_reported(
+    db: Database, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sample is forgotten when another database has a slot of that name, and the other's is not shown."""
+    monkeypatch.setattr(lag_sampler, "SAMPLE_EVERY_S", 0.1)
+    name, elsewhere = f"levada_{db.name}", Database(postgres, "postgres")
+    create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
+    db.query(create, name)
+    sampler = LagSampler(db.connection, name)
+    sampler.start()
+    try:
+        until(lambda: sampler.progress().lag_bytes is not None)
+        with elsewhere.connect() as connection:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
+            connection.execute(create, [name])
+        until(lambda: sampler.progress().sampled_at is None)
+    finally:
+        sampler.stop()
+        elsewhere.query("SELECT pg_drop_replication_slot(%s)", name)
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
