@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
+from levada.errors import NeedsOperator
 from levada.spec import format_bytes, parse_bytes
 from levada_operator.act.elector import LeaseKey
 from levada_operator.decide.election import LeaseTimings, lease_timings
@@ -34,8 +36,23 @@ class Config:
     sweep_s: float = 5.0
 
 
+_T = TypeVar("_T")
+
+
+def _read(environment: Mapping[str, str], name: str, default: str, parse: Callable[[str], _T]) -> _T:
+    value = environment.get(name, default)
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise NeedsOperator(
+            "setting_invalid",
+            f"the environment variable {name} is {value!r}: {error}",
+            hint=f"correct it. Its default is {default}",
+        ) from error
+
+
 def read_config(environment: Mapping[str, str]) -> Config:
-    """Read the settings. Raise ValueError for an invalid one."""
+    """Read the settings. Raise NeedsOperator ``setting_invalid`` for an invalid one."""
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
     token = environment.get("LEVADA_DRIVER_TOKEN_FILE")
     return Config(
@@ -45,12 +62,12 @@ def read_config(environment: Mapping[str, str]) -> Config:
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
             has_driver_token=bool(token),
             updates=UpdatePolicy(
-                max_concurrent=int(environment.get("LEVADA_UPDATES", "1")),
-                deadline=timedelta(seconds=int(environment.get("LEVADA_UPDATE_SECONDS", "600"))),
+                max_concurrent=_read(environment, "LEVADA_UPDATES", "1", int),
+                deadline=timedelta(seconds=_read(environment, "LEVADA_UPDATE_SECONDS", "600", int)),
             ),
             staging=StagingDefaults(
-                VolumeUse(environment.get("LEVADA_STAGING_VOLUMES", VolumeUse.DETECT)),
-                format_bytes(parse_bytes(environment.get("LEVADA_STAGING_SIZE", "20Gi"))),
+                _read(environment, "LEVADA_STAGING_VOLUMES", VolumeUse.DETECT, VolumeUse),
+                _read(environment, "LEVADA_STAGING_SIZE", "20Gi", lambda text: format_bytes(parse_bytes(text))),
             ),
             assigned_user=environment.get("LEVADA_ASSIGNED_USER") == "true",
         ),
@@ -58,10 +75,10 @@ def read_config(environment: Mapping[str, str]) -> Config:
             environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),
             environment.get("LEVADA_LEASE") or "levada-operator",
         ),
-        timings=lease_timings(int(environment.get("LEVADA_LEASE_SECONDS", "15"))),
+        timings=_read(environment, "LEVADA_LEASE_SECONDS", "15", lambda text: lease_timings(int(text))),
         driver_token=Path(token) if token else None,
         namespaces=namespaces,
         address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
-        port=int(environment.get("LEVADA_PORT", "8081")),
-        sweep_s=float(environment.get("LEVADA_SWEEP_SECONDS", "5")),
+        port=_read(environment, "LEVADA_PORT", "8081", int),
+        sweep_s=_read(environment, "LEVADA_SWEEP_SECONDS", "5", float),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import ssl
 import threading
 import time
@@ -11,6 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import kopf
+import yaml
+
+from levada.errors import NeedsOperator
 
 _REREAD_S: Final = 60.0
 """The kubelet replaces the token of a service account when four fifths of its time are over, an hour by default."""
@@ -40,12 +44,44 @@ class Credentials:
 
 
 def read_credentials(options: kopf.OperatorSettings, reread_s: float = _REREAD_S) -> Credentials:
-    """Return the credentials, or raise kopf.LoginError. They are read again every ``reread_s`` seconds."""
-    info = read_connection(options)
-    if info is None:
-        raise kopf.LoginError("there is neither a service account nor a kubeconfig: set KUBECONFIG")
-    headers = _Headers(lambda: read_connection(options), info, reread_s)
-    return Credentials(info.server.rstrip("/"), info.as_ssl_context(), headers)
+    """Return the credentials. They are read again every ``reread_s`` seconds.
+
+    Raise NeedsOperator ``operator_outside_cluster`` without any, and ``kubeconfig_invalid``.
+    """
+    try:
+        info = read_connection(options)
+        if info is None:
+            raise NeedsOperator(
+                "operator_outside_cluster",
+                "the operator runs outside of a cluster, and there is no kubeconfig",
+                hint="set KUBECONFIG to the path of one",
+            )
+        headers = _Headers(lambda: read_connection(options), info, reread_s)
+        return Credentials(info.server.rstrip("/"), info.as_ssl_context(), headers)
+    except (kopf.LoginError, yaml.YAMLError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        raise NeedsOperator(
+            "kubeconfig_invalid",
+            f"the kubeconfig {path} cannot be used: {_reason(error)}",
+            hint=f"kubectl --kubeconfig {shlex.quote(path)} config view",
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a kubeconfig. The text of other errors may contain its secrets."""
+    match error:
+        case OSError(strerror=str(reason), filename=str(path)):
+            return f"{path}: {reason}"
+        case KeyError():
+            return f"it has no entry {error}"
+        case kopf.LoginError():
+            return str(error)
+        case yaml.YAMLError() | UnicodeDecodeError():
+            return "it is not YAML"
+        case ValueError() | OSError():
+            return "a certificate or a key in it is invalid"
+        case _:
+            return "it is not a kubeconfig"
 
 
 class _Headers:

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Final
 
 import kopf
 
+from levada.errors import LevadaError
 from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
@@ -31,16 +33,26 @@ from levada_operator.kube.progress import fetch_progress
 
 _log = logging.getLogger(__name__)
 
-_LOST: Final = 1
+_FAILED: Final = 1
 
 
 def main() -> None:
-    """Run the operator with the settings in the environment."""
-    configure(as_json=os.environ.get("LEVADA_LOG_FORMAT") == "json", debug=bool(os.environ.get("LEVADA_DEBUG")))
+    """Run the operator with the settings in the environment. Exit with code 1 if it cannot start."""
+    as_json = os.environ.get("LEVADA_LOG_FORMAT") == "json"
+    configure(as_json=as_json, debug=bool(os.environ.get("LEVADA_DEBUG")))
     # kopf logs each retry of a clean-up as an error, and every object that it skips.
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf.objects").setLevel(logging.CRITICAL)
-    asyncio.run(operate(read_config(os.environ)))
+    # It logs each attempt to connect. A request that gets no answer is reported by its caller.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    try:
+        asyncio.run(operate(read_config(os.environ)))
+    except LevadaError as error:
+        if as_json:
+            _log.error(error.message, extra={"code": error.code, "hint": error.hint})
+        else:
+            sys.stderr.write(f"error: {error}\n")
+        sys.exit(_FAILED)
 
 
 async def operate(config: Config) -> None:
@@ -115,4 +127,4 @@ def _identity() -> str:
 def _end(reason: str) -> None:
     """Exit without clean-up. The next leader observes what is half done."""
     _log.error("%s; this process ends", reason)
-    os._exit(_LOST)
+    os._exit(_FAILED)

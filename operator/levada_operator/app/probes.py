@@ -10,6 +10,7 @@ from collections.abc import Callable
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from levada.errors import NeedsOperator
 from levada_operator.act.metrics import REGISTRY
 
 
@@ -30,9 +31,16 @@ class Probes:
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self) -> None:
-        """Start serving. Raise OSError if the port is in use."""
+        """Start serving. Raise NeedsOperator ``port_taken`` if the address cannot be bound."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, self._port).start()
+        try:
+            await web.TCPSite(self._runner, self._address, self._port).start()
+        except OSError as error:
+            raise NeedsOperator(
+                "port_taken",
+                f"the operator cannot serve probes at {self._address}:{self._port}: {error.strerror or error}",
+                hint="set LEVADA_PORT to another port",
+            ) from error
 
     async def stop(self) -> None:
         """Stop serving."""

@@ -144,7 +144,7 @@ class ApiServer:
         try:
             response = self._pool.request(method, url, body=sent, headers=headers)
         except urllib3.exceptions.HTTPError as error:
-            raise RequestFailed(0, f"no answer from the API server: {type(error).__name__}") from None
+            raise RequestFailed(0, f"no answer from the API server at {self._server}: {_cause(error)}") from None
         if not 200 <= response.status < 300:
             text = response.data.decode(errors="replace")
             raise _failure(response.status, text, _retry_after_s(response.headers))
@@ -155,6 +155,16 @@ class ApiServer:
 def _path(kind: str, namespace: str, name: str) -> str:
     resource = RESOURCES[kind]
     return f"{resource.prefix}/namespaces/{namespace}/{resource.plural}/{name}"
+
+
+def _cause(error: urllib3.exceptions.HTTPError) -> str:
+    """Return the system's text for a failed connection, else the name of the error."""
+    # A MaxRetryError has the last attempt's error as its reason.
+    reason = getattr(error, "reason", None) or error
+    for found in (reason.__cause__, *reason.args):
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+    return type(reason).__name__
 
 
 def _failure(status: int, text: str, retry_after_s: float) -> RequestFailed:
