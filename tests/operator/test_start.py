@@ -65,7 +65,10 @@ def test_an_operator_outside_of_a_cluster_ends_with_one_error(environment: dict[
         ("{}", "Current context is not set"),
         (KUBECONFIG.replace("current-context: c", "current-context: d"), "it has no entry 'd'"),
         (KUBECONFIG.replace("SERVER", "").replace('server: ""', "insecure: x"), "it is not a kubeconfig"),
-        (KUBECONFIG.replace("token: t", "client-certificate-data: eA==, client-key-data: eA=="), "a certificate or a key"),
+        (
+            KUBECONFIG.replace("token: t", "client-certificate-data: eA==, client-key-data: eA=="),
+            "a certificate or a key",
+        ),
     ],
 )
 def test_a_kubeconfig_that_cannot_be_used_is_named(
