@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,27 @@ def test_install_upgrade_rollback_uninstall(release: Release) -> None:
 
     # Helm knows its own again by the release's name and namespace.
     release.helm("install", release.name, CHART)
+
+
+def test_the_pod_of_a_test_that_succeeded_is_removed(release: Release) -> None:
+    """`helm uninstall` leaves no pod then. The pod of a test that failed stays, for its log."""
+    # On no node, so that only this test sets the phase of the pod.
+    release.install("--set", "crds.install=false", "--set", "nodeSelector.kubernetes\\.io/hostname=nowhere")
+    pod = f"{release.operator.removesuffix('-operator')}-test"
+    assert "Phase:          Succeeded" in helm_test(release, pod, "Succeeded")
+    assert release.kubectl.get("pod", pod) is None
+    assert "Phase:          Failed" in helm_test(release, pod, "Failed")
+    assert release.kubectl.get("pod", pod) is not None
+
+
+def helm_test(release: Release, pod: str, phase: str) -> str:
+    """Return the output of ``helm test`` whose pod ends in this phase."""
+    with ThreadPoolExecutor() as pool:
+        command = ("test", release.name, "--namespace", release.kubectl.namespace, "--logs")
+        done = pool.submit(run, *command, check=False)
+        eventually(lambda: release.kubectl.get("pod", pod) is not None)
+        release.kubectl.patch("pod", pod, {"status": {"phase": phase}}, "--subresource=status")
+        return done.result().stdout
 
 
 def test_everything_on_is_accepted(release: Release) -> None:
