@@ -15,7 +15,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 _BLOCK: Final = re.compile(
     r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S
@@ -48,6 +50,12 @@ def blocks_of(page: Path) -> Iterator[Block]:
         outputs = [m["code"] for m in following if m["language"] == "text"]
         line = text.count("\n", 0, match.start("code")) + 1
         yield Block(page.name, line, match["language"], match["code"], tuple("".join(outputs).splitlines()))
+
+
+def parts_of(page: Path) -> list[dict[str, Any]]:
+    """Return the blocks of a page that are a part of a Pipeline's ``spec`` or of other values in YAML."""
+    parts = [yaml.safe_load(block.code) for block in blocks_of(page) if block.language == "yaml"]
+    return [part.get("spec", part) for part in parts if isinstance(part, dict)]
 
 
 def run_page(

@@ -36,7 +36,11 @@ RUN = {
     "docs/verify.md": OF_A_PIPELINE,
     "docs/destinations/iceberg.md": OF_A_PIPELINE,
     "docs/python.md": "tests/docs/test_python_runs.py",
+    "docs/guard.md": "tests/docs/test_guard_page.py",
+    "docs/metrics.md": "tests/docs/test_metrics_page.py",
+    "docs/destinations/bigquery.md": OF_MANIFESTS,
     "docs/destinations/ducklake.md": OF_MANIFESTS,
+    "docs/destinations/opensearch.md": OF_MANIFESTS,
     "docs/destinations/postgresql.md": OF_MANIFESTS,
     "docs/tutorials/failover.md": "tests/faults/test_failover.py",
     "docs/start/kind.md": "tests/cluster/node/test_quickstart.py",
@@ -70,11 +74,7 @@ RUN = {
 NOT_RUN = {
     "SECURITY.md": "it verifies the signature of a published release",
     "charts/levada/README.md": "it installs a published chart. tests/chart renders it, tests/cluster/node installs it",
-    "docs/destinations/bigquery.md": "a part of a manifest. examples/bigquery runs with an emulator",
-    "docs/destinations/opensearch.md": "a part of a manifest. examples/opensearch runs",
-    "docs/guard.md": "a part of a manifest",
     "docs/helm.md": "it needs a registry. tests/chart renders the chart, tests/cluster/node installs it",
-    "docs/metrics.md": "rules for a Prometheus. tests/chart checks those of the chart",
     "docs/operator.md": "it needs a cluster. tests/cluster/node does the same by kubectl",
     "docs/page.md": "it needs a cluster, and a browser that stays open",
 }

@@ -1,4 +1,7 @@
-"""The READMEs of the examples, with addresses and logins of this machine. Each client reads what they write."""
+"""The READMEs of the examples, with addresses and logins of this machine. Each client reads what they write.
+
+The parts of a manifest on the pages of destinations take the place of an example's, and are run too.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable, Table
 from tests.conftest import Database
 from tests.destinations.bigquery.conftest import server
-from tests.docs.pages import blocks_of, run_page
+from tests.docs.pages import blocks_of, parts_of, run_page
 from tests.scenarios.conftest import engine
 from tests.scenarios.engine import Engine
 from tests.servers.bigquery import PROJECT, Emulator
@@ -32,7 +35,9 @@ pytestmark = pytest.mark.timeout(1800)
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+DOCS = ROOT / "docs"
 Row = tuple[int, int, str]
+ORDERS = "SELECT id, customer_id, item FROM orders ORDER BY id"
 
 
 @dataclass
@@ -48,9 +53,14 @@ class Example:
     def manifest(self) -> Path:
         return self.engine.folder / "examples" / self.name / "pipeline.yaml"
 
-    def set(self, addresses: Mapping[str, Any]) -> None:
-        """Write the manifest with other addresses. A key is the path of a field below ``spec``."""
+    def set(self, addresses: Mapping[str, Any], page: str = "", part: int = 0) -> None:
+        """Write the manifest with other addresses. A key is the path of a field below ``spec``.
+
+        With a page of the documentation, its part of a manifest replaces those fields of the example.
+        """
         manifest, *tables = yaml.safe_load_all((EXAMPLES / self.name / "pipeline.yaml").read_text())
+        if page:
+            manifest["spec"] |= parts_of(DOCS / page)[part]
         db = self.engine.db
         source = {"source.host": "127.0.0.1", "source.port": db.server.port, "source.database": db.name}
         for path, value in {**source, "source.tls": {"mode": "Disable"}, **addresses}.items():
@@ -59,7 +69,7 @@ class Example:
             for folder in folders:
                 section = section[folder]
             section[last] = value
-        self.manifest.parent.mkdir(parents=True)
+        self.manifest.parent.mkdir(parents=True, exist_ok=True)
         self.manifest.write_text(yaml.safe_dump_all([manifest, *tables]))
 
     def follow(self, **logins: str) -> None:
@@ -75,25 +85,41 @@ class Example:
         secrets = str(self.engine.folder / "secrets")
         self.engine.levada(command, str(self.manifest), "--secrets", secrets, *options, timeout=1500)
 
-    def run(self, read: Callable[[], list[Row]], **logins: str) -> None:
-        """Follow the README. Compare the rows after it, and after changes in another run, then clean up."""
+    def run(self, read: Callable[[], list[Row]], *, then: Callable[[], None] = lambda: None, **logins: str) -> None:
+        """Follow the README. Compare the rows after it, and after changes in another run, then clean up.
+
+        ``then`` is called between the two, and may write another manifest of the same pipeline.
+        """
         db = self.engine.db
-        db.execute(
-            "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, item text, created_at timestamptz NOT NULL)",
-            "INSERT INTO orders SELECT i, i % 7, 'item ' || i, now() FROM generate_series(1, 100) i",
-        )
-        query = "SELECT id, customer_id, item FROM orders ORDER BY id"
+        self.open_shop()
         self.follow(**logins)
-        assert read() == db.query(query)
+        assert read() == db.query(ORDERS)
+        then()
         db.execute(
             "UPDATE orders SET item = 'changed' WHERE id < 10",
             "DELETE FROM orders WHERE id = 10",
             "UPDATE orders SET id = 1000 WHERE id = 11",
         )
         self.levada("run", "--until", "caught-up")
-        assert read() == db.query(query)
+        assert read() == db.query(ORDERS)
         self.levada("cleanup", "--yes")
         assert db.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+
+    def open_shop(self) -> None:
+        """Create a table of orders."""
+        self.engine.db.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY, customer_id int, item text, created_at timestamptz NOT NULL)",
+            "INSERT INTO orders SELECT i, i % 7, 'item ' || i, now() FROM generate_series(1, 100) i",
+        )
+
+    def copy(self, read: Callable[[], list[Row]], *secrets: str) -> None:
+        """Check and run the manifest with these Secrets. Compare the rows."""
+        self.open_shop()
+        for name in secrets:
+            self.engine.write_secret(name, {"username": "postgres", "password": "any"})
+        self.levada("check")
+        self.levada("run", "--until", "caught-up")
+        assert read() == self.engine.db.query(ORDERS)
 
 
 def keys_of(store: ObjectStore) -> dict[str, str]:
@@ -137,21 +163,25 @@ def test_changelog(engine: Engine, db: Database, tmp_path: Path) -> None:
 
 
 def test_s3_jdbc_catalog(engine: Engine, db: Database, s3: ObjectStore) -> None:
-    """The example of an object store with a catalog in PostgreSQL, with the keys in the Secret that it names."""
+    """The example of an object store with a catalog in PostgreSQL, with the keys in the Secret that it names.
+
+    The part of a manifest in docs/helm.md is another one of the same lake.
+    """
     address, warehouse = f"127.0.0.1:{db.server.port}/{db.name}", f"s3://{BUCKET}/{db.name}"
     example = Example(engine, "s3-jdbc-catalog")
-    example.set(
-        {
-            "destination.iceberg.catalog.uri": f"jdbc:postgresql://{address}",
-            "destination.iceberg.catalog.warehouse": warehouse,
-            "destination.iceberg.catalog.properties": s3.place,
-            "staging.uri": f"{warehouse}-staging",
-        }
-    )
+    here = {
+        "destination.iceberg.catalog.uri": f"jdbc:postgresql://{address}",
+        "destination.iceberg.catalog.warehouse": warehouse,
+        "destination.iceberg.catalog.properties": s3.place,
+        "staging.uri": f"{warehouse}-staging",
+    }
+    example.set(here)
+    (part,) = (n for n, part in enumerate(parts_of(DOCS / "helm.md")) if "staging" in part)
+    of_page = {**here, "destination.iceberg.namespace": "shop_{schema}"}
     uri = f"postgresql+psycopg2://postgres@{address}"
     properties = {**s3.properties, "uri": uri, "warehouse": warehouse, "init_catalog_tables": "false"}
     read = lambda: rows_of(SqlCatalog("levada_shop", **properties).load_table("shop_public.orders"))  # noqa: E731
-    example.run(read, **keys_of(s3))
+    example.run(read, then=lambda: example.set(of_page, "helm.md", part), **keys_of(s3))
 
 
 def test_rest_catalog(engine: Engine, db: Database, s3: ObjectStore, tmp_path: Path) -> None:
@@ -171,7 +201,7 @@ def test_postgresql(engine: Engine, db: Database) -> None:
     db.execute(f"CREATE DATABASE {name}", "CREATE ROLE reader LOGIN")
     replica = Database(db.server, name)
     address = {"PGHOST": "127.0.0.1", "PGPORT": str(db.server.port), "PGUSER": "postgres", "PGDATABASE": name}
-    page, here = ROOT / "docs" / "destinations" / "postgresql.md", {"DATABASE replica": f"DATABASE {name}"}
+    page, here = DOCS / "destinations" / "postgresql.md", {"DATABASE replica": f"DATABASE {name}"}
     path = f"{db.server.bin}:{os.environ['PATH']}"
     run_page(page, engine.folder, {**address, "PATH": path}, adapted=here, languages=["sql"])
     try:
@@ -207,7 +237,7 @@ def test_ducklake(engine: Engine, db: Database, tmp_path: Path) -> None:
         example.set({**addresses, "destination.ducklake.dataPath": str(lake.folder)})
         query = "SELECT id, customer_id, item FROM lake.public.orders ORDER BY id"
         example.run(lambda: [(i, customer, item) for i, customer, item in lake.sql(query)])
-        page = ROOT / "docs" / "destinations" / "ducklake.md"
+        page = DOCS / "destinations" / "ducklake.md"
         [maintenance] = [block.code for block in blocks_of(page) if block.language == "sql"]
         for statement in maintenance.split(";"):
             if statement.strip():
@@ -217,6 +247,13 @@ def test_ducklake(engine: Engine, db: Database, tmp_path: Path) -> None:
         db.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def documents(client: Any) -> list[Row]:
+    """Return the rows under the alias of the table."""
+    client.indices.refresh(index="shop-public.orders")
+    found = client.search(index="shop-public.orders", body={"size": 1000, "sort": ["id"]})["hits"]["hits"]
+    return [(d["_source"]["id"], d["_source"]["customer_id"], d["_source"]["item"]) for d in found]
+
+
 def test_opensearch(engine: Engine, opensearch: str) -> None:
     """The example of OpenSearch serves a table under its alias."""
     from opensearchpy import OpenSearch
@@ -224,31 +261,79 @@ def test_opensearch(engine: Engine, opensearch: str) -> None:
     example = Example(engine, "opensearch", {"https://127.0.0.1:9200": opensearch})
     example.set({"destination.opensearch.urls": [opensearch]})
     with OpenSearch([opensearch], timeout=60) as client:
-
-        def read() -> list[Row]:
-            client.indices.refresh(index="shop-public.orders")
-            found = client.search(index="shop-public.orders", body={"size": 1000, "sort": ["id"]})["hits"]["hits"]
-            return [(d["_source"]["id"], d["_source"]["customer_id"], d["_source"]["item"]) for d in found]
-
         try:
-            example.run(read)
+            example.run(lambda: documents(client))
         finally:
             client.indices.delete(index="shop-*")
+
+
+def test_page_of_opensearch(engine: Engine, opensearch: str) -> None:
+    """The part of a manifest on the page makes an index with the shards and replicas that it has."""
+    from opensearchpy import OpenSearch
+
+    example = Example(engine, "opensearch")
+    example.set({"destination.opensearch.urls": [opensearch]}, "destinations/opensearch.md")
+    with OpenSearch([opensearch], timeout=60) as client:
+        try:
+            example.copy(lambda: documents(client), "source", "search")
+            ((_, index),) = client.indices.get_settings(index="shop-public.orders").items()
+            settings = index["settings"]["index"]
+            assert (settings["number_of_shards"], settings["number_of_replicas"]) == ("1", "1")
+        finally:
+            client.indices.delete(index="shop-*")
+
+
+def of_emulator(server: Emulator, folder: Path) -> dict[str, Any]:
+    """Return the addresses of the emulator, without the cloud's own bucket."""
+    return {
+        "destination.bigquery.project": PROJECT,
+        "destination.bigquery.endpoint": server.endpoint,
+        "staging.uri": f"file://{folder / 'staging'}",
+    }
+
+
+def orders(server: Emulator) -> list[Row]:
+    """Return the rows of the table of orders."""
+    query = f"SELECT id, customer_id, item FROM `{PROJECT}`.`shop_public`.`orders` ORDER BY id"
+    return [(int(i), int(customer), item) for i, customer, item in server.sql(query)]
 
 
 def test_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
     """The example of BigQuery makes its tables with their layout, and without the cloud's own bucket and login."""
     example = Example(engine, "bigquery")
-    example.set(
-        {
-            "destination.bigquery.project": PROJECT,
-            "destination.bigquery.endpoint": server.endpoint,
-            "staging.uri": f"file://{tmp_path / 'staging'}",
-        }
-    )
+    example.set(of_emulator(server, tmp_path))
     engine.write_secret("bigquery", {"credentials.json": "{}"})
-    query = f"SELECT id, customer_id, item FROM `{PROJECT}`.`shop_public`.`orders` ORDER BY id"
-    example.run(lambda: [(int(i), int(customer), item) for i, customer, item in server.sql(query)])
+    try:
+        example.run(lambda: orders(server))
+        assert layout(server) == LAYOUT
+    finally:
+        forget(server)
+
+
+def test_page_of_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
+    """The part of a manifest on the page makes a table with its layout, and keeps the watermarks where it says."""
+    example = Example(engine, "bigquery")
+    example.set(of_emulator(server, tmp_path), "destinations/bigquery.md")
+    engine.write_secret("bigquery", {"credentials.json": "{}"})
+    try:
+        example.copy(lambda: orders(server), "shop-db")
+        assert layout(server) == LAYOUT
+        assert any(name.startswith("state_") for name in server.tables("levada"))
+    finally:
+        forget(server)
+
+
+LAYOUT = (["customer_id"], "created_at", "MONTH")
+
+
+def layout(server: Emulator) -> tuple[list[str], str, str]:
+    """Return how the table of orders is clustered and partitioned."""
     table = server.call("GET", "/datasets/shop_public/tables/orders")
-    assert table["clustering"]["fields"] == ["customer_id"]
-    assert table["timePartitioning"]["field"] == "created_at"
+    partitions = table["timePartitioning"]
+    return table["clustering"]["fields"], partitions["field"], partitions["type"]
+
+
+def forget(server: Emulator) -> None:
+    """Delete the datasets with their tables."""
+    for dataset in ("shop_public", "levada"):
+        server.call("DELETE", f"/datasets/{dataset}?deleteContents=true")
