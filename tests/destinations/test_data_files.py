@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
+from levada.destinations.data_files.data_writer import ROW_GROUP_BYTES, DataWriter
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
 from levada.destinations.data_files.live_files import LiveFile, without_deletes
@@ -17,6 +19,7 @@ from levada.destinations.data_files.position_deletes import PositionDeleteFiles,
 from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.schema import CHANGELOG_FIELDS
+from levada.destinations.iceberg.small_tables import MOST_BYTES
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.schema import Kind
@@ -76,3 +79,26 @@ def test_upserts_on_a_file_system_without_a_catalog(tmp_path: Path) -> None:
 def test_changelogs_have_the_same_columns_in_each_format() -> None:
     """The columns that Iceberg adds to a changelog are those that the writer fills."""
     assert [name for name, _ in CHANGELOG_FIELDS] == list(CHANGELOG_COLUMNS)
+
+
+def test_alike_large_values_are_read_a_row_group_at_a_time(tmp_path: Path) -> None:
+    """A file that is small because its values are alike is read and rewritten in the memory that its writer needed."""
+    arrow = pa.schema([field("id", pa.int64(), 1), field("page", pa.string(), 2)])
+    storage = FileSystemStorage(f"{tmp_path}/lake/pages/", fs.LocalFileSystem())
+    page = "0123456789" * 40_000
+    with DataWriter(storage, arrow) as copied:
+        for first in range(0, 600, 20):
+            copied.write(pa.table([range(first, first + 20), [page] * 20], schema=arrow))
+    [before] = copied.files
+    assert before.bytes < MOST_BYTES, "a small table"
+    file = LiveFile(before.path, np.array([3, 599]))
+    with DataWriter(storage, arrow) as rewritten:
+        for rows, _ in file.read(storage, list(arrow)):
+            assert rows.nbytes < ROW_GROUP_BYTES + 20 * len(page)
+            rewritten.write(pa.table(rows.columns, schema=arrow))
+    [after] = rewritten.files
+    metadata = pq.ParquetFile(after.path).metadata
+    sizes = [metadata.row_group(i).num_rows * len(page) for i in range(metadata.num_row_groups)]
+    assert max(sizes) < 2 * ROW_GROUP_BYTES
+    found = pq.read_table(after.path, columns=["id"])["id"].to_pylist()
+    assert found == [i for i in range(600) if i not in (3, 599)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,25 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.destinations.conftest import Lake
-from tests.destinations.foreign_commits import COMPACT
+from tests.destinations.foreign_commits import COMPACT, EXPIRE, FOLLOWED
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items
 
-from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.iceberg import IcebergDestination, small_tables
 from levada.destinations.iceberg.partitioning import PartitionField
 from levada.destinations.iceberg.small_tables import MOST_BYTES, is_small
+from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import Column, ColumnType, Kind, TableTarget
 from levada.testing import column, table
 from levada.testing.destinations.values import KINDS, kind_rows
 from levada.values import TableId, TableMode
 
+COMPACTIONS = {
+    "compaction": COMPACT,
+    "compaction and expiry": f"{COMPACT}; {EXPIRE}",
+    "compaction in partitions": FOLLOWED["partitioned for a while"],
+}
+"""What another writer may do meanwhile without a change of rows."""
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
 
 
@@ -160,35 +165,66 @@ def test_a_table_without_rows(hadoop: Lake) -> None:
     assert items(hadoop) == {3: "again"}
 
 
-@pytest.mark.parametrize("other", ["compaction", "batch of a newer driver"])
-def test_another_commit_comes_first(hadoop: Lake, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("late_at", "other"),
+    [
+        ("planned", "compaction"),
+        ("planned", "compaction and expiry"),
+        ("written", "compaction and expiry"),
+        ("written", "compaction in partitions"),
+        ("planned", "batch of a newer driver"),
+        ("written", "watermark of a newer driver"),
+    ],
+)
+def test_another_commit_comes_first(
+    hadoop: Lake, late_at: str, other: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Then nothing is replaced, the written file is removed, and the next batch and the next turn are as usual."""
+    caplog.set_level(logging.INFO)
     destination = hadoop.destination(maintenance=EVERY_LOOK)
     stream = copy(hadoop, destination, n=120)
     updates(hadoop, destination, stream)
     before = hadoop.rows()
-    real = small_tables.live_files
+    owner, step = (small_tables, "live_files") if late_at == "planned" else (IcebergTable, "rewrite")
+    real = getattr(owner, step)
 
-    def late(opened: Any) -> Sequence[LiveFile]:
-        found = real(opened)
+    def other_commits() -> None:
         monkeypatch.undo()
-        if other == "compaction":
-            hadoop.sql(COMPACT)
-        else:
-            newer = hadoop.destination(work="newer")
+        if other in COMPACTIONS:
+            for statement in COMPACTIONS[other].split("; "):
+                hadoop.sql(statement)
+            return
+        newer = hadoop.destination(work="newer")
+        if other == "batch of a newer driver":
             stream.update(id=50, item="newer", note=None, unchanged=[3])
             apply(hadoop, newer, stream, epoch=2)
+        else:
+            # A batch without a change of the table does this.
+            newer.applied(ORDERS.id)
+            table = newer._known.states[ORDERS.id].table
+            assert table is not None
+            table.record_mark(hadoop.mark(stream.taken, epoch=2))
+
+    def late(*arguments: Any) -> Any:
+        if late_at == "written":
+            other_commits()
+        found = real(*arguments)
+        if late_at == "planned":
+            other_commits()
         return found
 
-    monkeypatch.setattr(small_tables, "live_files", late)
+    monkeypatch.setattr(owner, step, late)
     maintain(destination)
+    assert ("left for later" in caplog.text) != ("other writer removed files" in caplog.text)
     folder = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public" / "orders" / "data"
     referred = {str(row[0]).removeprefix("file:") for row in hadoop.sql("SELECT file_path FROM {t}.all_files")}
     assert {str(f) for f in folder.rglob("*.parquet")} <= referred, "a file that no snapshot has is left"
     changed = {r["id"] for r in hadoop.rows() if r not in before}
-    assert changed == (set() if other == "compaction" else {50})
+    assert changed == ({50} if other == "batch of a newer driver" else set())
+    ours = other in COMPACTIONS
+    assert hadoop.destination(work="third").applied(ORDERS.id) == hadoop.mark(stream.taken, 1 if ours else 2)
     stream.update(id=51, item="after", note=None, unchanged=[3])
-    apply(hadoop, destination if other == "compaction" else hadoop.destination(work="third"), stream, epoch=3)
+    apply(hadoop, destination if ours else hadoop.destination(work="third"), stream, epoch=3)
     assert {r["id"]: r for r in hadoop.rows()}[51] == {"id": 51, "item": "after", "note": "x" * 100}
     assert len(hadoop.rows()) == len(before)
 

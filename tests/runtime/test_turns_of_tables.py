@@ -28,6 +28,8 @@ class Held(Recording):
         self.batches_open.set()
         self.maintenance_open.set()
         self.maintained = 0
+        self.batches_before: dict[TableId, int] = {}
+        """The number of batches before the first maintenance of each table."""
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         self.calls += [events.changes(t).schema.name.name for t in events.tables]
@@ -36,6 +38,7 @@ class Held(Recording):
 
     def maintain(self, table: TableId) -> None:
         self.maintained += 1
+        self.batches_before.setdefault(table, len(self.calls))
         assert self.maintenance_open.wait(60)
 
 
@@ -90,3 +93,19 @@ def test_a_batch_does_not_wait_for_the_maintenance_of_other_tables(rig: Rig, db:
     insert(db, 1)
     rig.wait(lambda p: len(held.applied_rows) == len(NAMES) - 2)
     assert held.maintained == 2
+
+
+def test_a_table_whose_next_batch_is_always_due_has_maintenance(rig: Rig, db: Database, held: Held) -> None:
+    """Maintenance that is due comes before the next batch, or a table that trails would never be compacted."""
+    [(oid,)] = db.query("SELECT 't0'::regclass::oid")
+    rig.change(batch_rows=1)
+    held.batches_open.clear()
+    for row in range(8):
+        db.execute(f"INSERT INTO t0 VALUES ({row})")  # type: ignore[arg-type]  # a number
+        rig.wait(lambda p, row=row: table(p, "t0").pending_rows == row + 1)  # type: ignore[misc]  # its default
+    rig.change(maintenance_s=0.1)
+    held.batches_open.set()
+    rig.wait_caught_up()
+    rig.wait(lambda p: oid in held.batches_before)
+    assert held.calls.count("t0") > 2
+    assert held.batches_before[TableId(oid)] < len(held.calls)

@@ -278,8 +278,9 @@ class Supervisor:
         paused = self.guard.pauses_copies
         self._copies.start(self._capture.position.sessions, paused=paused)
         self._resyncs.start(now, paused=paused)
-        self._applies.start(now)
+        # A table that trails always has a batch that is due. Without compaction its batches would become slower.
         self._applies.start_maintenance(now)
+        self._applies.start(now)
         self._retention.remove(now)
 
     def _reconfigure(self, config: PipelineConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,13 +34,17 @@ class LiveFile:
     ) -> Iterator[tuple[pa.RecordBatch, Positions]]:
         """Yield the columns of the remaining rows, with the rows' positions. Names are those of ``fields``.
 
-        A column that is not in the file is NULL, because it was added to the table later.
+        A column that is not in the file is NULL, because it was added to the table later. The rows of a batch are in
+        one row group, whose size has a bound: a small file may have very large values, if they are alike.
         """
         with open_parquet(storage, self.path) as file, storage_errors(f"read {self.path}"):
             by_id = names_by_id(file)
             inside = [by_id.get(number) if (number := field_id(f)) is not None else None for f in fields]
+            names = [name for name in inside if name]
+            groups = ([number] for number in range(file.num_row_groups))
+            read = (file.iter_batches(batch_size=batch_rows, row_groups=group, columns=names) for group in groups)
             first = 0
-            for batch in file.iter_batches(batch_size=batch_rows, columns=[name for name in inside if name]):
+            for batch in itertools.chain.from_iterable(read):
                 positions = self._kept(first, first + batch.num_rows)
                 first += batch.num_rows
                 arrays = [

@@ -207,6 +207,7 @@ class IcebergTable(TableReader):
             "properties": properties,
             "record": None if recorded_mark is None else recorded(recorded_mark),
             "record-in": Property.LAST_COMMIT.value,
+            "recorded": self.metadata.properties.get(Property.LAST_COMMIT.value),
             "parent": self.metadata.snapshot_id,
             "format-version": self.metadata.format_version,
             "schema-id": self.metadata.schema_id,

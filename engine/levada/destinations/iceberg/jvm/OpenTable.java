@@ -35,7 +35,6 @@ import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.CommitStateUnknownException;
-import org.apache.iceberg.exceptions.ValidationException;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonGenerator;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonParser;
@@ -119,13 +118,16 @@ public class OpenTable {
   private Changed changed(String text, String location) throws IOException {
     Map files = new HashMap();
     JsonNode request = parse(text, files);
-    Snapshot snapshot = apply(update(request, files), request, location);
+    Snapshot snapshot = apply(request, files, location);
     TableMetadata base = operations.current();
     if (!Objects.equals(base.metadataFileLocation(), location)) {
       Long parent = request.hasNonNull("parent") ? Long.valueOf(request.get("parent").longValue()) : null;
       // The files may not be valid in another format version.
       boolean upgraded = base.formatVersion() != request.get("format-version").intValue();
-      if (upgraded || !Objects.equals(snapshot.parentId(), parent)) {
+      // A newer driver may have recorded a later watermark without a snapshot.
+      String known = request.hasNonNull("recorded") ? request.get("recorded").textValue() : null;
+      boolean passed = !Objects.equals(base.properties().get(request.get("record-in").textValue()), known);
+      if (upgraded || passed || !Objects.equals(snapshot.parentId(), parent)) {
         throw conflict(null);
       }
     }
@@ -173,20 +175,29 @@ public class OpenTable {
   }
 
   /** Writes the manifests for the newest metadata once. The update's own commit would retry with newer metadata. */
-  private Snapshot apply(SnapshotUpdate update, JsonNode request, String location) {
-    for (Iterator i = request.get("summary").fields(); i.hasNext();) {
-      Map.Entry entry = (Map.Entry) i.next();
-      update.set((String) entry.getKey(), ((JsonNode) entry.getValue()).textValue());
-    }
+  private Snapshot apply(JsonNode request, Map files, String location) {
     try {
+      SnapshotUpdate update = update(request, files);
+      for (Iterator i = request.get("summary").fields(); i.hasNext();) {
+        Map.Entry entry = (Map.Entry) i.next();
+        update.set((String) entry.getKey(), ((JsonNode) entry.getValue()).textValue());
+      }
       return (Snapshot) update.apply();
     } catch (RuntimeException e) {
-      boolean rejected = e instanceof ValidationException || e instanceof IllegalArgumentException
-          || e instanceof UnsupportedOperationException;
-      if (rejected && !Objects.equals(operations.current().metadataFileLocation(), location)) {
+      // The metadata that Python has may refer to manifests that another writer removed, and newer metadata may have
+      // partitions that the update does not know.
+      if (isOutdated(location)) {
         throw conflict(e);
       }
       throw e;
+    }
+  }
+
+  private boolean isOutdated(String location) {
+    try {
+      return !Objects.equals(operations.refresh().metadataFileLocation(), location);
+    } catch (RuntimeException e) {
+      return false;
     }
   }
 
