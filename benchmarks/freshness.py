@@ -28,7 +28,7 @@ import numpy as np
 import psycopg
 import yaml
 from benchmarks.initial_copy import COLUMNS, ROWS
-from benchmarks.measure import Meter, memory_bytes, table
+from benchmarks.measure import Meter, Usage, memory_bytes, table
 from pyiceberg.table import StaticTable
 
 from levada.local.postgres import EmbeddedPostgres
@@ -180,6 +180,35 @@ def lsn(text: str) -> int:
     return int(high, 16) << 32 | int(low, 16)
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a steady stream took: seconds until each commit was visible, and the engine's CPU and memory."""
+
+    changes: int
+    commits: int
+    seconds: np.ndarray
+    usage: Usage
+    memory: int
+
+
+def measured(tables: Sequence[str], rate: int, size: int, seconds: float, freshness_s: int) -> Stream:
+    """Copy the tables, and measure the stream that follows. The arguments are those of `write`."""
+    with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(Path(made) / "postgres") as server:
+        folder = Path(made)
+        fill(server, tables)
+        with engine(folder, write_manifest(folder, server, freshness_s)) as process:
+            until_applied(folder, process, len(tables), 0, patience_s=3600)
+            warm = write(server, tables, rate, size, max(_WARM_UP_S, 2.0 * freshness_s), first_rows(tables) + 1)
+            with Meter(process.pid) as meter:
+                first = first_rows(tables) + 1 + size // 5 * len(warm)
+                written = write(server, tables, rate, size, seconds, first)
+                memory = memory_bytes(process.pid)
+                until_applied(folder, process, len(tables), written[-1].lsn)
+            waited = trailing(folder, written)
+            commits = sum(int((visible(folder, name)[1] > written[0].at).sum()) for name in tables)
+    return Stream(len(written) * size, commits, waited, meter.usage, memory)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=1000, help="changes a second, over all tables")
@@ -188,29 +217,14 @@ def main() -> None:
     parser.add_argument("--transaction", type=int, default=10, help="changes in a transaction, all of one table")
     parser.add_argument("--freshness", type=int, default=2, help="the manifest's freshnessSeconds")
     options = parser.parse_args()
-    tables = names(options.tables)
-    with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(Path(made) / "postgres") as server:
-        folder = Path(made)
-        fill(server, tables)
-        with engine(folder, write_manifest(folder, server, options.freshness)) as process:
-            until_applied(folder, process, len(tables), 0, patience_s=3600)
-            warm_up_s = max(_WARM_UP_S, 2.0 * options.freshness)
-            size = options.transaction
-            warm = write(server, tables, options.rate, size, warm_up_s, first_rows(tables) + 1)
-            with Meter(process.pid) as meter:
-                first = first_rows(tables) + 1 + size // 5 * len(warm)
-                written = write(server, tables, options.rate, size, options.seconds, first)
-                steady = memory_bytes(process.pid)
-                until_applied(folder, process, len(tables), written[-1].lsn)
-            seconds = trailing(folder, written)
-            commits = sum(int((visible(folder, name)[1] > written[0].at).sum()) for name in tables)
-    changes = len(written) * size
-    p50, p95, worst = np.percentile(seconds, [50, 95, 100])
+    found = measured(names(options.tables), options.rate, options.transaction, options.seconds, options.freshness)
+    p50, p95, worst = np.percentile(found.seconds, [50, 95, 100])
+    cpu = found.usage.cpu
     print(
         table(
             ("tables", "changes", "a second", "commits", "p50 s", "p95 s", "worst s", "CPU s/M", "of a core", "MB"),
-            [(len(tables), changes, round(changes / options.seconds), commits, float(p50), float(p95), float(worst),
-              meter.usage.cpu * 1e6 / changes, meter.usage.cpu / meter.usage.wall, round(steady / 1e6))],
+            [(options.tables, found.changes, round(found.changes / options.seconds), found.commits, float(p50),
+              float(p95), float(worst), cpu * 1e6 / found.changes, cpu / found.usage.wall, round(found.memory / 1e6))],
         )
     )  # fmt: skip
 

@@ -14,12 +14,14 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import table
-from benchmarks.scale import applying, backlog, capturing, copying, indexing, updating
+from benchmarks.scale import applying, backlog, capturing, copying, indexing, streaming, updating
 from benchmarks.scale.curve import Curve
 from benchmarks.scale.plot import svg
 
 DEFINITIONS = {
-    d.name: d for module in (capturing, applying, indexing, copying, backlog, updating) for d in module.DEFINITIONS
+    d.name: d
+    for module in (capturing, applying, indexing, copying, backlog, streaming, updating)
+    for d in module.DEFINITIONS
 }
 
 

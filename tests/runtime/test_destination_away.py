@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
-from tests.runtime.test_changes import Rig, table
+from tests.runtime.test_changes import Only, Rig, table
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
@@ -65,6 +65,26 @@ def test_all_tables_continue_by_themselves(rig: Rig, db: Database, away: Away) -
     away.refused = frozenset()
     rig.wait_caught_up()
     assert (away.applied_rows["orders"], away.applied_rows["items"]) == (1, 1)
+
+
+def test_many_tables_continue_with_the_first_that_is_written(rig: Rig, db: Database, away: Away) -> None:
+    """Each is shown as errored. One at a time tries the destination, and with its success all are retried at once."""
+    rig.stop()
+    names = [f"t{n}" for n in range(40)]
+    db.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in names))
+    selected = Only("orders", "items", *names)
+    rig.config = replace(rig.config, selects=selected, retries=RetryLimits(3, delay_s=0.5, max_delay_s=2))
+    rig.start()
+    rig.wait(lambda p: len(p.tables) == 42)
+    rig.wait_caught_up()
+    away.refused = frozenset(names)
+    db.execute(*(f"INSERT INTO {name} VALUES (1)" for name in names))
+    rig.wait(lambda p: all(t.error is not None for t in p.tables if t.table.name in names))
+    tried = away.failures.total()
+    rig.wait(lambda _: away.failures.total() >= tried + 3)
+    away.refused = frozenset()
+    rig.wait_caught_up()
+    assert {name: away.applied_rows[name] for name in names} == dict.fromkeys(names, 1)
 
 
 def test_a_table_that_fails_alone_needs_a_person(rig: Rig, db: Database, away: Away) -> None:

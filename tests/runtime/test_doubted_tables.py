@@ -67,7 +67,7 @@ def test_a_copy_that_the_stream_has_not_reached_is_made_again(
     store.update_table_replication_states({TABLE: phase})
     UnverifiedTables(store).add([TABLE], Lsn(100))
     registry, record = start(tmp_path, store)
-    registry.step(record)
+    registry.step()
     registry.positions.set_position(record, Lsn(200))
     assert isinstance(record.phase, becomes)
     assert isinstance(store.get_table_replication_state(TABLE), becomes)

@@ -78,7 +78,7 @@ def test_a_retry_without_a_phase_before_the_error_parks_the_table(tmp_path: Path
     registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
     registry.membership.adopt(FOUND, (), resync=False)
     record = registry.tables[TABLE]
-    registry.step(record)
+    registry.step()
     assert isinstance(record.phase, Errored)
     assert (record.phase.code, record.phase.retry_policy) == ("no_previous_phase", RetryPolicy.NO_RETRY)
     registry.requests.resync(record)

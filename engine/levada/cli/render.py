@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -269,22 +269,24 @@ def errors(now: Progress) -> Iterator[str]:
         ("capture", now.capture.error),
         ("changed manifest", now.manifest.error),
     )
-    yield from (error_text(what, error) for what, error in own if error is not None)
+    yield from (error_text(what, error, now.at) for what, error in own if error is not None)
     if now.manifest.waiting:
         fields = ", ".join(f"{w.field} ({w.change})" for w in now.manifest.waiting)
         yield f"changed manifest: these fields take effect after a restart: {fields}"
     for table in now.tables:
         if table.error is not None:
-            yield error_text(str(table.table), table.error)
+            yield error_text(str(table.table), table.error, now.at)
         if table.resync is not None and table.resync.error is not None:
-            yield error_text(f"resync of {table.table}", table.resync.error)
+            yield error_text(f"resync of {table.table}", table.resync.error, now.at)
 
 
-def error_text(what: str, error: ErrorProgress) -> str:
-    """Return one error with its next retry and its hint. A retry alone does not correct a wrong password."""
+def error_text(what: str, error: ErrorProgress, at: datetime) -> str:
+    """Return one error with its next retry, as of a time, and its hint. A retry alone corrects no wrong password."""
     text = f"{what}: {error.reason} [{error.code}]"
     if error.next_retry is not None:
-        text += f", attempt {error.attempts}, retried at {utc_text(error.next_retry)}"
+        # A table that waits for another one to try the destination is retried later than at that time.
+        when = "due for a retry" if error.next_retry <= at else f"retried at {utc_text(error.next_retry)}"
+        text += f", attempt {error.attempts}, {when}"
     if error.solution:
         text += f"\n  hint: {runnable(error.solution)}"
     return text

@@ -264,9 +264,7 @@ class Supervisor:
         self._discovery.start(now)
         self._storage_poller.start(now)
         self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
-        for record in self.registry.tables.values():
-            if not record.busy and not record.suspended:
-                self.registry.step(record)
+        self.registry.step()
         self.registry.places.check()
         self.registry.positions.save_unverified()
         self.lake_cuts.start(now)

@@ -329,7 +329,7 @@ class ResyncStage(Stage):
         if isinstance(error, Permanent):
             self._registry.fail(error)
             return
-        attempt = resync.retries.failed(error, self._registry.written_at, time.monotonic())
+        attempt = resync.retries.failed(error, self._registry.outage.written_at, time.monotonic())
         limits, alone = self._config_ref.current.retries, resync.retries.alone
         parked = named(park(error, attempt, limits, datetime.now(UTC), alone=alone), record.name)
         resync.error = error_progress(parked)

@@ -103,8 +103,10 @@ class PhaseChanges:
         self._unverified.resolve(record.id)
         self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
 
-    def park(self, record: TableRecord, error: BaseException) -> None:
+    def park(self, record: TableRecord, error: BaseException, *, reading: bool = False) -> None:
         """Park the table after an error. A Permanent error ends the pipeline.
+
+        ``reading`` is True if the watermark could not be read.
 
         A table whose staged changes are lost is parked until a resync. One that already is stays parked as it is.
         """
@@ -117,7 +119,9 @@ class PhaseChanges:
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:
             self.park_until_resync(record, error)
             return
-        attempt = record.retries.failed(error, self._tables.written_at, time.monotonic())
+        outage, now = self._tables.outage, time.monotonic()
+        outage.failed(error, self._config_ref.current.retries, now, reading=reading)
+        attempt = record.retries.failed(error, outage.written_at, now, reading=reading)
         parked = self._parked(record, error, attempt)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -138,7 +142,7 @@ class PhaseChanges:
     def succeeded(self, record: TableRecord) -> None:
         """Record that the destination has taken a batch or a copy of the table."""
         record.retries.begin_again()
-        self._tables.written_at = time.monotonic()
+        self._tables.outage.written(time.monotonic())
 
     def _parked(
         self, record: TableRecord, error: BaseException, attempt: int, *, missed_changes: bool = False

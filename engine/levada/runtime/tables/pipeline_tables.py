@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from levada.apply.backlog import Backlog
 from levada.errors import LevadaError
+from levada.runtime.tables.outage import Outage
 from levada.runtime.tables.record import TableRecord
 from levada.segments.ledger import Ledger
 from levada.values import Lsn, TableId
@@ -15,13 +16,12 @@ class PipelineTables:
     Everything below ``staged_lsn`` is staged. ``fatal`` is the error that ends the pipeline.
     """
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
+    def __init__(self, outage: Outage, ledger: Ledger | None = None) -> None:
         self.records: dict[TableId, TableRecord] = {}
         self.backlog = Backlog(ledger)
         self.staged_lsn = Lsn(0)
         self.fatal: LevadaError | None = None
-        self.written_at = float("-inf")
-        """The time at which a table was last written or copied, in seconds of the monotonic clock."""
+        self.outage = outage
         self.places_changed = False
         """True if a table was added, removed, renamed or is copied again, so that two tables may claim one place."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from levada.apply.backlog import Backlog
-from levada.destinations import Destination
+from levada.destinations import Destination, Ordering
 from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
+from levada.runtime.tables.outage import Outage
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -60,7 +61,8 @@ class TableRegistry:
         exclude: Callable[[TableId, frozenset[str]], None],
         ledger: Ledger | None = None,
     ) -> None:
-        tables = self._tables = PipelineTables(ledger)
+        outage = Outage(together=destination.capabilities.ordering is Ordering.PIPELINE)
+        tables = self._tables = PipelineTables(outage, ledger)
         unverified = UnverifiedTables(store)
         columns = ExcludedColumns(config_ref, reopen, exclude)
         self.handled = HandledRequests(config_ref, store)
@@ -121,9 +123,9 @@ class TableRegistry:
         return self._tables.staged_lsn
 
     @property
-    def written_at(self) -> float:
-        """The time at which a table was last written or copied, in seconds of the monotonic clock."""
-        return self._tables.written_at
+    def outage(self) -> Outage:
+        """Whether the destination is away."""
+        return self._tables.outage
 
     @property
     def fatal(self) -> LevadaError | None:
@@ -146,6 +148,6 @@ class TableRegistry:
         """Retry a parked table after its content at the destination was repaired."""
         self._retries.retry_on_demand(record)
 
-    def step(self, record: TableRecord) -> None:
-        """Retry, resync or advance the table if the condition for that is met."""
-        self._steps.take(record)
+    def step(self) -> None:
+        """Retry, resync or advance each free table if the condition for that is met."""
+        self._steps.take()

@@ -24,7 +24,7 @@ def as_levada_error(error: BaseException) -> LevadaError:
     )
 
 
-_AWAY: Final = frozenset(
+AWAY: Final = frozenset(
     {
         "destination_full",
         "destination_read_only",
@@ -39,7 +39,7 @@ _AWAY: Final = frozenset(
 
 def is_away(error: BaseException) -> bool:
     """Return True if an error may be that of the whole destination, so that no table can be written."""
-    return isinstance(error, LevadaError) and error.retried and error.code in _AWAY
+    return isinstance(error, LevadaError) and error.retried and error.code in AWAY
 
 
 def is_failure(error: BaseException) -> bool:

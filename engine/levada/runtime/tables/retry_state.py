@@ -18,19 +18,21 @@ class RetryState:
     """The number of these after which another table was written, while this one failed again."""
     failed_at: float | None = None
     """The time of the last failure, in seconds of the monotonic clock."""
+    reading: bool = False
+    """True if the last failure was that of reading the watermark."""
     lost_copies: int = 0
     """The number of resyncs in a row because the table had missed changes."""
     lost_copied_at: float = float("-inf")
     """The time of the last such resync, in seconds of the monotonic clock."""
 
-    def failed(self, error: BaseException, written_at: float, now: float) -> int:
+    def failed(self, error: BaseException, written_at: float, now: float, *, reading: bool = False) -> int:
         """Count an error and return the number of the attempt, from 1.
 
         ``written_at`` is the time at which a table was last written, ``now`` that of the error, of the monotonic clock.
         """
         self.attempts += is_failure(error)
         self.alone += self.failed_at is not None and written_at > self.failed_at
-        self.failed_at = now
+        self.failed_at, self.reading = now, reading
         return max(1, self.attempts)
 
     def begin_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The next step of a table that no job has: a retry, a resync or the next phase."""
+"""The next step of each table that no job has: a retry, a resync or the next phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import lost_copy_is_due, next_phase, retry_is_due
+from levada.runtime.tables.rules import lost_copy_is_due, next_phase
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 
@@ -31,10 +31,18 @@ class TableSteps:
         self._retries = retries
         self._requests = requests
 
-    def take(self, record: TableRecord) -> None:
-        """Retry, resync or advance the table if the condition for that is met."""
+    def take(self) -> None:
+        """Retry, resync or advance each free table if the condition for that is met."""
+        tables = self._tables
+        tables.outage.choose(tables.records.values(), self._config_ref.current.retries, time.monotonic())
+        for record in tables.records.values():
+            if not record.busy and not record.suspended:
+                self._step(record)
+
+    def _step(self, record: TableRecord) -> None:
         now, config, tables = time.monotonic(), self._config_ref.current, self._tables
-        if retry_is_due(record.phase, datetime.now(UTC)):
+        if tables.outage.retry_is_due(record, datetime.now(UTC)):
+            tables.outage.retried(record.id)
             self._retries.retry(record)
         elif lost_copy_is_due(record, config, now):
             record.retries.resynced_after_loss(config.retries, now)
