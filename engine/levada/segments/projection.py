@@ -58,7 +58,8 @@ class Projection:
     """A conversion from rows of ``source`` to rows of ``target``, with only ``columns`` of `layout`.
 
     ``policy`` applies to unrepresentable values. ``added`` maps the attnums of columns that ``source`` lacks to these
-    columns in their first version. Only that version is certain to have the value of earlier rows.
+    columns in their first version. Only that version is certain to have the value of earlier rows. ``output`` is the
+    schema of the rows that `apply` returns.
     """
 
     source: ReplicatedTableSchema
@@ -66,6 +67,7 @@ class Projection:
     columns: tuple[str, ...]
     policy: OnUnrepresentable
     added: Mapping[int, Column]
+    output: pa.Schema
 
     @classmethod
     def of(
@@ -82,7 +84,8 @@ class Projection:
         PostgreSQL computed the values of an added column. Raise ValueError for a column that is not in the layout.
         """
         target = versions[-1]
-        names = layout(target).names
+        full = layout(target)
+        names = full.names
         if columns is not None and (unknown := set(columns) - set(names)):
             raise ValueError(f"{target.name} has no columns {sorted(unknown)}")
         later = [v for v in versions if v.snapshot_id > source.snapshot_id] if source in versions else versions
@@ -90,7 +93,8 @@ class Projection:
         for version in later:
             for column in version.columns:
                 added.setdefault(column.attnum, column)
-        projection = cls(source, target, tuple(names if columns is None else columns), policy, added)
+        chosen = tuple(names if columns is None else columns)
+        projection = cls(source, target, chosen, policy, added, pa.schema([full.field(name) for name in chosen]))
         for column in projection._table_columns(with_old=True):
             before = source.by_attnum.get(column.attnum)
             if before is None and added[column.attnum].rewritten:
@@ -98,12 +102,6 @@ class Projection:
             if before is not None and not widens(before.type, column.type):
                 raise _retyped(target, before, column)
         return projection
-
-    @property
-    def output(self) -> pa.Schema:
-        """The schema of the rows that `apply` returns."""
-        full = layout(self.target)
-        return pa.schema([full.field(name) for name in self.columns])
 
     def reads(self, file_columns: Sequence[str]) -> list[str]:
         """Return the columns of a file that the projection reads. The commit LSN is always among them."""
@@ -129,11 +127,13 @@ class Projection:
         """
         have = {name: rows.column(i) for i, name in enumerate(rows.schema.names)}
         nulled = self._apply_policy(have)
-        target = {c.name: c for c in self.target.columns}
+        target, before = {c.name: c for c in self.target.columns}, self.source.by_attnum
         arrays = []
         for field in self.output:
-            if field.name in target:
-                arrays.append(self._column(target[field.name], have, rows.num_rows))
+            if (column := target.get(field.name)) is not None:
+                own = before.get(column.attnum)
+                values = self._added(column, have, rows.num_rows) if own is None else have[own.name]
+                arrays.append(_widen(values, field.type))
             elif field.name not in have:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
             elif field.name == OLD:
@@ -148,16 +148,13 @@ class Projection:
         everything = with_old and OLD in self.columns
         return [c for c in self.target.columns if everything or c.name in self.columns]
 
-    def _column(self, column: Column, have: dict[str, pa.Array], length: int) -> pa.Array:
-        before = self.source.by_attnum.get(column.attnum)
-        if before is None:
-            known = None
-            if self.added[column.attnum].missing_value is not None:
-                known = pc.fill_null(pc.not_equal(have[OP], "D"), True)
-                if OLD_KIND in have:
-                    known = pc.or_(known, pc.fill_null(pc.equal(have[OLD_KIND], "O"), False))
-            return self._missing(column, known, length)
-        return _widen(have[before.name], column)
+    def _added(self, column: Column, have: dict[str, pa.Array], length: int) -> pa.Array:
+        known = None
+        if self.added[column.attnum].missing_value is not None:
+            known = pc.fill_null(pc.not_equal(have[OP], "D"), True)
+            if OLD_KIND in have:
+                known = pc.or_(known, pc.fill_null(pc.equal(have[OLD_KIND], "O"), False))
+        return self._missing(column, known, length)
 
     def _old(self, have: dict[str, pa.Array]) -> pa.Array:
         old = have[OLD]
@@ -170,7 +167,7 @@ class Projection:
             if before is None:
                 children.append(self._missing(column, known, len(old)))
             else:
-                children.append(_widen(pc.struct_field(old, before.name), column))
+                children.append(_widen(pc.struct_field(old, before.name), column.type.arrow))
         return pa.StructArray.from_arrays(children, fields=list(self.target.arrow), mask=old.is_null())
 
     def _same_attnums(self) -> bool:
@@ -195,7 +192,7 @@ class Projection:
             raise _unrepresentable(self.target, column, self.target.snapshot_id)
         if not widens(added.type, column.type):
             raise _retyped(self.target, added, column)
-        values = _widen(pa.repeat(decoded.array[0], length), column)
+        values = _widen(pa.repeat(decoded.array[0], length), column.type.arrow)
         return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
     def _apply_policy(self, have: dict[str, pa.Array]) -> int:
@@ -217,8 +214,8 @@ class Projection:
         return nulled
 
 
-def _widen(values: pa.Array, column: Column) -> pa.Array:
-    return values if values.type == column.type.arrow else pc.cast(values, column.type.arrow)
+def _widen(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values if values.type == kind else pc.cast(values, kind)
 
 
 def _computed(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:

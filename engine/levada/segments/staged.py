@@ -127,10 +127,13 @@ class StagedTable(TableEvents):
         Raise Unrepresentable under the policy ``Error``. Raise NeedsOperator ``schema_change_unsupported`` if rows of
         an older version cannot be converted to the newest one.
         """
+        # A table can have thousands of small files of one version.
+        projections: dict[SnapshotId, Projection] = {}
         for file in self.files if files is None else files:
-            yield from self._scan(
-                file, Projection.of(self.written[file.snapshot_id], self.versions, columns, self.policy)
-            )
+            version = file.snapshot_id
+            if version not in projections:
+                projections[version] = Projection.of(self.written[version], self.versions, columns, self.policy)
+            yield from self._scan(file, projections[version])
 
     def items(self) -> Iterator[TableChanges]:
         """Yield the changes in WAL order, each in its original version.
