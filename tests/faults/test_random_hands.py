@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import Database
+from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.ducklake.steps import check_filters
+from tests.destinations.foreign_commits import COMPACT, EXPIRE
 from tests.destinations.postgres.replica import Replica
 from tests.destinations.random_source import RandomSource
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.data_files import upsert as pieces
+from levada.destinations.iceberg import IcebergDestination, maintenance, retention
 from levada.errors import DestinationChanged
+from levada.values import Watermark
+
+__all__ = ["hadoop"]
 
 
 @pytest.fixture
@@ -32,6 +40,33 @@ def ducklake(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> D
     return DuckLake(db, tmp_path / "data", DestinationContext("shop", tmp_path / "work"))
 
 
+@dataclass
+class Iceberg:
+    """A Hadoop catalog, in which a table has maintenance when a hand says so."""
+
+    lake: Lake
+    current: IcebergDestination | None = None
+
+    def destination(self) -> IcebergDestination:
+        self.current = self.lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+        return self.current
+
+    def mark(self, lsn: int, epoch: int) -> Watermark:
+        return self.lake.mark(lsn, epoch)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.lake.rows()
+
+    def maintain(self) -> bool:
+        """Let the maintenance of the table be due, and run it."""
+        assert self.current is not None
+        table = RandomSource(0).schema.id
+        assert self.current.applied(table)
+        self.current._known.states[table].maintained_at = -10.0
+        self.current.maintain(table)
+        return False
+
+
 SEEDS = range(int(os.environ.get("LEVADA_SEEDS", "1")))
 STEPS = 14
 
@@ -39,7 +74,7 @@ STEPS = 14
 class Run:
     """One random run over a destination. ``hands`` are what others do to the table or next to it."""
 
-    def __init__(self, place: DuckLake | Replica, seed: int, hands: dict[str, Callable[[], bool]]) -> None:
+    def __init__(self, place: DuckLake | Iceberg | Replica, seed: int, hands: dict[str, Callable[[], bool]]) -> None:
         self.place, self.hands = place, hands
         self.source = RandomSource(seed)
         self.random = self.source.random
@@ -116,7 +151,9 @@ class Run:
         return "resync"
 
 
-def run(place: DuckLake | Replica, seed: int, hands: dict[str, Callable[[], bool]], check: Callable[[], None]) -> None:
+def run(
+    place: DuckLake | Iceberg | Replica, seed: int, hands: dict[str, Callable[[], bool]], check: Callable[[], None]
+) -> None:
     """Run some random steps, and compare the rows after each."""
     made, done = Run(place, seed, hands), ["copy"]
     for _ in range(STEPS):
@@ -203,3 +240,54 @@ def test_postgres(replica: Replica, seed: int) -> None:
     }
     run(replica, seed, hands, lambda: None)
     assert replica.db.query("SELECT count(*) FROM pg_class WHERE starts_with(relname, '_levada_')") == [(0,)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_iceberg(hadoop: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark and PyIceberg read the rows of the source, whatever is compacted and expired, by the engine or another."""
+    if seed % 2:
+        monkeypatch.setattr(pieces, "PIECE_BYTES", 2000, raising=False)
+    if seed % 3 == 2:
+        hadoop.manifest["formatVersion"] = 3
+    for module, name, value in (
+        (maintenance, "SMALL_FILES", 2),
+        (maintenance, "DELETE_FILES", 2),
+        (retention, "AT_ONCE", 1 + seed % 4),
+        (retention, "NEWEST", 1 + seed % 5),
+    ):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(retention, "firsts", lambda *_: set())
+    place = Iceberg(hadoop)
+
+    def sql(*statements: str) -> Callable[[], bool]:
+        def execute() -> bool:
+            for statement in statements:
+                hadoop.sql(statement)
+            return False
+
+        return execute
+
+    def foreign(statement: str) -> Callable[[], bool]:
+        def execute() -> bool:
+            before = hadoop.iceberg().current_snapshot()
+            hadoop.sql(statement)
+            if hadoop.iceberg().current_snapshot() == before:
+                return False
+            with pytest.raises(DestinationChanged):
+                hadoop.destination().applied(RandomSource(0).schema.id)
+            return True
+
+        return execute
+
+    hands = {
+        **{f"maintenance {i}": place.maintain for i in range(9)},
+        "compaction": sql(COMPACT),
+        "manifests": sql("CALL {c}.system.rewrite_manifests({p})"),
+        "deletes": sql("CALL {c}.system.rewrite_position_delete_files(table => {p})"),
+        "expire": sql(EXPIRE),
+        "compaction, expire": sql(COMPACT, EXPIRE),
+        "delete": foreign("DELETE FROM {t} WHERE id % 3 = 0"),
+        "update": foreign("UPDATE {t} SET note = 'theirs' WHERE id % 3 = 0"),
+        "insert": foreign("INSERT INTO {t} (id) VALUES (-5)"),
+    }
+    run(place, seed, hands, lambda: None)

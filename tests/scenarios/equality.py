@@ -88,9 +88,12 @@ def table_differences(connection: psycopg.Connection[Any], lake: pa.Table, schem
     lake = lake.select(source.column_names)
     if lake.num_rows != source.num_rows:
         return f"{schema}.{name}: {lake.num_rows} rows in the lake, {source.num_rows} in the source"
-    order = [(n, "ascending") for n in source.column_names if not pa.types.is_nested(source.schema.field(n).type)]
+    names = source.column_names
+    # Arrow does not sort by names with dots.
+    source, lake = (rows.rename_columns([f"c{i}" for i in range(len(names))]) for rows in (source, lake))
+    order = [(f.name, "ascending") for f in source.schema if not pa.types.is_nested(f.type)]
     source, lake = source.sort_by(order).combine_chunks(), lake.sort_by(order).combine_chunks()
-    wrong = [n for n in source.column_names if not _equal(source[n], lake[n])]
+    wrong = [n for i, n in enumerate(names) if not _equal(source[f"c{i}"], lake[f"c{i}"])]
     return f"{schema}.{name}: columns {wrong} differ" if wrong else ""
 
 
