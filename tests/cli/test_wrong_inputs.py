@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.cli.test_commands import levada
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator
@@ -99,3 +100,73 @@ def test_an_engine_of_another_version_is_named(tmp_path: Path) -> None:
         pytest.raises(NeedsOperator, match="version 2"),
     ):
         running_progress(tmp_path, "shop")
+
+
+TEXT = """\
+apiVersion: levada.dev/v1alpha1
+kind: Pipeline
+metadata: {name: shop}
+spec:
+  source: {host: 127.0.0.1, port: 1, database: shop}
+  tables:
+    include: [{schema: public, name: "*"}]
+  destination:
+    iceberg: {catalog: {type: Hadoop, warehouse: "file:///lake"}, namespace: shop}
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "needs exactly one Pipeline, has 0 [invalid_manifest]\n  hint: levada init DSN writes a manifest"),
+        (b"# nothing yet\n", "has 0 [invalid_manifest]\n  hint: levada init DSN writes a manifest"),
+        (bytes(range(256)), "is not UTF-8 text [invalid_manifest]\n  hint: save the file as UTF-8"),
+        ("name: Größe\n".encode("latin-1"), "is not UTF-8 text [invalid_manifest]\n  hint: save the file as UTF-8"),
+        (TEXT.encode("utf-16"), "is not UTF-8 text [invalid_manifest]\n  hint: save the file as UTF-8"),
+        (TEXT.replace("    include", "\tinclude").encode(), ":7: is not YAML: it has a tab where YAML needs spaces"),
+        (
+            TEXT.replace("  tables", "  source: {}\n  tables").encode(),
+            ":6: spec.source: is a duplicate of the key in line 5",
+        ),
+        (f"{TEXT}---\n{TEXT}".encode(), "needs exactly one Pipeline, has 2 [invalid_manifest]"),
+        (b"just text\n", ":1: kind: is required: Pipeline or TableSync [invalid_manifest]"),
+        (b"kind: 5\n", ":1: kind: must be Pipeline or TableSync [invalid_manifest]"),
+        (b"kind: Pipelines\n", ":1: kind: is unknown: did you mean Pipeline? [invalid_manifest]"),
+    ],
+)
+def test_a_file_that_is_no_manifest_is_one_error(content: bytes, message: str, tmp_path: Path) -> None:
+    """The error has the code, and what is wrong with the file in words of a user who does not know YAML's parser."""
+    manifest = tmp_path / "pipeline.yaml"
+    manifest.write_bytes(content)
+    done = levada("check", manifest)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("form", ["\r\n", "\ufeff"])
+def test_an_editor_of_another_system_is_no_problem(form: str, tmp_path: Path) -> None:
+    """Lines that end as on Windows, and a byte order mark, are read like any text."""
+    manifest = tmp_path / "pipeline.yaml"
+    text = f"{form}{TEXT}" if form == "\ufeff" else TEXT.replace("\n", form)
+    manifest.write_bytes(text.encode())
+    done = levada("lag", manifest)
+    assert (done.exit_code, "[source_unreachable]" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check"], "Missing argument 'MANIFEST'"),
+        (["check", "-"], "'-' does not exist"),
+        (["check", "."], "'.' is a directory"),
+        (["check", __file__, "--secrets", __file__], "is a file"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["init"], "there is no terminal to ask on"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(arguments: list[str], words: str) -> None:
+    """The exit code is 2, and the text names the argument."""
+    done = levada(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.replace("\u2502", " ").split())

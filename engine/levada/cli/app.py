@@ -97,6 +97,7 @@ Secrets = Annotated[
         metavar="DIR",
         help="Folder with a subfolder for each Secret, which has a file for each key.",
         envvar="LEVADA_SECRETS",
+        file_okay=False,
     ),
 ]
 WorkDir = Annotated[

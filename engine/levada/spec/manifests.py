@@ -96,7 +96,10 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
     if count != 1:
         problems.append(SpecProblem((), f"needs exactly one Pipeline, has {count}"))
     if problems:
-        raise invalid(problems, source)
+        error = invalid(problems, source)
+        if not documents:
+            error.hint = "levada init DSN writes a manifest"
+        raise error
     return Manifests(pipelines[0], tuple(t for t, _ in table_syncs))
 
 
@@ -174,8 +177,9 @@ class _Document:
 
     def unknown_kind(self) -> SpecProblem:
         kind = self._at("kind")
-        text = "is required: Pipeline or TableSync" if kind is None else f"is unknown: {suggest(kind, _KINDS)}"
-        return self.placed(SpecProblem(("kind",), text))
+        nearest = suggest(kind, _KINDS)
+        text = f"is unknown: {nearest}" if nearest.startswith("did") else "must be Pipeline or TableSync"
+        return self.placed(SpecProblem(("kind",), "is required: Pipeline or TableSync" if kind is None else text))
 
     def placed(self, problem: SpecProblem) -> SpecProblem:
         """Return the problem with the line number of its field, or of the nearest enclosing field that the text has."""
@@ -219,7 +223,8 @@ def _parsed(text: str, source: str) -> list[_Document]:
         contents = [content for content in yaml.load_all(text, Loader=_Loader) if content is not None]
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        raise invalid([SpecProblem((), f"is not YAML: {error.problem}", line)], source) from None
+        what = "it has a tab where YAML needs spaces" if "'\\t'" in str(error.problem) else error.problem
+        raise invalid([SpecProblem((), f"is not YAML: {what}", line)], source) from None
     except yaml.YAMLError:
         raise invalid([SpecProblem((), "is not YAML: it has characters that YAML does not allow")], source) from None
     nodes = [node for node in nodes if not (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"))]

@@ -15,12 +15,15 @@ COMMAND_PREFIX: Final = "LEVADA_COMMAND_PREFIX"
 """The variable with the words by which commands run in this pod. Set only in pods."""
 
 
+UTF_8_HINT: Final = "save the file as UTF-8. A binary file is no manifest"
+
+
 def read_manifest_file(path: Path) -> Manifests:
     """Return the Pipeline and the TableSyncs of a file. Raise InvalidManifest, which lists every problem found."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+        raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text", hint=UTF_8_HINT) from None
     except OSError as error:
         raise InvalidManifest("invalid_manifest", f"{path} cannot be read: {error.strerror}") from None
     return load_manifests(text, str(path))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
+from levada.runtime.host.manifest_file import UTF_8_HINT
 from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Change, Manifests, changed_fields, load_manifests, with_hot_fields
 from levada.spec.resyncs import without_resyncs
@@ -128,7 +129,7 @@ class ManifestWatcher:
         try:
             text = content.decode()
         except UnicodeDecodeError:
-            raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text") from None
+            raise InvalidManifest("invalid_manifest", f"{path} is not UTF-8 text", hint=UTF_8_HINT) from None
         new = load_manifests(text, str(path))
         accepted = accept_change(self._running, new, self._waits(self._running, new))
         if accepted.applied:
