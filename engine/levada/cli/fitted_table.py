@@ -18,7 +18,8 @@ _NAME: Final = 18
 class FittedTable:
     """Rows of cells below headings. The first column is folded, and the others are never cut.
 
-    ``optional`` names the columns that may be left out, the least important first. Empty ones go before them.
+    ``optional`` names the columns that may be left out, the least important first. Empty ones go before them, and
+    already where a name would be folded.
     """
 
     def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[Text]], optional: Sequence[str]) -> None:
@@ -31,9 +32,10 @@ class FittedTable:
             for number, heading in enumerate(self._headings)
         }
         first = self._headings[0]
-        widths[first] = min(widths[first], _NAME)
         shown = list(self._headings)
         for heading in sorted(self._optional, key=self._has_value):
+            if self._has_value(heading):
+                widths[first] = min(widths[first], _NAME)
             if sum(widths[each] + _GAP for each in shown) <= options.max_width:
                 break
             shown.remove(heading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
@@ -37,14 +38,14 @@ class Report(ABC):
 
 def fitting_dashboard(now: Progress, before: Progress | None, console: Console) -> RenderableType:
     """Return the dashboard with as many tables as leave room for everything else: errors are below the tables."""
+
+    def excess(most: int) -> int:
+        return len(console.render_lines(dashboard(now, before, most), pad=False)) - console.height
+
     most = min(len(now.tables), console.height)
-    shown = dashboard(now, before, most)
-    excess = len(console.render_lines(shown, pad=False)) - console.height
-    if excess <= 0:
-        return shown
-    # One line more is for the number of tables that are not listed.
-    counts_others = most < len(now.tables)
-    return dashboard(now, before, max(_LEAST_TABLES, most - excess - (0 if counts_others else 1)))
+    # A table may take several lines.
+    numbers = range(_LEAST_TABLES + 1, most + 1)
+    return dashboard(now, before, _LEAST_TABLES + bisect_right(numbers, 0, key=excess))
 
 
 class LiveReport(Report):
@@ -94,5 +95,5 @@ class LineReport(Report):
 
 
 def report(console: Console) -> Report:
-    """Return the display that suits the console."""
-    return LiveReport(console) if console.is_terminal else LineReport(console)
+    """Return the display that suits the console. A dumb terminal cannot redraw a table."""
+    return LiveReport(console) if console.is_terminal and not console.is_dumb_terminal else LineReport(console)

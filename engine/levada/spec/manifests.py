@@ -96,10 +96,10 @@ def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = 
     if count != 1:
         problems.append(SpecProblem((), f"needs exactly one Pipeline, has {count}"))
     if problems:
-        error = invalid(problems, source)
+        refused = invalid(problems, source)
         if not documents:
-            error.hint = "levada init DSN writes a manifest"
-        raise error
+            refused.hint = "levada init DSN writes a manifest"
+        raise refused
     return Manifests(pipelines[0], tuple(t for t, _ in table_syncs))
 
 
