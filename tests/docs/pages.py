@@ -1,8 +1,8 @@
 """Pages of the documentation as scripts: their blocks of code, run one after the other in one shell.
 
 A block of ``sh``, ``sql`` (for psql) or ``python`` is run. A block of ``text`` has lines of the output of the block
-before it. Numbers may differ. A block of ``yaml`` whose first line is a comment with a file's name is written to that
-file. An HTML comment ``<!-- not run: reason -->`` before a block leaves it out.
+before it. Numbers may differ, and so may their units. A block of ``yaml`` whose first line is a comment with a file's
+name is written to that file. An HTML comment ``<!-- not run: reason -->`` before a block leaves it out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK: Final = re.compile(
     r"(?P<skip><!-- not run: [^\n]+ -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S
 )
 _FILE: Final = re.compile(r"# ([\w./-]+\.yaml)\n")
-_NUMBER: Final = re.compile(r"[0-9A-F]+/[0-9A-F]{2,}|\d[\d,.]*")
+_NUMBER: Final = re.compile(r"[0-9A-F]+/[0-9A-F]{2,}|(?:\d[\d,.]*(?:[KMGT]i|[smhd](?![a-z]))?)+")
 _LANGUAGES: Final = ("sh", "sql", "python", "yaml")
 _END: Final = "end of block"
 
