@@ -45,6 +45,7 @@ RUN = {
     "docs/tutorials/failover.md": "tests/faults/test_failover.py",
     "docs/start/kind.md": "tests/cluster/node/test_quickstart.py",
     "docs/operator.md": "tests/cluster/node/test_operator_page.py",
+    "docs/page.md": "tests/cluster/node/test_trust.py",
     "docs/tutorials/custom-destination.md": "tests/architecture/test_tutorials.py",
     "docs/tutorials/custom-store.md": "tests/architecture/test_tutorials.py",
     "docs/security.md": "tests/postgres/test_documented_rights.py",
@@ -76,7 +77,6 @@ NOT_RUN = {
     "SECURITY.md": "it verifies the signature of a published release",
     "charts/levada/README.md": "it installs a published chart. tests/chart renders it, tests/cluster/node installs it",
     "docs/helm.md": "it needs a registry. tests/chart renders the chart, tests/cluster/node installs it",
-    "docs/page.md": "it needs a cluster, and a browser that stays open",
 }
 """The pages with blocks that are not run, and why."""
 

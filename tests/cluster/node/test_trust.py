@@ -6,15 +6,20 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.installed import Installed
+from tests.cluster.node.pages import environment, opened
 from tests.cluster.node.place import TABLES, Place
 from tests.cluster.node.test_page import tunnel
+from tests.docs.pages import run_page
 
 pytestmark = pytest.mark.long
+
+DOCS: Final = Path(__file__).parents[3] / "docs"
 
 
 def waiting(place: Place) -> str:
@@ -138,8 +143,11 @@ def ask(address: str, token: str) -> int:
         return 0
 
 
-def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed) -> None:
-    """All but the probes and the page's own files needs it. An empty one lets nobody in. A new one needs no restart."""
+def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp_path: Path) -> None:
+    """All but the probes and the page's own files needs it. An empty one lets nobody in. A new one needs no restart.
+
+    The commands of docs/page.md open the page of the driver, and print the token.
+    """
     reference = {"name": "driver-token", "key": "token"}
     place.apply(driver={"tokenSecretRef": reference})
     place.reaches("Accepted", "False", "InvalidSpec")
@@ -152,6 +160,9 @@ def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed) -> 
         command = place.message("DriverAvailable").partition("; ")[2].partition(" [")[0]
         place.kubectl(*shlex.split(command.replace("VALUE", "first"))[1:])
         place.ready()
+        here = {**opened("kubectl -n data port-forward pod/shop-driver-0 8080:8080", tmp_path), "-n data ": ""}
+        run_page(DOCS / "page.md", tmp_path, environment(place, tmp_path), adapted=here)
+        assert (tmp_path / "output").read_text().endswith("\nfirstend of block\n")
         with tunnel(place) as address:
             assert (ask(address, ""), ask(address, "wrong"), ask(address, "first")) == (401, 401, 200)
             for path in ("/", "/page.js", "/livez", "/readyz"):
