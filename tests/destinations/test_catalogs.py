@@ -125,8 +125,9 @@ def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
         (column(1, "id", Kind.INT8), column(2, "item", Kind.INT4), column(3, "note", Kind.TEXT)),
         (*ORDERS.columns, column(4, "made", Kind.TEXT, rewritten=True)),
         (*ORDERS.columns, column(4, "ITEM", Kind.TEXT)),
+        (*ORDERS.columns, column(4, "_pos", Kind.TEXT)),
     ],
-    ids=["type", "computed default", "case"],
+    ids=["type", "computed default", "case", "metadata column"],
 )
 def test_a_change_that_cannot_be_followed_parks_the_table(hadoop: Lake, columns: Any) -> None:
     """Nothing is written, the error says how to go on, and the table stays as it was."""
@@ -136,7 +137,7 @@ def test_a_change_that_cannot_be_followed_parks_the_table(hadoop: Lake, columns:
     stream.alter(replace(ORDERS, columns=columns))
     with pytest.raises(NeedsOperator) as caught:
         apply(hadoop, destination, stream)
-    assert caught.value.code in {"schema_change_unsupported", "ambiguous_columns"}
+    assert caught.value.code in {"schema_change_unsupported", "ambiguous_columns", "reserved_column_name"}
     assert caught.value.hint
     assert hadoop.rows() == before
     assert destination.applied(ORDERS.id) == hadoop.mark(1000)

@@ -29,6 +29,10 @@ from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 IcebergType = str | dict[str, Any]
 """A type in the JSON form of Iceberg's specification (appendix C)."""
 
+_METADATA_COLUMNS: Final = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+"""Iceberg's specification, "Reserved Field IDs". A reader adds them to the columns of a table."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 _NAMES: Final[Mapping[Kind, str]] = {
@@ -219,8 +223,19 @@ def replacement_layout(
 
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
-    """Raise NeedsOperator ``ambiguous_columns`` if two names differ only in case, because Spark ignores case."""
+    """Raise NeedsOperator for names with which Spark cannot read the table.
+
+    The code is ``ambiguous_columns`` if two names differ only in case, because Spark ignores case, and
+    ``reserved_column_name`` for a name of a metadata column.
+    """
     check_letter_case(schema, names, "Iceberg")
+    for name in names:
+        if name.lower() in _METADATA_COLUMNS:
+            raise NeedsOperator(
+                "reserved_column_name",
+                f"column {name} of table {schema.name} has the name of a metadata column of Iceberg",
+                hint="rename the column, or exclude it with columns.exclude in the table's TableSync",
+            )
 
 
 @dataclass(slots=True)
