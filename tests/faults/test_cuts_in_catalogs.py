@@ -102,7 +102,7 @@ def test_every_cut_is_consistent_through_kills(
             engine.kill()
             engine.start()
         kept = engine.wait_for(lambda p: p["state"] == "Running" and p["cuts"]["kept"] > 0)["cuts"]["kept"]
-        engine.wait_for(lambda p: p["cuts"]["kept"] >= kept + 2)
+        engine.wait_for(lambda p: p["cuts"]["kept"] >= kept + KILLS)
     complete = [cut["name"] for cut in listed(engine).values() if cut["phase"] == "Complete"]
     assert len(complete) >= KILLS
     assert {name: _total_at(db, s3, name) for name in complete} == dict.fromkeys(complete, TOTAL)
