@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +14,7 @@ from levada.cli.output import show_problem
 from levada.cli.render import dashboard, summary
 from levada.cli.report import LineReport
 from levada.logs import LineFormatter
-from levada.printable import counted, one_record, printable
+from levada.printable import counted, one_record, printable, unreadable_reason
 
 EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 
@@ -63,3 +64,14 @@ def test_a_name_does_not_move_the_cursor_in_the_dashboard() -> None:
 def test_a_number_has_its_noun() -> None:
     """One is singular, and everything else plural. Digits have groups."""
     assert [counted(n, "row") for n in (0, 1, 2, 20_000)] == ["0 rows", "1 row", "2 rows", "20,000 rows"]
+
+
+def test_an_unreadable_file_has_its_reason_in_words(tmp_path: Path) -> None:
+    """A user reads why a file cannot be read, and not the name of Python's exception."""
+    (tmp_path / "latin").write_bytes(b"\xff")
+    reasons = {}
+    for name in ("gone", "latin"):
+        with pytest.raises((OSError, UnicodeDecodeError)) as raised:
+            (tmp_path / name).read_text("utf-8")
+        reasons[name] = unreadable_reason(raised.value)
+    assert reasons == {"gone": "No such file or directory", "latin": "it is not UTF-8 text"}

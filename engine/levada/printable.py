@@ -20,6 +20,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def unreadable_reason(error: OSError | UnicodeDecodeError) -> str:
+    """Return why a text file cannot be read, in words: ``No such file or directory``, ``it is not UTF-8 text``."""
+    return (error.strerror or "input/output error") if isinstance(error, OSError) else "it is not UTF-8 text"
+
+
 def one_record(text: str) -> str:
     """Return the text so that no line of it looks like the begin of a record: only indented lines are kept apart."""
     return _NEW_LINE.sub(r"\\n", printable(text))

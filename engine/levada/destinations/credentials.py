@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from levada.errors import LoginFailed
+from levada.printable import unreadable_reason
 
 
 def read_credentials(folder: Path) -> dict[str, str]:
@@ -22,6 +23,6 @@ def _read_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise LoginFailed(
             "credentials_unreadable",
-            f"key {path.name} of Secret {path.parent.name} is not readable text: {type(error).__name__}",
+            f"key {path.name} of Secret {path.parent.name} is unreadable: {unreadable_reason(error)}",
             hint=f"give Secret {path.parent.name} the key {path.name} as UTF-8 text, readable by this process",
         ) from None

@@ -19,6 +19,7 @@ from levada.postgres.failures import source_error, source_errors
 from levada.postgres.replication import execute_replication
 from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
+from levada.printable import unreadable_reason
 from levada.values import QualifiedTable
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
@@ -228,7 +229,8 @@ class PostgresConnection:
         except (OSError, UnicodeDecodeError) as error:
             raise LoginFailed(
                 "credentials_unreadable",
-                f"key {name} of Secret {self.credentials.name} for {self.where} is unreadable: {type(error).__name__}",
+                f"key {name} of Secret {self.credentials.name} for {self.where} is unreadable:"
+                f" {unreadable_reason(error)}",
                 hint=f"give Secret {self.credentials.name} the keys username and password, as UTF-8 text",
             ) from None
 

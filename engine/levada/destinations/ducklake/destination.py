@@ -46,6 +46,7 @@ from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOpe
 from levada.locations import target_name as path_name
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.printable import unreadable_reason
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -413,7 +414,7 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
     except (OSError, UnicodeDecodeError) as error:
         raise LoginFailed(
             "credentials_unreadable",
-            f"Secret {credentials.name} is unreadable: {type(error).__name__}",
+            f"a key of Secret {credentials.name} is unreadable: {unreadable_reason(error)}",
             hint=f"give Secret {credentials.name} keys of UTF-8 text that this process can read",
         ) from None
     return properties
