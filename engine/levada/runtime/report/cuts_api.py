@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.runtime.report.responses import Response, error_response, json_response
+from levada.runtime.report.responses import Response, describe_invalid, error_response, json_response
 from levada.status import CutProgress
 
 CUTS: Final = "/v1/cuts"
@@ -65,7 +65,7 @@ def _parsed(body: bytes) -> CutRequest:
     try:
         return CutRequest.model_validate_json(body)
     except ValidationError as error:
-        raise NeedsOperator("cut_request_invalid", f"the request is invalid: {error}") from None
+        raise NeedsOperator("cut_request_invalid", describe_invalid(error, CutRequest)) from None
 
 
 def _status(error: LevadaError) -> HTTPStatus:

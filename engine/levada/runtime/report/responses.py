@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final
 
+from pydantic import BaseModel, ValidationError
+
 from levada.errors import LevadaError
+from levada.spec.problems import explain
 from levada.status.document import Part
 
 JSON: Final = "application/json"
@@ -70,3 +73,10 @@ def compressed(response: Response, accepted: str) -> Response:
         return response
     headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     return replace(response, body=gzip.compress(response.body, 1), headers=headers)
+
+
+def describe_invalid(error: ValueError, model: type[BaseModel]) -> str:
+    """Return what is wrong with a request's body: each field that the model refuses, without its value."""
+    problems = explain(error, model) if isinstance(error, ValidationError) else ()
+    fields = "; ".join(f"{p.path}: {p.text}" if p.path else p.text for p in problems)
+    return f"the request is invalid: {fields or error}"

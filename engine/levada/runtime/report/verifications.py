@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.report.responses import describe_invalid
 from levada.values import QualifiedTable
 from levada.verify.report import NotRepaired, TableReport
 from levada.verify.table import VerifyOptions
@@ -77,7 +78,7 @@ class Verifications:
             wanted = VerifyRequest.model_validate_json(body)
             tables = [QualifiedTable.parse(name) for name in wanted.tables]
         except (ValidationError, ValueError) as error:
-            raise NeedsOperator("verify_request_invalid", f"the request is invalid: {error}") from None
+            raise NeedsOperator("verify_request_invalid", describe_invalid(error, VerifyRequest)) from None
         options = VerifyOptions(wanted.sample, wanted.examples, wanted.repair, wanted.showValues)
         with self._lock:
             # One that is cancelled may read for a while. The next one waits for it.
@@ -127,7 +128,7 @@ class Verifications:
             return _failed(table, error.code, error.message, error.hint)
         except Exception as error:
             _log.exception("the verification of %s failed", table)
-            return _failed(table, "internal_error", f"{type(error).__name__}, see the driver's log", "")
+            return _failed(table, "internal_error", f"unexpected {type(error).__name__}", "see the log of the engine")
         if not report.equal:
             _log.warning("table %s differs from the source at %s: %d keys", table, report.lsn, report.differences)
         return report.to_json()
