@@ -85,6 +85,17 @@ def test_a_header_and_a_trailer_alone_are_an_empty_copy() -> None:
     assert decoded(SCHEMA, []).num_rows == 0
 
 
+def test_a_malformed_row_is_named() -> None:
+    """The message has the table, the number of the row, and its column if one is malformed."""
+    with pytest.raises(DecodeError) as truncated:
+        decoded(SCHEMA, [ROW, b"\0"])
+    assert truncated.value.code == "malformed_copy"
+    assert truncated.value.message == "row 1 of the copy of public.t: it is truncated"
+    with pytest.raises(DecodeError) as wrong:
+        decoded(SCHEMA, [b"\0\x08" + field(b"\0") + 7 * field(None)])
+    assert wrong.value.message == "row 0 of the copy of public.t: column int4: a value that does not have 4 bytes"
+
+
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_broken_copy_is_a_decode_error_or_decodes(data: st.DataObject) -> None:

@@ -204,6 +204,13 @@ def test_ended_backend_is_transient(db: Database) -> None:
         ("42704", 'replication slot "s" does not exist', SlotLost, "slot_missing"),
         ("42704", 'publication "p" does not exist', SlotLost, "publication_missing"),
         ("42501", "permission denied for table t", NeedsOperator, "insufficient_privilege"),
+        ("25006", "cannot execute INSERT in a read-only transaction", NeedsOperator, "source_read_only"),
+        ("25P03", "terminating connection due to idle-in-transaction timeout", Transient, "session_timeout"),
+        ("40001", "could not serialize access due to concurrent update", Transient, "serialization_conflict"),
+        ("42703", 'column "c" does not exist', NeedsOperator, "column_missing"),
+        ("42704", 'type "t" does not exist', NeedsOperator, "object_missing"),
+        ("53100", "could not extend file: No space left on device", Transient, "source_out_of_resources"),
+        ("XX000", "cache lookup failed for relation 16384", Transient, "catalog_changed"),
     ],
 )
 def test_table_of_failures(state: str | None, message: str, kind: type[LevadaError], code: str) -> None:

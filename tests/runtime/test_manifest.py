@@ -206,6 +206,16 @@ def test_destinations_are_found_by_their_entry_point() -> None:
     assert "iceberg" in unknown.value.message
 
 
+def test_an_unknown_store_lists_what_is_installed(tmp_path: Path) -> None:
+    """The message names the field and the installed stores, the hint the entry-point group that lacks one."""
+    config = pipeline_config(manifests(), work_dir=tmp_path)
+    with pytest.raises(InvalidManifest) as unknown:
+        open_store(manifests(store={"custom": {"type": "nowhere"}}), config, None)
+    assert unknown.value.code == "unknown_store"
+    assert unknown.value.message.startswith("spec.store.custom.type: no store 'nowhere' is installed. Installed: ")
+    assert "levada.stores" in unknown.value.hint
+
+
 @pytest.mark.parametrize(
     ("module", "words"), [("raise OSError('no driver')", "OSError: no driver"), ("made = 5", "is not a subclass")]
 )

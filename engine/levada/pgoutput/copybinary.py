@@ -113,7 +113,7 @@ class CopyDecoder:
             try:
                 decoded = decode(values, column.type)
             except RowError as error:
-                raise RowError(error.row, f"column {column.name!r}: {error.what}") from None
+                raise RowError(error.row, f"column {column.name}: {error.what}") from None
             arrays.append(decoded.array)
             if decoded.refused is not None:
                 refused.append((column.attnum, decoded.refused))

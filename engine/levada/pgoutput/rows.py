@@ -140,7 +140,7 @@ def _decode(wire: TupleColumn, column: Column, rows: Ints | None = None) -> Deco
         return decode_text(wire.values, column.type)
     except RowError as error:
         row = error.row if rows is None else int(rows[error.row])
-        raise RowError(row, f"column {column.name!r}: {error.what}") from None
+        raise RowError(row, f"column {column.name}: {error.what}") from None
 
 
 def _letters(octets: Bytes, valid: Bools | None = None) -> pa.Array:
