@@ -65,7 +65,7 @@ def table_not_published(
     _, unidentified = leave_out_unidentified(connection, publication, set(missing))
     return NeedsOperator(
         "table_not_published",
-        f"publication {publication} has no table {', '.join(map(str, missing))}",
+        f"publication {publication} lacks {', '.join(map(str, missing))}",
         hint=publish_hint(publication, missing, unidentified),
     )
 

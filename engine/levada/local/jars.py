@@ -142,7 +142,8 @@ def _unusable(file: Path, why: str) -> NeedsOperator:
     return NeedsOperator(
         "bundle_unusable",
         f"{file} {why}",
-        hint="write a bundle with this version of Levada, where it can download: levada setup --offline-bundle FILE",
+        hint="write a bundle with this version of Levada on a machine with a network:"
+        " levada setup --offline-bundle FILE",
     )
 
 
@@ -156,9 +157,9 @@ def _fetch(jar: Jar, target: Path, scratch: Path, downloaded: Downloaded | None)
         raise NeedsOperator(
             "jar_unavailable",
             f"{jar} could not be downloaded" + (f": {reason[1]}" if reason else ""),
-            hint="without a network: levada setup --from-bundle FILE, of levada setup --offline-bundle FILE on another"
-            f" machine, or put the file at {target}. LEVADA_IVY_SETTINGS sets a mirror, JAVA_TOOL_OPTIONS a proxy or"
-            " certificates",
+            hint="without a network: run levada setup --offline-bundle FILE on another machine, then here"
+            f" levada setup --from-bundle FILE, or put the jar at {target}. LEVADA_IVY_SETTINGS sets a mirror,"
+            " JAVA_TOOL_OPTIONS a proxy or certificates",
         )
     if not _is(fetched, jar):
         raise NeedsOperator(

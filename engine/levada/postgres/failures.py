@@ -68,7 +68,7 @@ FAILURES: Final = (
         "row_security",
         NeedsOperator,
         pattern="affected by row-level security",
-        hint="ALTER ROLE <role> BYPASSRLS. A copy that silently lacks rows is refused",
+        hint="ALTER ROLE … BYPASSRLS, with the role that connects. Without it a copy would lack the hidden rows",
     ),
     Failure(
         "source_starting",
@@ -101,7 +101,7 @@ FAILURES: Final = (
         NeedsOperator,
         pattern="must be superuser or replication role"
         "|permission denied to start WAL sender|permission denied to use replication slots",
-        hint="ALTER ROLE <role> REPLICATION",
+        hint="ALTER ROLE … REPLICATION, with the role that connects",
     ),
     Failure(
         "source_access_denied",
@@ -157,7 +157,7 @@ FAILURES: Final = (
         "statement_timeout",
         Transient,
         sqlstates=("57014",),
-        hint="if this persists: ALTER ROLE … SET statement_timeout = 0",
+        hint="if this persists: ALTER ROLE … SET statement_timeout = 0, with the role that connects",
     ),
     Failure(
         "session_timeout",
@@ -169,7 +169,7 @@ FAILURES: Final = (
         "lock_timeout",
         Transient,
         sqlstates=("55P03",),
-        hint="if this persists, end the session that holds the lock: SELECT * FROM pg_locks WHERE granted",
+        hint="if this persists, end the session that holds the lock. To find it: SELECT * FROM pg_locks WHERE granted",
     ),
     Failure("serialization_conflict", Transient, sqlstates=("40001", "40P01")),
     Failure(

@@ -16,7 +16,7 @@ from psycopg import pq
 
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import source_errors
+from levada.postgres.failures import RESYNC_ALL, source_errors
 from levada.postgres.replication import execute_replication
 from levada.postgres.silence import Interrupt
 from levada.values import MAX_PIPELINE_NAME, Lsn, TableId, quote_identifier, source_object_name
@@ -206,7 +206,7 @@ def validate_slot(status: SlotStatus, database: str) -> None:
         raise SlotLost(
             "slot_lost",
             f"slot {status.name} has been invalidated ({reason}): changes since {status.confirmed_flush_lsn} are lost",
-            hint=f"SELECT pg_drop_replication_slot('{status.name}'), then levada resync MANIFEST --all",
+            hint=f"SELECT pg_drop_replication_slot('{status.name}'); then {RESYNC_ALL}",
         )
 
 

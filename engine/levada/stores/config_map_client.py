@@ -138,7 +138,8 @@ def _failure(status: int, text: str, namespace: str, name: str) -> Exception:
         return NeedsOperator(
             "store_privilege_missing",
             f"{where}: the API server refused the request ({status}): {_message(text)}",
-            hint=f"kubectl -n {namespace} auth can-i patch configmaps/{name}",
+            hint="let this service account read and change ConfigMaps. To check:"
+            f" kubectl -n {namespace} auth can-i patch configmaps/{name}",
         )
     if status in _BUSY or not 400 <= status < 500:
         return Transient("store_unreachable", f"{where}: the API server answered {status}: {_message(text)}")

@@ -98,7 +98,7 @@ def store_version(connection: _Connection, schema: str) -> int:
     if version > len(MIGRATIONS):
         raise NeedsOperator(
             "store_newer",
-            f"schema {schema!r} was migrated to version {version}, but this Levada has version {len(MIGRATIONS)}",
+            f"schema {schema} was migrated to version {version}, but this Levada has version {len(MIGRATIONS)}",
             hint="run the Levada release that migrated it, or a later one",
         )
     return int(version)

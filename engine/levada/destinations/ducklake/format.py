@@ -112,12 +112,14 @@ def read_format(connection: WatchedConnection, where: str, wanted: str) -> Catal
     if kept.get("encrypted", "false") != "false":
         raise NeedsOperator(
             "catalog_unsupported",
-            f"the DuckLake catalog at {where} encrypts its files, which Levada cannot",
+            f"the DuckLake catalog at {where} encrypts its files, which Levada does not support",
             hint=_HINT,
         )
     if kept.get("require_commit_message", "false") == "true":
         raise NeedsOperator(
-            "catalog_unsupported", f"the DuckLake catalog at {where} requires commit messages", hint=_HINT
+            "catalog_unsupported",
+            f"the DuckLake catalog at {where} requires commit messages, which Levada does not write",
+            hint=_HINT,
         )
     path = data_path(kept["data_path"])
     if wanted and data_path(wanted) != path:

@@ -155,7 +155,7 @@ def error_of(doing: str, error: Exception) -> LevadaError:
                 " spec.destination.opensearch.credentialsSecretRef",
             )
         return Transient(
-            "destination_unavailable", f"{doing}: no answer of OpenSearch: {type(cause).__name__}", hint=UNAVAILABLE
+            "destination_unavailable", f"{doing}: no answer from OpenSearch: {type(cause).__name__}", hint=UNAVAILABLE
         )
     status, kind = error.status_code, str(error.error)
     what = f"{doing}: OpenSearch answers {status} {kind}"

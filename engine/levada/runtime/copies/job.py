@@ -161,7 +161,9 @@ class _Answers:
             self._ended.set()
             written = self._write(answer)
         if not written and name is not None:
-            raise NeedsOperator("copy_superseded", f"the copy of {name} is complete, but its order was withdrawn")
+            raise NeedsOperator(
+                "copy_superseded", f"the copy of {name} is complete, but it was cancelled or started again elsewhere"
+            )
 
     def get(self, table: TableId) -> KeptCopy | None:
         """Return the record of the earlier attempts."""

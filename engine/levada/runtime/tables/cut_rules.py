@@ -49,7 +49,7 @@ def require_cuts(destination: Destination) -> None:
         raise NeedsOperator(
             "cuts_unsupported",
             f"the destination {destination.name} keeps no former states of its tables, so there are no cuts",
-            hint="docs/cuts.md says which destinations have cuts. For another one, remove spec.cuts from the manifest",
+            hint="remove spec.cuts from the manifest, or use a destination that has cuts: docs/cuts.md names them",
         )
 
 
