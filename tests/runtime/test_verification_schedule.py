@@ -159,3 +159,11 @@ def test_a_clock_that_went_back_stops_nothing() -> None:
 def test_nothing_is_verified_unless_the_pipeline_runs(state: PipelineState) -> None:
     """Neither before the start nor during the end."""
     assert chosen(replace(progress(table("a")), state=state), config(a=1), 0) is None
+
+
+def test_a_table_that_the_configuration_suspends_is_not_verified() -> None:
+    """Also while the progress does not show that yet. Its request would fail, and be forgotten."""
+    known = table("a")
+    suspended = replace(config(0.0), tables={known.table: TableConfig(verify_nonce=7, suspended=True)})
+    assert chosen(progress(known), suspended, 0) is None
+    assert chosen(progress(known), config(0.0, a=7), 0) == "a"

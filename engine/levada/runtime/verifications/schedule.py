@@ -36,7 +36,8 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     """
     if progress.state != PipelineState.RUNNING:
         return None
-    able = [t for t in progress.tables if _is_able(t)]
+    # The progress may be older than a configuration that suspends a table and requests its verification.
+    able = [t for t in progress.tables if _is_able(t) and not config.table(t.table).suspended]
     for table in able:
         nonce = config.table(table.table).verify_nonce
         if nonce not in (0, table.verify_nonce) and not _was_interrupted(table, progress, now):
