@@ -81,11 +81,17 @@ def _build(tag: str, target: str) -> None:
     if not _built(BASE):
         _build_base()
     print(f"building {tag}: minutes when its requirements changed, else seconds", file=sys.stderr, flush=True)
-    arguments = ["--build-arg", f"BASE_IMAGE={BASE}", "--network=host", *_isolation(), *_registries()]
-    arguments += ["--target", target] if target else []
-    make = ["make", "--silent", "image", f"IMAGE={tag}", f"IMAGE_ARGS={' '.join(arguments)}"]
-    # By buildah, whatever else is there: it needs no daemon, and is what the image is loaded from.
-    subprocess.run([*make, "IMAGE_BUILD=buildah build --layers"], cwd=ROOT, check=True, stdout=sys.stderr)
+    make = ["make", "--silent", "image", f"IMAGE={tag}", f"IMAGE_BUILD={builder()}"]
+    subprocess.run([*make, f"IMAGE_ARGS={target and f'--target {target}'}"], cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+def builder() -> str:
+    """Return the command by which ``make image`` builds on this machine.
+
+    By buildah, whatever else is there: it needs no daemon, and is what the image is loaded from.
+    """
+    here = ["--build-arg", f"BASE_IMAGE={BASE}", "--network=host", *_isolation(), *_registries()]
+    return " ".join(["buildah build --layers", *here])
 
 
 def _build_base() -> None:

@@ -20,6 +20,11 @@ from tests.cluster.node.installed import Installed, install
 from tests.cluster.node.place import Place, new_place
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run what removes everything from the cluster after all other tests."""
+    items.sort(key=lambda item: "never_installed" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def layout(cluster: Kubectl) -> Layout:
     """The node that this project brings up; another cluster's cannot be reached as these tests must."""

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from tests.cluster.kubectl import Kubectl, eventually
 
-CHART: Final = Path(__file__).parents[3] / "charts" / "levada"
+ROOT: Final = Path(__file__).parents[3]
+CHART: Final = ROOT / "charts" / "levada"
+CRDS: Final = ROOT / "crds"
 NAMESPACE: Final = "levada-system"
 _LABEL: Final = "app.kubernetes.io/component=operator"
 
@@ -63,8 +65,29 @@ def install(cluster: Kubectl, image: str) -> Iterator[Installed]:
         print(text)
         assert "Traceback" not in text
     finally:
-        run_helm("uninstall", "levada", "--wait")
-        cluster("delete", "namespace", NAMESPACE, "--wait=false")
+        _uninstall(cluster)
+
+
+@contextmanager
+def removed(cluster: Kubectl) -> Iterator[None]:
+    """Remove all Pipelines, the operator and the CRDs. What is installed meanwhile goes, and the CRDs come again."""
+    one = Installed(Kubectl(NAMESPACE))
+    if one.pod():
+        assert "Traceback" not in one.log()
+        cluster("delete", "pipelines", "--all", "--all-namespaces", "--timeout=300s")
+    _uninstall(cluster)
+    cluster("delete", "-f", str(CRDS), "--ignore-not-found")
+    try:
+        yield
+    finally:
+        _uninstall(cluster)
+        cluster("apply", "-f", str(CRDS))
+        cluster("wait", "--for=condition=Established", "-f", str(CRDS))
+
+
+def _uninstall(cluster: Kubectl) -> None:
+    run_helm("uninstall", "levada", "--wait", "--ignore-not-found")
+    cluster("delete", "namespace", NAMESPACE, "--ignore-not-found")
 
 
 def run_helm(*arguments: str) -> None:

@@ -181,9 +181,9 @@ class Place:
 
 
 @contextmanager
-def new_place(layout: Layout, cluster: Kubectl, *, scale: float = 0.02) -> Iterator[Place]:
+def new_place(layout: Layout, cluster: Kubectl, *, scale: float = 0.02, name: str = "") -> Iterator[Place]:
     """Make a namespace with a shop of that scale (1: about 250,000 rows), and remove it, its volume and its server."""
-    name = f"shop-{uuid.uuid4().hex[:6]}"
+    name = name or f"shop-{uuid.uuid4().hex[:6]}"
     lake = layout.volumes / name
     lake.mkdir(parents=True)
     os.chown(lake, USER, USER)
@@ -236,7 +236,8 @@ def secret(password: str = PASSWORD, name: str = "shop-cdc") -> dict[str, Any]:
 
 
 def _remove(cluster: Kubectl, one: Place) -> None:
-    for pipeline in one.kubectl.get("pipelines"):
+    # A test may have removed the CRDs.
+    for pipeline in one.kubectl.get("pipelines") or ():
         one.kubectl.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
     name = one.kubectl.namespace
     one.kubectl.run("delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
