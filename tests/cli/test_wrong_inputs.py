@@ -130,7 +130,7 @@ spec:
         ),
         (f"{TEXT}---\n{TEXT}".encode(), "needs exactly one Pipeline, has 2 [invalid_manifest]"),
         (b"just text\n", ":1: kind: is required: Pipeline or TableSync [invalid_manifest]"),
-        (b"kind: 5\n", ":1: kind: must be Pipeline or TableSync [invalid_manifest]"),
+        (b"kind: 5\n", ":1: kind: is unknown: known words: Pipeline, TableSync [invalid_manifest]"),
         (b"kind: Pipelines\n", ":1: kind: is unknown: did you mean Pipeline? [invalid_manifest]"),
     ],
 )

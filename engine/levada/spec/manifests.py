@@ -177,9 +177,8 @@ class _Document:
 
     def unknown_kind(self) -> SpecProblem:
         kind = self._at("kind")
-        nearest = suggest(kind, _KINDS)
-        text = f"is unknown: {nearest}" if nearest.startswith("did") else "must be Pipeline or TableSync"
-        return self.placed(SpecProblem(("kind",), "is required: Pipeline or TableSync" if kind is None else text))
+        text = "is required: Pipeline or TableSync" if kind is None else f"is unknown: {suggest(kind, _KINDS)}"
+        return self.placed(SpecProblem(("kind",), text))
 
     def placed(self, problem: SpecProblem) -> SpecProblem:
         """Return the problem with the line number of its field, or of the nearest enclosing field that the text has."""

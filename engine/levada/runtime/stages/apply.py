@@ -78,8 +78,9 @@ class ApplyStage(Stage):
             # The table will be copied, which was decided while the watermark was read.
             return
         if not isinstance(outcome, BaseException):
-            self._registry.outage.answered(time.monotonic())
             self._registry.positions.set_position(record, None if outcome is None else outcome.lsn)
+            waits = self._registry.backlog.pending(record.id).segments > 0
+            self._registry.outage.answered(time.monotonic(), writes_follow=waits)
         elif not isinstance(record.phase, Errored):
             self._registry.phases.park(record, outcome, reading=True)
 

@@ -72,9 +72,12 @@ class Outage:
         """Record that a table was written or copied."""
         self._writes.succeeded_at = self._reads.succeeded_at = now
 
-    def answered(self, now: float) -> None:
-        """Record that a table was read."""
+    def answered(self, now: float, *, writes_follow: bool) -> None:
+        """Record that a table was read, and whether it has changes to write."""
         self._reads.succeeded_at = now
+        if not writes_follow:
+            # Its last write arrived, and only the answer was lost. It cannot show whether writes succeed again.
+            self._next_try = now
 
     def choose(self, tables: Iterable[TableRecord], limits: RetryLimits, now: float) -> None:
         """Choose the table that tries the destination next, if that is due: the one that failed longest ago."""
