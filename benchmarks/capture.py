@@ -52,8 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "data") as server:
         for per_transaction in options.transactions:
-            rows = options.rows if per_transaction > 1 else options.rows // 4
-            compare(server, Path(folder), rows, per_transaction, options.turns)
+            compare(server, Path(folder), options.rows, per_transaction, options.turns)
 
 
 def compare(server: EmbeddedPostgres, folder: Path, rows: int, per_transaction: int, turns: int) -> None:
@@ -87,8 +86,8 @@ def backlog(server: EmbeddedPostgres, slots: list[str], rows: int, per_transacti
         insert = f"INSERT INTO wal SELECT {VALUES} FROM {series}"
         loop = f"DO $$ BEGIN FOR t IN 0..{rows // per_transaction - 1} LOOP {insert}; COMMIT; END LOOP; END $$"
         c.execute(loop)
-        c.execute("CHECKPOINT")
         [(end,)] = c.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
+        c.execute("CHECKPOINT")
         # Something after the end, so that a reader that stops there sees that it has passed.
         c.execute("SELECT pg_logical_emit_message(false, 'end', '', true)")
         return Lsn.parse(end)
@@ -99,9 +98,9 @@ def capture(server: EmbeddedPostgres, folder: Path, slot: str, end: Lsn, rows: i
     log = SegmentLog(Staging.open(str(folder)), "benchmark")
     failures: list[BaseException] = []
     resolver = TableResolver(connection, MemoryStore(), PUBLICATION, failed=lambda table, error: failures.append(error))
-    worker = CaptureWorker(
-        CaptureSettings(connection, slot, PUBLICATION), log, resolver, epoch=1, segment_staged=lambda manifest: None
-    )
+    # The end may follow WAL without changes, whose acknowledgement must not wait for the idle interval of 10 s.
+    settings = CaptureSettings(connection, slot, PUBLICATION, idle_s=0.1)
+    worker = CaptureWorker(settings, log, resolver, epoch=1, segment_staged=lambda manifest: None)
     stop = threading.Event()
     # The run itself is in this thread, as in the engine; this one only looks when it is done.
     watch = threading.Thread(target=_stop_at, args=(lambda: worker.position.acknowledged_lsn or Lsn(0), end, stop))
