@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from levada.capture.history import KnownSource, SessionPlan, plan_session, require_witness
+from levada.capture.history import KnownSource, SessionPlan, Witnessed, plan_session, require_witness
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.server import ServerIdentity, ServerState, parse_switches
 from levada.postgres.slots import SlotStatus
@@ -31,6 +31,8 @@ SLOT = SlotStatus(
 SERVER = ServerState(IDENTITY, Lsn(1000), False, {}, SLOT)
 WITNESS = Witness(Lsn(180), 740, 1_000_000)
 KNOWN = KnownSource(staged=Lsn(200), witness=WITNESS, acknowledged=Lsn(150), since=Lsn(40), identity=IDENTITY)
+LATER = Witness(Lsn(390), 750, 2_000_000)
+REMOVED = replace(KNOWN, acknowledged=Lsn(300), removed=Witnessed(Lsn(400), LATER))
 
 
 def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | None = None, **fields: Any) -> ServerState:
@@ -42,34 +44,57 @@ def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | Non
 @pytest.mark.parametrize(
     ("known", "now", "plan"),
     [
-        pytest.param(KnownSource(), SERVER, SessionPlan(Lsn(100), None), id="a first start begins at the slot"),
-        pytest.param(KNOWN, SERVER, SessionPlan(Lsn(200), Lsn(100)), id="a slot behind is verified"),
+        pytest.param(
+            KnownSource(), SERVER, SessionPlan(Lsn(100), None, Lsn(100)), id="a first start begins at the slot"
+        ),
+        pytest.param(KNOWN, SERVER, SessionPlan(Lsn(200), Lsn(100), Lsn(200)), id="a slot behind is verified"),
         pytest.param(
             KNOWN,
             server(slot={"confirmed_flush_lsn": Lsn(200)}),
-            SessionPlan(Lsn(200), None),
+            SessionPlan(Lsn(200), None, Lsn(200)),
             id="a slot in step is not",
         ),
         pytest.param(
             replace(KNOWN, acknowledged=Lsn(300)),
             server(slot={"confirmed_flush_lsn": Lsn(250)}),
-            SessionPlan(Lsn(250), None),
+            SessionPlan(Lsn(250), None, Lsn(250)),
             id="a slot beyond the segments, acknowledged by the engine",
         ),
         pytest.param(
-            KNOWN, server(identity={"started_at": "later"}), SessionPlan(Lsn(200), Lsn(100)), id="a restarted server"
+            KNOWN,
+            server(identity={"started_at": "later"}),
+            SessionPlan(Lsn(200), Lsn(100), Lsn(200)),
+            id="a restarted server",
         ),
         pytest.param(
             KNOWN,
             server(identity={"timeline": 2}, switches={1: Lsn(200)}),
-            SessionPlan(Lsn(200), Lsn(100)),
+            SessionPlan(Lsn(200), Lsn(100), Lsn(200)),
             id="a failover that lost nothing",
         ),
         pytest.param(
             KNOWN,
             server(identity={"timeline": 4}, switches={1: Lsn(500), 2: Lsn(600), 3: Lsn(700)}),
-            SessionPlan(Lsn(200), Lsn(100)),
+            SessionPlan(Lsn(200), Lsn(100), Lsn(200)),
             id="several failovers",
+        ),
+        pytest.param(
+            REMOVED,
+            SERVER,
+            SessionPlan(Lsn(200), Lsn(100), Lsn(400)),
+            id="removed segments are verified, and sent again",
+        ),
+        pytest.param(
+            REMOVED,
+            server(slot={"confirmed_flush_lsn": Lsn(250)}),
+            SessionPlan(Lsn(250), Lsn(250), Lsn(400)),
+            id="a slot among the removed segments",
+        ),
+        pytest.param(
+            replace(REMOVED, staged=Lsn(500), acknowledged=Lsn(500)),
+            SERVER,
+            SessionPlan(Lsn(500), Lsn(100), Lsn(500)),
+            id="segments past the removed ones",
         ),
     ],
 )
@@ -160,6 +185,9 @@ def test_a_session_is_refused(known: KnownSource, now: ServerState, kind: type[L
         (KNOWN, 100, replace(WITNESS, commit_ts_us=1), False),
         (KNOWN, 100, replace(WITNESS, commit_lsn=Lsn(190)), False),
         (KNOWN, 181, replace(WITNESS, commit_lsn=Lsn(190)), False),
+        (REMOVED, 100, LATER, True),
+        (REMOVED, 100, WITNESS, False),
+        (replace(REMOVED, staged=Lsn(400)), 100, WITNESS, True),
         (replace(KNOWN, witness=None), 100, None, True),
         (replace(KNOWN, witness=None), 100, WITNESS, False),
         (replace(KNOWN, witness=None, since=Lsn(190)), 100, WITNESS, True),

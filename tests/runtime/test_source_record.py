@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from levada.capture.history import Witnessed
 from levada.errors import Transient
 from levada.postgres.server import ServerIdentity
-from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.record import SourceRecord, SourceState
 from levada.segments.log import SegmentLog
 from levada.segments.staging import Staging
 from levada.stores import MemoryStore
@@ -41,7 +42,7 @@ def test_what_could_not_be_kept_is_kept_at_the_next_call() -> None:
             keep()
         store.away = False
         keep()
-    kept = SourceRecord(store)
+    kept = SourceRecord(store).state
     assert (kept.position, kept.identity) == (Lsn(5), SERVER)
 
 
@@ -60,6 +61,38 @@ def test_a_position_of_scratch_staging_has_no_witness(tmp_path: Path) -> None:
         (12, None, False, 12),
         (15, None, True, 0),
     ):
-        record.save_position(Lsn(lsn), witness, scratch=scratch)
+        if scratch:
+            record.save_scratch_position(Lsn(lsn))
+        else:
+            record.save_position(Lsn(lsn), witness)
         known = SourceRecord(store).known_source(log)
         assert (known.staged, known.acknowledged) == (staged, lsn)
+
+
+def test_the_end_of_removed_segments_is_evidence_of_the_source(tmp_path: Path) -> None:
+    """On scratch staging the newest removed segment is known after a restart, also past the acknowledged position."""
+    store = MemoryStore("shop")
+    store.next_epoch()
+    log = SegmentLog(Staging.open(str(tmp_path), durable=False), "shop")
+    record = SourceRecord(store)
+    record.begin(SERVER, Lsn(1))
+    record.save_scratch_position(Lsn(3), Witnessed(Lsn(5), WITNESS))
+    record.save_scratch_position(Lsn(3), Witnessed(Lsn(4), None))
+    record.save_scratch_position(Lsn(4))
+    known = SourceRecord(store).known_source(log)
+    assert (known.staged, known.acknowledged, known.witnessed) == (0, 4, Witnessed(Lsn(5), WITNESS))
+    record.begin(SERVER, Lsn(2))
+    assert SourceRecord(store).known_source(log).removed is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        SourceState(),
+        SourceState(SERVER, Lsn(9), Lsn(2), WITNESS, Witnessed(Lsn(5), WITNESS), True, frozenset("ab")),
+        SourceState(removed=Witnessed(Lsn(5), None)),
+    ],
+)
+def test_what_is_stored_is_read_again(state: SourceState) -> None:
+    """A state that is parsed from its text is the same."""
+    assert SourceState.from_text(state.to_text()) == state

@@ -27,13 +27,22 @@ _NOWHERE: Final = Lsn(0)
 
 
 @dataclass(frozen=True, slots=True)
+class Witnessed:
+    """An LSN that was read from the source, and ``last``, the last transaction that commits below it."""
+
+    end: Lsn
+    last: Witness | None
+
+
+@dataclass(frozen=True, slots=True)
 class KnownSource:
     """The recorded state of the source before a session of the stream.
 
     Every change that commits below ``staged`` is staged or applied. ``witness`` is the last transaction below
     ``staged``, or None if there was none after the LSN ``since``. ``acknowledged`` is the highest LSN that the engine
     may have acknowledged to the slot. ``identity`` is the server that was verified last, or None before the first
-    session.
+    session. ``removed`` is the end of removed segments on scratch staging. They were applied, so it may be past
+    ``staged``, and the slot sends their changes again.
     """
 
     staged: Lsn = _NOWHERE
@@ -41,22 +50,30 @@ class KnownSource:
     acknowledged: Lsn = _NOWHERE
     since: Lsn = _NOWHERE
     identity: ServerIdentity | None = None
+    removed: Witnessed | None = None
 
     @property
     def highest(self) -> Lsn:
         """Return the highest LSN that the engine has staged or acknowledged."""
         return max(self.staged, self.acknowledged)
 
+    @property
+    def witnessed(self) -> Witnessed:
+        """Return the highest LSN whose last transaction is known."""
+        staged = Witnessed(self.staged, self.witness)
+        return staged if self.removed is None or self.removed.end <= self.staged else self.removed
+
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """The start LSN of a session.
+    """The start LSN of a session, and the LSN up to which the source's history is the known one.
 
-    If ``verify_from`` is set, the WAL between it and ``start`` must be compared first.
+    If ``verify_from`` is set, the WAL between it and ``verified_to`` must be compared first.
     """
 
     start: Lsn
     verify_from: Lsn | None
+    verified_to: Lsn
 
 
 def plan_session(known: KnownSource, server: ServerState, slot: str, database: str) -> SessionPlan:
@@ -77,8 +94,9 @@ def plan_session(known: KnownSource, server: ServerState, slot: str, database: s
     _require_wal(known, server)
     confirmed = status.confirmed_flush_lsn or Lsn(0)
     require_own_position(known, status)
-    verify_from = confirmed if confirmed < known.staged else None
-    return SessionPlan(max(confirmed, known.staged), verify_from)
+    witnessed = known.witnessed.end
+    verify_from = confirmed if confirmed < witnessed else None
+    return SessionPlan(max(confirmed, known.staged), verify_from, max(confirmed, witnessed))
 
 
 def require_own_position(known: KnownSource, status: SlotStatus) -> None:
@@ -94,18 +112,18 @@ def require_own_position(known: KnownSource, status: SlotStatus) -> None:
 
 
 def require_witness(known: KnownSource, verify_from: Lsn, found: Witness | None) -> None:
-    """Raise SlotLost ``source_changed`` unless ``found`` is the transaction that was staged last.
+    """Raise SlotLost ``source_changed`` unless ``found`` is the last transaction of ``known.witnessed``.
 
-    ``found`` is the last transaction that the server sends again between ``verify_from`` and ``known.staged``.
+    ``found`` is the last transaction that the server sends again between ``verify_from`` and the end of that.
     """
-    witness = known.witness
+    end, witness = known.witnessed.end, known.witnessed.last
     expected = witness if witness is not None and witness.commit_lsn >= verify_from else None
     if witness is None and found is not None and found.commit_lsn < known.since:
         # An earlier engine staged this transaction, and no table depends on it any more.
         return
     if found != expected:
         raise _changed(
-            f"between {verify_from} and {known.staged} its WAL ends with {found or 'no transaction'},"
+            f"between {verify_from} and {end} its WAL ends with {found or 'no transaction'},"
             f" but {expected or 'no transaction'} was read from it before"
         )
 
@@ -144,17 +162,19 @@ def _require_same_server(known: KnownSource, server: ServerState) -> None:
         switch = server.switches.get(before.timeline)
         if switch is None:
             raise _changed(f"its timeline {now.timeline} does not descend from timeline {before.timeline}")
-        if switch < known.highest:
+        read = max(known.highest, known.witnessed.end)
+        if switch < read:
             raise _changed(
-                f"timeline {before.timeline} ended at {switch}, but WAL up to {known.highest} was read from it:"
+                f"timeline {before.timeline} ended at {switch}, but WAL up to {read} was read from it:"
                 " the failover lost transactions that are in the tables"
             )
 
 
 def _require_wal(known: KnownSource, server: ServerState) -> None:
-    if server.wal_end >= known.highest:
+    read = max(known.highest, known.witnessed.end)
+    if server.wal_end >= read:
         return
-    text = f"its WAL ends at {server.wal_end}, but WAL up to {known.highest} was read from it before"
+    text = f"its WAL ends at {server.wal_end}, but WAL up to {read} was read from it before"
     if server.in_recovery:
         raise Transient("source_behind", f"the source is a standby that has not replayed its WAL yet: {text}")
     raise _changed(text)

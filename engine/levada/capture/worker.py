@@ -142,7 +142,7 @@ class CaptureWorker:
             start_lsn=plan.start,
         ) as stream:
             confirmed = self._require_unchanged(known, server)
-            self._verified(server.identity, plan.start)
+            self._verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
             self._acknowledger.attach(stream, confirmed, plan.start, self._position.witness)
@@ -218,7 +218,7 @@ class CaptureWorker:
 def verify_history(
     settings: CaptureSettings, known: KnownSource, verify_from: Lsn, stopped: Callable[[], bool] = lambda: False
 ) -> None:
-    """Compare the last transaction that the slot sends again below ``known.staged`` with the one staged last.
+    """Compare the last transaction that the slot sends again with the one that was read last, see `KnownSource`.
 
     The slot sends again from ``verify_from`` on. Raise SlotLost ``source_changed`` if the transactions differ, and
     Transient ``slot_active`` while another process holds the slot.
@@ -226,5 +226,5 @@ def verify_history(
     with ReplicationStream(
         settings.connection, slot=settings.slot, publication=settings.publication, start_lsn=verify_from
     ) as stream:
-        found = last_transaction(stream, known.staged, stopped)
+        found = last_transaction(stream, known.witnessed.end, stopped)
     require_witness(known, verify_from, found)

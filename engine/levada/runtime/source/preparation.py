@@ -266,9 +266,9 @@ def _verify(
     if plan.verify_from is not None:
         settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
         _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
-    if server.identity != record.identity:
+    if server.identity != record.state.identity:
         # First, so that an engine that ends here does not take the new server for verified at its next start.
-        UnverifiedTables(store).add(tables, plan.start)
+        UnverifiedTables(store).add(tables, plan.verified_to)
     record.verified(server.identity)
 
 

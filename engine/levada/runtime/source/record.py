@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
 import psycopg
 
-from levada.capture.history import KnownSource
+from levada.capture.history import KnownSource, Witnessed
 from levada.errors import Yielded
 from levada.postgres.server import ServerIdentity, read_start_time
 from levada.segments.log import SegmentLog
@@ -16,55 +17,114 @@ from levada.stores.interface import PipelineStore
 from levada.stores.slot_owners import SOURCE
 from levada.values import Lsn, Witness
 
+_NOWHERE: Final = Lsn(0)
 
-class SourceRecord:
-    """The stored fingerprint of the source. Thread-safe.
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """The stored state of the source.
 
     ``position`` is the highest LSN acknowledged to the slot without a staged segment as evidence. With durable staging
     ``witness`` is the last transaction below it, or None if there was none since ``since``. With scratch staging the
-    witness of ``position`` is unknown.
+    witness of ``position`` is unknown, and ``removed`` is the end of the newest segment that was removed.
+    ``unwitnessed`` is True if scratch staging has stored the position, and no transaction was staged durably since.
+    ``former`` has the identities of earlier sources. All tables copied from them are copied again from the present one.
     """
+
+    identity: ServerIdentity | None = None
+    position: Lsn = _NOWHERE
+    since: Lsn = _NOWHERE
+    witness: Witness | None = None
+    removed: Witnessed | None = None
+    unwitnessed: bool = False
+    former: frozenset[str] = frozenset()
+
+    def to_text(self) -> str:
+        """Return the state as JSON."""
+        removed = self.removed
+        return json.dumps(
+            {
+                "server": None if self.identity is None else self.identity.to_json(),
+                "position": str(self.position),
+                "since": str(self.since),
+                "witness": None if self.witness is None else self.witness.to_json(),
+                "removed": None if removed is None else [str(removed.end), removed.last and removed.last.to_json()],
+                "unwitnessed": self.unwitnessed,
+                "former": sorted(self.former),
+            }
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Parse the result of `to_text`."""
+        raw = json.loads(text)
+        end, last = raw["removed"] or (None, None)
+        return cls(
+            identity=ServerIdentity.from_json(raw["server"]),
+            position=Lsn.parse(raw["position"]),
+            since=Lsn.parse(raw["since"]),
+            witness=Witness.from_json(raw["witness"]),
+            removed=None if end is None else Witnessed(Lsn.parse(end), Witness.from_json(last)),
+            unwitnessed=raw["unwitnessed"],
+            former=frozenset(raw["former"]),
+        )
+
+
+class SourceRecord:
+    """The stored state of the source. Thread-safe."""
 
     def __init__(self, store: PipelineStore) -> None:
         self._store = store
         self._lock = threading.Lock()
         text = store.get_fingerprint(SOURCE)
-        raw = json.loads(text) if text else {}
-        self.known = bool(raw)
+        self.known = bool(text)
         """True if the store has a record."""
-        self.identity = ServerIdentity.from_json(raw.get("server"))
-        self.position = Lsn.parse(raw.get("position", "0/0"))
-        self.since = Lsn.parse(raw.get("since", "0/0"))
-        self.witness = Witness.from_json(raw.get("witness"))
-        # Records without the key come from a release that did not know it.
-        self.unwitnessed = bool(raw.get("unwitnessed", self.known and self.witness is None))
-        """True if scratch staging has stored the position, and no transaction was staged durably since."""
-        self.former = frozenset[str](raw.get("former", ()))
-        """The identities of earlier sources. All tables copied from them are copied again from the present source."""
+        self._state = SourceState.from_text(text) if text else SourceState()
+
+    @property
+    def state(self) -> SourceState:
+        """The state that was stored last."""
+        return self._state
 
     def begin(self, identity: ServerIdentity, position: Lsn) -> None:
         """Start a new record at ``position``, once no table depends on earlier WAL."""
         with self._lock:
-            before = set() if self.identity is None else {self.identity.source}
-            former = (self.former | before) - {identity.source}
-            self._store_record(identity, position, None, since=position, former=former, unwitnessed=False)
+            known = self._state
+            before = set() if known.identity is None else {known.identity.source}
+            former = (known.former | before) - {identity.source}
+            self._set(SourceState(identity, position, since=position, former=former))
 
     def verified(self, identity: ServerIdentity) -> None:
         """Store the server that has just been verified."""
         with self._lock:
-            if identity != self.identity:
-                self._store_record(identity, self.position, self.witness)
+            if identity != self._state.identity:
+                self._set(replace(self._state, identity=identity))
 
-    def save_position(self, position: Lsn, witness: Witness | None, *, scratch: bool = False) -> None:
+    def save_position(self, position: Lsn, witness: Witness | None) -> None:
         """Store a position before it is acknowledged, or before the last segment up to it is removed.
 
-        With ``scratch``, the transactions below it are not known. A position below the stored one is ignored.
+        ``witness`` is the last transaction below it. A position below the stored one is ignored.
         """
         with self._lock:
-            if position > self.position:
-                known = None if scratch else witness
-                unwitnessed = scratch or (known is None and self.unwitnessed)
-                self._store_record(self.identity, position, known, unwitnessed=unwitnessed)
+            known = self._state
+            if position > known.position:
+                unwitnessed = witness is None and known.unwitnessed
+                self._set(replace(known, position=position, witness=witness, unwitnessed=unwitnessed))
+
+    def save_scratch_position(self, position: Lsn, removed: Witnessed | None = None) -> None:
+        """Store a position before it is acknowledged, if its segments do not survive this process.
+
+        ``removed`` is the end of the newest segment that will be removed after the call, or None if none will be.
+        """
+        with self._lock:
+            known = self._state
+            state = known
+            if position > known.position:
+                state = replace(state, position=position, witness=None, unwitnessed=True)
+            if removed is not None and (known.removed is None or removed.end > known.removed.end):
+                state = replace(state, removed=removed)
+            if state != known:
+                self._set(state)
 
     def known_source(self, log: SegmentLog) -> KnownSource:
         """Return the known state of the source at a start, from the record and the staged segments.
@@ -72,60 +132,39 @@ class SourceRecord:
         On scratch staging only existing segments count as staged. The slot sends the other changes again. The same
         holds for the first start on durable staging after scratch staging.
         """
-        newest = log.newest()
+        state, newest = self._state, log.newest()
         end = Lsn(0) if newest is None else newest.end_lsn
-        acknowledged = max(self.position, end)
-        if log.staging.durable and not self.unwitnessed and self.position >= end:
-            return KnownSource(self.position, self.witness, acknowledged, self.since, self.identity)
-        witness = None if newest is None else newest.last
-        return KnownSource(end, witness, acknowledged, self.since, self.identity)
+        acknowledged = max(state.position, end)
+        staged, witness = end, None if newest is None else newest.last
+        if log.staging.durable and not state.unwitnessed and state.position >= end:
+            staged, witness = state.position, state.witness
+        return KnownSource(staged, witness, acknowledged, state.since, state.identity, state.removed)
 
     def require_verified(self, connection: psycopg.Connection[Any]) -> None:
         """Raise Yielded ``source_unverified`` if capture has not verified the server that answers.
 
         A copy from a server that was restarted, or from a former primary, may show another history than the stream.
         """
-        if self.identity is not None and read_start_time(connection) != self.identity.started_at:
+        identity = self._state.identity
+        if identity is not None and read_start_time(connection) != identity.started_at:
             raise Yielded(
                 "source_unverified",
                 "the server is another one than the stream last read from, or was restarted since. The copy waits until"
                 " the stream has verified its history",
             )
 
-    def _store_record(
-        self,
-        identity: ServerIdentity | None,
-        position: Lsn,
-        witness: Witness | None,
-        *,
-        since: Lsn | None = None,
-        former: frozenset[str] | None = None,
-        unwitnessed: bool | None = None,
-    ) -> None:
-        """Store the record. If that fails, this object keeps the earlier record, so that the next call stores again."""
-        since, former = self.since if since is None else since, self.former if former is None else former
-        unwitnessed = self.unwitnessed if unwitnessed is None else unwitnessed
-        text = json.dumps(
-            {
-                "server": None if identity is None else identity.to_json(),
-                "position": str(position),
-                "since": str(since),
-                "witness": None if witness is None else witness.to_json(),
-                "former": sorted(former),
-                "unwitnessed": unwitnessed,
-            }
-        )
-        self._store.store_fingerprint(SOURCE, text)
-        self.identity, self.position, self.witness, self.since, self.former = identity, position, witness, since, former
-        self.unwitnessed = unwitnessed
+    def _set(self, state: SourceState) -> None:
+        """Store a state. If that fails, this object keeps the earlier one, so that the next call stores again."""
+        self._store.store_fingerprint(SOURCE, state.to_text())
+        self._state = state
 
 
 def verified_source(store: PipelineStore) -> str:
     """Return the identity of the source in the record, or an empty string if there is no record."""
-    identity = SourceRecord(store).identity
+    identity = SourceRecord(store).state.identity
     return "" if identity is None else identity.source
 
 
 def former_sources(store: PipelineStore) -> frozenset[str]:
     """Return the identities of the earlier sources in the record."""
-    return SourceRecord(store).former
+    return SourceRecord(store).state.former

@@ -97,12 +97,15 @@ def assemble_worker(
         def persist() -> None:
             # The ledger first, because past this position no segment is evidence of it.
             ledger.save(ends)
-            record.save_position(lsn, witness, scratch=not log.staging.durable)
+            if log.staging.durable:
+                record.save_position(lsn, witness)
+            else:
+                record.save_scratch_position(lsn)
 
         return persist
 
     def verified(server: ServerIdentity, start: Lsn) -> None:
-        if server != record.identity:
+        if server != record.state.identity:
             # First, so that an engine that ends here does not take the new server for verified at its next start.
             reports.source_restarted(start)
         record.verified(server)

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from levada.capture.history import Witnessed
 from levada.errors import LevadaError
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.phases import STREAMING
@@ -60,10 +61,11 @@ class Retention:
         self._next = now + _EVERY_S
         self._unneeded += self._registry.backlog.pop_unneeded()
         applied = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
+        newest = max(self._unneeded, key=lambda m: m.end_lsn, default=None)
         if not self._log.staging.durable:
-            self._record.save_position(applied, None, scratch=True)
-        elif self._unneeded:
-            newest = max(self._unneeded, key=lambda m: m.end_lsn)
+            removed = None if newest is None else Witnessed(newest.end_lsn, newest.last)
+            self._record.save_scratch_position(applied, removed)
+        elif newest is not None:
             if newest.end_lsn > self._registry.backlog.end:
                 # After the removal no manifest carries the ledger.
                 self._save_ledger(self._registry.backlog.ledger)
@@ -88,10 +90,10 @@ class Retention:
         A table that is being copied, or whose position is unknown, keeps all versions. On scratch staging, and after
         it, every table keeps them, because a restart may stream changes again from any earlier position.
         """
-        if not self._log.staging.durable or self._record.unwitnessed:
+        if not self._log.staging.durable or self._record.state.unwitnessed:
             return
         # A restart streams from the recorded position, or from the end of a segment that still exists.
-        backlog, resumes = self._registry.backlog, self._record.position
+        backlog, resumes = self._registry.backlog, self._record.state.position
         reached = {
             record.id: min(backlog.applied_lsn(record.id), resumes)
             for record in self._registry.tables.values()
