@@ -22,12 +22,12 @@ def test_former_sources_are_kept() -> None:
     record = SourceRecord(store)
     record.begin(FIRST, Lsn(1))
     record.begin(replace(FIRST, timeline=2, started_at="tuesday"), Lsn(2))
-    assert SourceRecord(store).former == frozenset()
+    assert SourceRecord(store).state.former == frozenset()
     record.begin(replace(FIRST, system_id="7302"), Lsn(3))
     record.begin(replace(FIRST, database_oid=6), Lsn(4))
-    assert SourceRecord(store).former == {"7301/5", "7302/5"}
+    assert SourceRecord(store).state.former == {"7301/5", "7302/5"}
     record.begin(FIRST, Lsn(5))
-    assert SourceRecord(store).former == {"7301/6", "7302/5"}
+    assert SourceRecord(store).state.former == {"7301/6", "7302/5"}
 
 
 def test_a_destination_sees_the_verified_source() -> None:
