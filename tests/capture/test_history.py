@@ -32,7 +32,7 @@ SERVER = ServerState(IDENTITY, Lsn(1000), False, {}, SLOT)
 WITNESS = Witness(Lsn(180), 740, 1_000_000)
 KNOWN = KnownSource(staged=Lsn(200), witness=WITNESS, acknowledged=Lsn(150), since=Lsn(40), identity=IDENTITY)
 LATER = Witness(Lsn(390), 750, 2_000_000)
-REMOVED = replace(KNOWN, acknowledged=Lsn(300), removed=Witnessed(Lsn(400), LATER))
+REMOVED = replace(KNOWN, acknowledged=Lsn(300), released=Witnessed(Lsn(400), LATER))
 
 
 def server(*, slot: dict[str, Any] | None = None, identity: dict[str, Any] | None = None, **fields: Any) -> ServerState:

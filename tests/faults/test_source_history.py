@@ -21,10 +21,10 @@ def own(request: pytest.FixtureRequest) -> Iterator[Database]:
         yield Database(server, "postgres")
 
 
-@pytest.fixture
-def alone(own: Database, tmp_path: Path) -> Iterator[Engine]:
+@pytest.fixture(params=["durable", "scratch"])
+def alone(request: pytest.FixtureRequest, own: Database, tmp_path: Path) -> Iterator[Engine]:
     """An engine over that database, ended with it."""
-    made = Engine(own, tmp_path)
+    made = Engine(own, tmp_path, spec={"staging": {"scratch": True}} if request.param == "scratch" else {})
     try:
         yield made
     finally:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.apply.test_backlog import segment
 
 from levada.apply.backlog import Backlog
+from levada.capture.history import Witnessed
+from levada.capture.position import CapturePosition
+from levada.postgres.server import ServerIdentity
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.stages.retention import Retention, outdated_versions
 from levada.runtime.tables.record import TableRecord
@@ -21,7 +26,7 @@ from levada.segments.staging import Staging
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, FinishedCopy, Ready, TableReplicationPhase
 from levada.testing.store_samples import schema
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Witness
 
 
 def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
@@ -42,14 +47,17 @@ def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
     retention = Retention(
         registry, SegmentLog(Staging.open(str(tmp_path)), "p"), store, SourceRecord(store), released.append
     )
-    retention.remove(100)
+    retention.remove(100, CapturePosition())
     assert {f.name for f in folder.iterdir()} == {f"{m.name}.json" for m in manifests[1:]}
     assert released == [40]
     (folder / f"{manifests[1].name}.json").rmdir()
-    retention.remove(101)
+    retention.remove(101, CapturePosition())
     assert len(list(folder.iterdir())) == 1
-    retention.remove(102)
+    retention.remove(102, CapturePosition())
     assert list(folder.iterdir()) == []
+
+
+LAST, LATER = Witness(Lsn(15), 7, 0), Witness(Lsn(66), 8, 0)
 
 
 def record(table: int, phase: TableReplicationPhase, step: Step = Step.NO_COPY) -> TableRecord:
@@ -79,7 +87,7 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
     source = SourceRecord(store)
     source.save_position(Lsn(remembered), None)
     log = SegmentLog(Staging.open(str(folder), durable=durable), "p")
-    Retention(registry, log, store, source, lambda lsn: None).remove(100)
+    Retention(registry, log, store, source, lambda lsn: None).remove(100, CapturePosition())
     left: dict[int, list[int]] = {}
     for kept in store.get_table_schemas():
         left.setdefault(kept.id, []).append(kept.snapshot_id)
@@ -105,6 +113,37 @@ def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) 
     assert versions_after(tmp_path, remembered=40)[1] == [10, 40, 70]
     assert versions_after(tmp_path, remembered=0)[1] == [0, 10, 40, 70]
     assert versions_after(tmp_path, remembered=90, durable=False)[1] == [0, 10, 40, 70]
+
+
+@pytest.mark.parametrize(
+    ("position", "released"),
+    [
+        # A transaction of this session, which may have changed no replicated table.
+        (CapturePosition(staged_lsn=Lsn(70), witness=LATER, since=Lsn(60)), Witnessed(Lsn(70), LATER)),
+        # None since a session that began at the end of the segment, or before.
+        (CapturePosition(staged_lsn=Lsn(70), since=Lsn(20)), Witnessed(Lsn(70), LAST)),
+        # Nobody read what is between 20 and 21.
+        (CapturePosition(staged_lsn=Lsn(70), since=Lsn(21)), Witnessed(Lsn(20), LAST)),
+        # A table has not applied everything yet.
+        (CapturePosition(staged_lsn=Lsn(91), witness=LATER, since=Lsn(60)), Witnessed(Lsn(20), LAST)),
+        # A new capture does not know a position yet.
+        (CapturePosition(), Witnessed(Lsn(20), LAST)),
+    ],
+)
+def test_on_scratch_staging_the_last_transaction_is_kept(
+    tmp_path: Path, position: CapturePosition, released: Witnessed
+) -> None:
+    """What was read of the source is evidence of its history, as far as every table has applied it."""
+    store = MemoryStore("p")
+    store.next_epoch()
+    registry: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(90), tables={})
+    source = SourceRecord(store)
+    source.begin(ServerIdentity("1", 1, 1, "2026-01-01"), Lsn(5))
+    assert source.state.released == Witnessed(Lsn(5), None)
+    registry.backlog.add_segment(replace(segment(10, 20, {1: 5}), last=LAST))
+    log = SegmentLog(Staging.open(str(tmp_path), durable=False), "p")
+    Retention(registry, log, store, source, lambda lsn: None).remove(100, position)
+    assert SourceRecord(store).state.released == released
 
 
 @given(st.sets(st.integers(0, 30), min_size=1), st.integers(0, 32), st.integers(0, 8))

@@ -82,7 +82,7 @@ def test_the_end_of_removed_segments_is_evidence_of_the_source(tmp_path: Path) -
     known = SourceRecord(store).known_source(log)
     assert (known.staged, known.acknowledged, known.witnessed) == (0, 4, Witnessed(Lsn(5), WITNESS))
     record.begin(SERVER, Lsn(2))
-    assert SourceRecord(store).known_source(log).removed is None
+    assert SourceRecord(store).known_source(log).released == Witnessed(Lsn(2), None)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_end_of_removed_segments_is_evidence_of_the_source(tmp_path: Path) -
     [
         SourceState(),
         SourceState(SERVER, Lsn(9), Lsn(2), WITNESS, Witnessed(Lsn(5), WITNESS), True, frozenset("ab")),
-        SourceState(removed=Witnessed(Lsn(5), None)),
+        SourceState(released=Witnessed(Lsn(5), None)),
     ],
 )
 def test_what_is_stored_is_read_again(state: SourceState) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
+from levada.capture.position import CapturePosition
 from levada.errors import SlotLost, Transient
 from levada.pgoutput.decoder import TransactionScan
 from levada.postgres.failures import RESYNC_ALL
@@ -33,6 +34,23 @@ class Witnessed:
     end: Lsn
     last: Witness | None
 
+    def to_json(self) -> list[Any]:
+        """Return plain values for JSON."""
+        return [str(self.end), None if self.last is None else self.last.to_json()]
+
+    @classmethod
+    def from_json(cls, raw: list[Any] | None) -> Self | None:
+        """Parse the result of `to_json`. Return None for None."""
+        return None if raw is None else cls(Lsn.parse(raw[0]), Witness.from_json(raw[1]))
+
+    def extended_to(self, position: CapturePosition) -> Witnessed:
+        """Return the same for what capture has staged. Return this if capture does not know what is between."""
+        if position.staged_lsn <= self.end:
+            return self
+        if position.witness is not None:
+            return Witnessed(position.staged_lsn, position.witness)
+        return Witnessed(position.staged_lsn, self.last) if self.end >= position.since else self
+
 
 @dataclass(frozen=True, slots=True)
 class KnownSource:
@@ -41,8 +59,8 @@ class KnownSource:
     Every change that commits below ``staged`` is staged or applied. ``witness`` is the last transaction below
     ``staged``, or None if there was none after the LSN ``since``. ``acknowledged`` is the highest LSN that the engine
     may have acknowledged to the slot. ``identity`` is the server that was verified last, or None before the first
-    session. ``removed`` is the end of removed segments on scratch staging. They were applied, so it may be past
-    ``staged``, and the slot sends their changes again.
+    session. ``released`` is an LSN up to which no table needs a change, on scratch staging. It may be past
+    ``staged``, because no segment survives, and the slot sends the changes again.
     """
 
     staged: Lsn = _NOWHERE
@@ -50,7 +68,7 @@ class KnownSource:
     acknowledged: Lsn = _NOWHERE
     since: Lsn = _NOWHERE
     identity: ServerIdentity | None = None
-    removed: Witnessed | None = None
+    released: Witnessed | None = None
 
     @property
     def highest(self) -> Lsn:
@@ -61,7 +79,7 @@ class KnownSource:
     def witnessed(self) -> Witnessed:
         """Return the highest LSN whose last transaction is known."""
         staged = Witnessed(self.staged, self.witness)
-        return staged if self.removed is None or self.removed.end <= self.staged else self.removed
+        return staged if self.released is None or self.released.end <= self.staged else self.released
 
 
 @dataclass(frozen=True, slots=True)

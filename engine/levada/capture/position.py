@@ -17,7 +17,8 @@ class CapturePosition:
     ``received_lsn`` is the position up to which the server has sent its WAL, with or without changes, and
     ``acknowledged_lsn`` is the last LSN acknowledged to the slot. Both are None before the first stream is open. Every
     change that commits below ``staged_lsn`` is in a segment whose manifest was reported. ``open_rows`` and
-    ``open_bytes`` count the segment that is being written.
+    ``open_bytes`` count the segment that is being written. If ``witness`` is None, no transaction commits from
+    ``since`` to ``staged_lsn``, and what committed before is not known.
     """
 
     received_lsn: Lsn | None = None
@@ -31,3 +32,4 @@ class CapturePosition:
     open_bytes: int = 0
     witness: Witness | None = None
     """The last transaction in the stream that commits below ``staged_lsn``, even if it changed no replicated table."""
+    since: Lsn = _NOWHERE

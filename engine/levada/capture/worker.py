@@ -62,7 +62,9 @@ class CaptureWorker:
         self._verified = verified
         self._memory = memory or MemoryBudget()
         self._clock = clock
-        self._position = CapturePosition(staged_lsn=self._known.staged, witness=self._known.witness)
+        self._position = CapturePosition(
+            staged_lsn=self._known.staged, witness=self._known.witness, since=self._known.since
+        )
         self._acknowledger = Acknowledger(
             durable=log.staging.durable, persist_ack=persist_ack, idle_interval_s=settings.idle_s, clock=clock
         )
@@ -158,7 +160,9 @@ class CaptureWorker:
             # The transactions between belong to an earlier engine with the same slot.
             known, witness = replace(known, since=start), None
         self._known = known
-        self._position = replace(before, staged_lsn=start, witness=witness, sessions=before.sessions + 1)
+        self._position = replace(
+            before, staged_lsn=start, witness=witness, since=known.since, sessions=before.sessions + 1
+        )
 
     def _require_unchanged(self, known: KnownSource, before: ServerState) -> Lsn:
         """Return the slot's position, which no other consumer can move while the stream is open.

@@ -104,6 +104,7 @@ class Supervisor:
         self.config_ref = config_ref
         self.registry = registry
         self._capture = capture
+        self._staged = capture.position
         self._copies = copies
         self._applies = applies
         self._cuts = cuts
@@ -161,7 +162,7 @@ class Supervisor:
         self._storage_poller.close()
         try:
             self._handle_reports(0)
-            self._retention.remove(math.inf)
+            self._retention.remove(math.inf, self._staged)
         except LevadaError as error:
             self.registry.fail(self.registry.fatal or error)
         self._publish(self)
@@ -169,7 +170,7 @@ class Supervisor:
     def _handle_reports(self, timeout_s: float) -> bool:
         """Handle the reports in the inbox, and return True if there was one."""
         # Read before the inbox is emptied, which has every segment up to this position already.
-        staged, handled = self._capture.position.staged_lsn, False
+        position, handled = self._capture.position, False
         try:
             self._handle(self._inbox.get(timeout=timeout_s) if timeout_s else self._inbox.get_nowait())
             handled = True
@@ -177,7 +178,8 @@ class Supervisor:
                 self._handle(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        self.registry.staged_to(staged)
+        self.registry.staged_to(position.staged_lsn)
+        self._staged = position
         return handled
 
     def _handle(self, report: Report) -> None:
@@ -279,7 +281,10 @@ class Supervisor:
         # A table that trails always has a batch that is due. Without compaction its batches would become slower.
         self._applies.start_maintenance(now)
         self._applies.start(now)
-        self._retention.remove(now)
+        if self.registry.take_became_ready():
+            # Before the phase is published. Otherwise a crash of the source would leave it without evidence.
+            self._retention.soon()
+        self._retention.remove(now, self._staged)
 
     def _reconfigure(self, config: PipelineConfig) -> None:
         selected = config.selects != self.config_ref.current.selects

@@ -26,7 +26,7 @@ class SourceState:
 
     ``position`` is the highest LSN acknowledged to the slot without a staged segment as evidence. With durable staging
     ``witness`` is the last transaction below it, or None if there was none since ``since``. With scratch staging the
-    witness of ``position`` is unknown, and ``removed`` is the end of the newest segment that was removed.
+    witness of ``position`` is unknown, and ``released`` is an LSN up to which no table needs a change.
     ``unwitnessed`` is True if scratch staging has stored the position, and no transaction was staged durably since.
     ``former`` has the identities of earlier sources. All tables copied from them are copied again from the present one.
     """
@@ -35,20 +35,19 @@ class SourceState:
     position: Lsn = _NOWHERE
     since: Lsn = _NOWHERE
     witness: Witness | None = None
-    removed: Witnessed | None = None
+    released: Witnessed | None = None
     unwitnessed: bool = False
     former: frozenset[str] = frozenset()
 
     def to_text(self) -> str:
         """Return the state as JSON."""
-        removed = self.removed
         return json.dumps(
             {
                 "server": None if self.identity is None else self.identity.to_json(),
                 "position": str(self.position),
                 "since": str(self.since),
                 "witness": None if self.witness is None else self.witness.to_json(),
-                "removed": None if removed is None else [str(removed.end), removed.last and removed.last.to_json()],
+                "released": None if self.released is None else self.released.to_json(),
                 "unwitnessed": self.unwitnessed,
                 "former": sorted(self.former),
             }
@@ -58,13 +57,12 @@ class SourceState:
     def from_text(cls, text: str) -> Self:
         """Parse the result of `to_text`."""
         raw = json.loads(text)
-        end, last = raw["removed"] or (None, None)
         return cls(
             identity=ServerIdentity.from_json(raw["server"]),
             position=Lsn.parse(raw["position"]),
             since=Lsn.parse(raw["since"]),
             witness=Witness.from_json(raw["witness"]),
-            removed=None if end is None else Witnessed(Lsn.parse(end), Witness.from_json(last)),
+            released=Witnessed.from_json(raw["released"]),
             unwitnessed=raw["unwitnessed"],
             former=frozenset(raw["former"]),
         )
@@ -92,7 +90,8 @@ class SourceRecord:
             known = self._state
             before = set() if known.identity is None else {known.identity.source}
             former = (known.former | before) - {identity.source}
-            self._set(SourceState(identity, position, since=position, former=former))
+            released = Witnessed(position, None)
+            self._set(SourceState(identity, position, since=position, released=released, former=former))
 
     def verified(self, identity: ServerIdentity) -> None:
         """Store the server that has just been verified."""
@@ -111,18 +110,18 @@ class SourceRecord:
                 unwitnessed = witness is None and known.unwitnessed
                 self._set(replace(known, position=position, witness=witness, unwitnessed=unwitnessed))
 
-    def save_scratch_position(self, position: Lsn, removed: Witnessed | None = None) -> None:
+    def save_scratch_position(self, position: Lsn, released: Witnessed | None = None) -> None:
         """Store a position before it is acknowledged, if its segments do not survive this process.
 
-        ``removed`` is the end of the newest segment that will be removed after the call, or None if none will be.
+        ``released`` is an LSN up to which no table needs a change. One below the stored one is ignored.
         """
         with self._lock:
             known = self._state
             state = known
             if position > known.position:
                 state = replace(state, position=position, witness=None, unwitnessed=True)
-            if removed is not None and (known.removed is None or removed.end > known.removed.end):
-                state = replace(state, removed=removed)
+            if released is not None and (known.released is None or released.end > known.released.end):
+                state = replace(state, released=released)
             if state != known:
                 self._set(state)
 
@@ -138,7 +137,7 @@ class SourceRecord:
         staged, witness = end, None if newest is None else newest.last
         if log.staging.durable and not state.unwitnessed and state.position >= end:
             staged, witness = state.position, state.witness
-        return KnownSource(staged, witness, acknowledged, state.since, state.identity, state.removed)
+        return KnownSource(staged, witness, acknowledged, state.since, state.identity, state.released)
 
     def require_verified(self, connection: psycopg.Connection[Any]) -> None:
         """Raise Yielded ``source_unverified`` if capture has not verified the server that answers.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from levada.capture.history import Witnessed
+from levada.capture.position import CapturePosition
 from levada.errors import LevadaError
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.phases import STREAMING
@@ -50,11 +51,16 @@ class Retention:
         self._unneeded: deque[Manifest] = deque()
         """Segments that no table needs and that are not removed yet."""
 
-    def remove(self, now: float) -> None:
+    def soon(self) -> None:
+        """Let the next `remove` not wait."""
+        self._next = 0.0
+
+    def remove(self, now: float, position: CapturePosition) -> None:
         """Remove segments and schema versions that no table needs, at most every two seconds.
 
         The acknowledged position is stored first, because the removed segments were the evidence of it. Segments that
-        the staging area fails to remove are tried again. ``now`` is in seconds, monotonic.
+        the staging area fails to remove are tried again. ``now`` is in seconds, monotonic. The backlog has every
+        segment up to the ``position`` of capture.
         """
         if now < self._next:
             return
@@ -63,8 +69,7 @@ class Retention:
         applied = self._registry.backlog.min_applied_lsn(self._registry.staged_lsn)
         newest = max(self._unneeded, key=lambda m: m.end_lsn, default=None)
         if not self._log.staging.durable:
-            removed = None if newest is None else Witnessed(newest.end_lsn, newest.last)
-            self._record.save_scratch_position(applied, removed)
+            self._record.save_scratch_position(applied, self._released(applied, newest, position))
         elif newest is not None:
             if newest.end_lsn > self._registry.backlog.end:
                 # After the removal no manifest carries the ledger.
@@ -78,6 +83,17 @@ class Retention:
             _log.warning("%d segments cannot be removed yet: %s", len(self._unneeded), error.message)
         self._release(applied)
         self._remove_versions()
+
+    def _released(self, applied: Lsn, newest: Manifest | None, position: CapturePosition) -> Witnessed | None:
+        """Return the highest LSN up to which no table needs a change and the last transaction is known.
+
+        ``newest`` is the newest segment that no table needs.
+        """
+        known = self._record.state.released
+        if newest is not None and (known is None or newest.end_lsn > known.end):
+            known = Witnessed(newest.end_lsn, newest.last)
+        # A copied table begins past the last segment, and with no change of its own it never has another one.
+        return known if known is None or applied < position.staged_lsn else known.extended_to(position)
 
     def _remove_segments(self) -> None:
         while self._unneeded:

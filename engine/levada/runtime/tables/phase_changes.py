@@ -24,7 +24,7 @@ from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import Errored, Init, TableReplicationPhase
+from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class PhaseChanges:
         self._store.update_table_replication_states({record.id: phase})
         _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
         record.phase = phase
+        self._tables.became_ready |= isinstance(phase, Ready)
 
     def roll_back(self, record: TableRecord) -> None:
         """Return a parked table to the phase before the error, from which it is retried.

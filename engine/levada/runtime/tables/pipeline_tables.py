@@ -24,6 +24,8 @@ class PipelineTables:
         self.outage = outage
         self.places_changed = False
         """True if a table was added, removed, renamed or is copied again, so that two tables may claim one place."""
+        self.became_ready = False
+        """True if a table became Ready since the flag was cleared."""
 
     def position(self, record: TableRecord) -> Lsn:
         """Return the LSN below which nothing of the table is left to apply, 0 while that is unknown."""

@@ -144,6 +144,11 @@ class TableRegistry:
         """Return the LSN below which nothing of the table is left to apply, 0 while that is unknown."""
         return self._tables.position(record)
 
+    def take_became_ready(self) -> bool:
+        """Return True if a table became Ready since the last call."""
+        taken, self._tables.became_ready = self._tables.became_ready, False
+        return taken
+
     def repaired(self, record: TableRecord) -> None:
         """Retry a parked table after its content at the destination was repaired."""
         self._retries.retry_on_demand(record)
