@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.capture.history import Witnessed
 from levada.errors import LevadaError, Transient
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
@@ -100,7 +101,7 @@ def assemble_worker(
             if log.staging.durable:
                 record.save_position(lsn, witness)
             else:
-                record.save_scratch_position(lsn)
+                record.save_scratch_position(lsn, None if witness is None else Witnessed(lsn, witness))
 
         return persist
 
