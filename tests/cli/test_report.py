@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import logging
 import os
 import pty
 import re
@@ -49,6 +50,17 @@ def test_a_table_where_there_is_one() -> None:
         shown.show(samples.progress(samples.table(rows_applied=77), at=samples.seconds(1)))
     assert "public.orders" in out.getvalue()
     assert "72/s" in out.getvalue()
+
+
+def test_phases_are_in_the_table_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """While the table is there, no line above it repeats a phase. Errors of tables are lines too."""
+    phases = logging.getLogger("levada.runtime.tables.phase_changes")
+    with caplog.at_level(logging.INFO, "levada"):
+        with LiveReport(Console(file=io.StringIO(), force_terminal=True)):
+            phases.info("Init -> DataSync")
+            phases.error("parked")
+        phases.info("SyncDone -> Ready")
+    assert caplog.messages == ["parked", "SyncDone -> Ready"]
 
 
 @pytest.mark.parametrize("tables", [1, 20, 24, 25, 300])

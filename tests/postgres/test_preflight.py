@@ -86,7 +86,7 @@ def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Databa
     assert external.hint.startswith('CREATE PUBLICATION "p" FOR TABLE "public"."a" WITH')
     (harm,) = preflight(db.connection, REQUEST)
     assert (harm.severity, harm.code) == (Severity.WARNING, "identity_missing")
-    assert "public.b has no replica identity" in harm.message
+    assert "public.b is left out, because it has no replica identity" in harm.message
     assert 'ALTER TABLE "public"."b" REPLICA IDENTITY FULL' in harm.hint
     assert "exclude it in spec.tables" in harm.hint
     managed = [p for p in preflight(replace(db.connection, user=role), REQUEST) if p.code == "publication_missing"]

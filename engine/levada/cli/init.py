@@ -130,7 +130,11 @@ def _address(given: dict[str, Any]) -> tuple[str, int]:
 def _ask(what: str, *, default: str | None = None, hidden: bool = False) -> str:
     """Ask on the terminal. Raise a usage error if there is none."""
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"has no {what.lower()}, and there is no terminal to ask on", param_hint="DSN")
+        raise typer.BadParameter(
+            f"has no {what.lower()}, and there is no terminal to ask on. All of it is in"
+            " postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+            param_hint="DSN",
+        )
     return str(typer.prompt(what, default="" if hidden else default, hide_input=hidden, show_default=not hidden))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -18,6 +19,7 @@ from levada.status import Progress
 _SUMMARY_S: Final = 60.0
 _RATE_WINDOW_S: Final = 5.0
 _LEAST_TABLES: Final = 3
+_PHASES: Final = logging.getLogger("levada.runtime.tables.phase_changes")
 
 
 class Report(ABC):
@@ -49,7 +51,7 @@ def fitting_dashboard(now: Progress, before: Progress | None, console: Console) 
 
 
 class LiveReport(Report):
-    """One table that is redrawn continuously. Log lines appear above it."""
+    """One table that is redrawn continuously. Log lines appear above it, without those of phases, which it shows."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -64,11 +66,14 @@ class LiveReport(Report):
             self._before, self._before_at = now, time.monotonic()
 
     def __enter__(self) -> Self:
+        if not _PHASES.isEnabledFor(logging.DEBUG):
+            _PHASES.setLevel(logging.WARNING)
         self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._live.stop()
+        _PHASES.setLevel(logging.NOTSET)
 
 
 class LineReport(Report):

@@ -365,10 +365,10 @@ def _identity_problems(unidentified: Iterable[QualifiedTable], request: Prefligh
         yield Problem(
             Severity.WARNING,
             "identity_missing",
-            f"table {table} has no replica identity, or from PostgreSQL 18 on one with a generated column, so it is"
-            " left out: PostgreSQL would reject its UPDATEs and DELETEs once it is published",
-            f"add a primary key without generated columns, or if the table has no generated column,"
-            f" {identify_statement(table)}, or exclude it in spec.tables",
+            f"table {table} is left out, because it has no replica identity without a generated column: PostgreSQL"
+            " would reject its UPDATEs and DELETEs once it is published",
+            f"add a primary key, or if it has no generated column, run {identify_statement(table)}, or exclude it in"
+            " spec.tables",
         )
 
 

@@ -100,7 +100,8 @@ def prepare_source(
     """
     problems = check_source(config)
     for problem in problems:
-        if problem.severity is Severity.WARNING:
+        # A table without a replica identity is reported with the tables, when it is left out.
+        if problem.severity is Severity.WARNING and problem.code != "identity_missing":
             _log.warning("%s [%s]", problem.message, problem.code)
     refuse(problems)
     with config.source.connect(application="start") as connection:

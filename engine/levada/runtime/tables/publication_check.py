@@ -46,9 +46,9 @@ class PublicationCheck:
     def _log_unidentified(self, found: frozenset[QualifiedTable]) -> None:
         for name in sorted(found - self._unidentified):
             _log.warning(
-                "table %s is left out, because it has no replica identity, or from PostgreSQL 18 on one with a"
-                " generated column: exclude it in spec.tables, or add a primary key without generated columns, or if it"
-                " has no generated column, run ALTER TABLE %s REPLICA IDENTITY FULL [identity_missing]", name, name,
+                "table %s is left out, because it has no replica identity without a generated column: add a primary"
+                " key, or if it has no generated column, run ALTER TABLE %s REPLICA IDENTITY FULL, or exclude it in"
+                " spec.tables [identity_missing]", name, name,
             )  # fmt: skip
         self._unidentified = found
 
