@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Database
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.local.postgres import temporary_postgres
 from levada.stores import Document, Key, PostgresStore, TableAction, migrations
 from levada.stores.codecs import OWNER
 from levada.stores.migrations import MIGRATIONS, migrate
@@ -133,6 +134,23 @@ def test_a_takeover_that_waits_for_a_new_owner_sees_it(db: Database, isolation: 
         first.update(None, [Key(OWNER)], change)
         assert [takeover.result() for takeover in takeovers] == [1]
     assert seen == [owner]
+
+
+def test_an_accepted_write_survives_a_crash() -> None:
+    """Also if the server, by its own setting, answers before it has written a commit."""
+    settings = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "100MB"}
+    with temporary_postgres(settings=settings) as server:
+        db = Database(server, "postgres")
+        store = PostgresStore(db.connection, "shop")
+        store.next_epoch()
+        store.store_fingerprint("source", "known")
+        store.close()
+        server.stop("immediate")
+        server.start()
+        kept = PostgresStore(db.connection, "shop")
+        kept.load_fingerprints()
+        assert kept.get_fingerprint("source") == "known"
+        kept.close()
 
 
 def test_documents_can_be_read_with_sql(db: Database, store: PostgresStore) -> None:

@@ -32,7 +32,14 @@ PATIENCE_S: Final = 120.0
 
 LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
-_LIMITS: Final = "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)"
+_SESSION: Final = """
+SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),
+    set_config('synchronous_commit', CASE WHEN s = 'off' THEN 'on' ELSE s END, false)
+FROM current_setting('synchronous_commit') s
+"""
+"""The settings of each session. What the store has accepted must survive a crash of the server, whatever a role's
+default is: the slot is acknowledged after it.
+"""
 
 _NO_TABLE: Final = 0
 _KEYS: Final = "unnest(%(kinds)s::text[], %(tables)s::oid[], %(names)s::text[])"
@@ -131,7 +138,7 @@ class PostgresStorage(Storage):
         return self._connection
 
     def _prepare(self, connection: _Connection) -> None:
-        connection.execute(_LIMITS, [LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
+        connection.execute(_SESSION, [LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
         # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         migrate(connection, self._schema)
