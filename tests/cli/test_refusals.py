@@ -11,6 +11,8 @@ import pytest
 import yaml
 from tests.cli.test_commands import levada, manifest_of
 from tests.conftest import Database
+from tests.servers.older import DEBIAN_15, postgres_15, refusing_setting
+from tests.servers.standby import standby_of
 from typer.testing import Result
 
 from levada.cli.exit_codes import Exit
@@ -173,6 +175,24 @@ def test_a_server_without_logical_wal(folder: Path, replica_level: Database) -> 
     """The hint names the setting and the restart."""
     result = check(folder, replica_level)
     assert_told(result, Exit.PREFLIGHT, "wal_level_not_logical", "wal_level", "restart")
+
+
+def test_a_server_older_than_14(folder: Path, db: Database) -> None:
+    """PostgreSQL 13 refuses a setting of the session at login. That is no network problem, and no reason to retry."""
+    with refusing_setting("idle_session_timeout") as port:
+        result = check(folder, db, port=port)
+    words = (f"127.0.0.1:{port}", "upgrade the source to PostgreSQL 14 or newer")
+    assert_told(result, Exit.PREFLIGHT, "version_unsupported", *words)
+
+
+@pytest.mark.skipif(not DEBIAN_15.exists(), reason="needs Debian's package postgresql-15")
+def test_a_standby_older_than_16(folder: Path) -> None:
+    """It has no logical decoding. That is the only error, because the rest is that of another server."""
+    with postgres_15() as primary, standby_of(primary) as standby:
+        result = check(folder, Database(standby, "postgres"))
+    words = ("a standby of PostgreSQL 15", "since version 16", "hint: set spec.source.host to the primary")
+    assert_told(result, Exit.PREFLIGHT, "standby_unsupported", *words)
+    assert result.output.count("error:") == 1
 
 
 def test_a_publication_without_updates(folder: Path, db: Database) -> None:

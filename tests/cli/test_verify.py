@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
+
+import yaml
+from tests.cli.test_commands import manifest, on
+from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
 from levada.cli.verify import lines, verdict
@@ -13,6 +18,8 @@ from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
 from levada.verify.report import NotRepaired, TableReport
 from levada.verify.table import VerifyOptions
+
+__all__ = ["manifest"]
 
 
 def test_a_table_that_cannot_be_repaired_differs() -> None:
@@ -33,6 +40,18 @@ def test_a_table_that_cannot_be_repaired_differs() -> None:
         "  not repaired: its rows have no key [verify_unrepairable]",
         "  hint: resync it",
     ]
+
+
+def test_a_suspended_pipeline_has_no_engine(manifest: Path, db: Database) -> None:
+    """The error names the field, because no engine can be started for the verification."""
+    db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders")
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["suspend"] = True
+    manifest.write_text(yaml.safe_dump(body))
+    result = on(manifest, "verify")
+    assert result.exit_code == Exit.FAILED, result.output
+    assert "is suspended (spec.suspend: true), so no engine was started for it [pipeline_suspended]" in result.stderr
+    assert "set spec.suspend: false in the manifest" in result.stderr
 
 
 def test_a_table_with_a_damaged_file_has_no_number_of_rows() -> None:

@@ -9,7 +9,7 @@ from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
-from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight
+from levada.postgres.preflight import PreflightRequest, Problem, Severity, find_problems, preflight
 from levada.postgres.slots import create_slot
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
@@ -157,6 +157,20 @@ def test_server_that_cannot_replicate_is_told() -> None:
         "slot_retention_small": Severity.WARNING,
         "slot_idle_timeout": Severity.WARNING,
     }
+
+
+def test_an_old_version_is_the_one_problem(db: Database) -> None:
+    """A server that speaks the protocol but reports PostgreSQL 13, as some products do, is refused by its version."""
+    db.execute(
+        "CREATE SCHEMA older",
+        "CREATE FUNCTION older.current_setting(text) RETURNS text LANGUAGE sql RETURN"
+        " CASE $1 WHEN 'server_version_num' THEN '130014' ELSE pg_catalog.current_setting($1) END",
+    )
+    with db.connect() as connection:
+        connection.execute("SET search_path = older, pg_catalog")
+        (problem,) = find_problems(connection, REQUEST)
+    assert (problem.severity, problem.code) == (Severity.ERROR, "version_unsupported")
+    assert problem.message == "the source is PostgreSQL 13, and Levada needs 14 or newer"
 
 
 def test_lost_slot_is_a_warning_here() -> None:

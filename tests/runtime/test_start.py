@@ -50,6 +50,20 @@ def at_source(db: Database) -> list[tuple[str, ...]]:
     ]
 
 
+def test_all_problems_of_the_source_are_one_error(rig: Rig, db: Database, role: str) -> None:
+    """A start without privileges raises each problem with its code, and the SQL that resolves it. Nothing is made."""
+    rig.config = replace(rig.config, source=replace(db.connection, user=role))
+    with pytest.raises(NeedsOperator) as refused:
+        rig.start()
+    assert refused.value.code == "preflight_failed"
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "4 problems with the source:"
+    for code in ("replication_privilege_missing", "publication_missing", "select_privilege_missing"):
+        assert any(line.startswith("  - ") and f"[{code}]" in line for line in lines), lines
+    assert any("GRANT SELECT" in line for line in refused.value.hint.splitlines())
+    assert at_source(db) == []
+
+
 class Failing(MemoryStore):
     """A store of somebody's own that fails at the last step of a start."""
 

@@ -83,8 +83,8 @@ class _Run:
             if isinstance(outcome, Suspended):
                 self._error = NeedsOperator(
                     "pipeline_suspended",
-                    f"pipeline {self._engine.name} is suspended",
-                    hint="set spec.suspend: false in the manifest",
+                    f"pipeline {self._engine.name} is suspended (spec.suspend: true), so no engine was started for it",
+                    hint="set spec.suspend: false in the manifest, then run the command again",
                 )
             elif isinstance(outcome, Refused):
                 first = outcome.problems[0]

@@ -70,6 +70,13 @@ FAILURES: Final = (
         pattern="affected by row-level security",
         hint="ALTER ROLE … BYPASSRLS, with the role that connects. Without it a copy would lack the hidden rows",
     ),
+    # The first of the session's settings that PostgreSQL 13 does not have.
+    Failure(
+        "version_unsupported",
+        NeedsOperator,
+        pattern='configuration parameter "idle_session_timeout"',
+        hint="upgrade {server} to PostgreSQL 14 or newer. Older versions do not have this parameter",
+    ),
     Failure(
         "source_starting",
         Transient,

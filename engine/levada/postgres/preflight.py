@@ -195,7 +195,16 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             Severity.ERROR,
             "version_unsupported",
             f"the source is PostgreSQL {server.version // 10000}, and Levada needs 14 or newer",
-            "upgrade the source",
+            "upgrade the source to PostgreSQL 14 or newer",
+        )
+        return
+    if server.standby and server.version < _OLDEST_STANDBY:
+        yield Problem(
+            Severity.ERROR,
+            "standby_unsupported",
+            f"the source is a standby of PostgreSQL {server.version // 10000}. A standby can be a source since version"
+            f" {_OLDEST_STANDBY // 10000}",
+            "set spec.source.host to the primary",
         )
         return
     slot = inspect_slot(conn, request.slot)
@@ -240,13 +249,6 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
             "replication_privilege_missing",
             f"role {server.role} has no REPLICATION privilege",
             _sql("ALTER ROLE {} REPLICATION", server.role),
-        )
-    if server.standby and server.version < _OLDEST_STANDBY:
-        yield Problem(
-            Severity.ERROR,
-            "standby_unsupported",
-            f"the source is a standby of PostgreSQL {server.version // 10000}, and a standby can be a source since 16",
-            "set spec.source.host to the primary",
         )
     if server.encoding == "SQL_ASCII":
         yield Problem(

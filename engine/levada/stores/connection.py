@@ -21,7 +21,7 @@ class StoreConnection(PostgresConnection):
 
 def store_error(error: LevadaError) -> LevadaError:
     """Return the store's error for an error of its server, or the same error for any other."""
-    if not error.code.startswith("source_") and error.code != "too_many_connections":
+    if not error.code.startswith("source_") and error.code not in ("too_many_connections", "version_unsupported"):
         return error
     message = f"the store's server: {error.message}"
     if isinstance(error, Transient):

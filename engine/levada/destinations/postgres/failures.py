@@ -105,6 +105,9 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     "source_database_missing": Failure(
         "destination_database_missing", NeedsOperator, hint=f"check database in {_SETTINGS}"
     ),
+    "version_unsupported": Failure(
+        "destination_unsupported", NeedsOperator, hint="upgrade the destination's server to PostgreSQL 14 or newer"
+    ),
     "source_tls_failed": Failure("destination_tls_failed", NeedsOperator, hint=f"check tls in {_SETTINGS}"),
     "insufficient_privilege": Failure(
         "destination_privilege_missing",
