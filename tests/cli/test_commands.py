@@ -324,9 +324,23 @@ def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> No
     assert on(manifest, "resync", "orders").exit_code == 0
     assert store.take_table_actions() == {orders: TableAction.RESYNC}
     store.close()
-    unknown = on(manifest, "resync", "ordes")
-    assert unknown.exit_code == 1
-    assert "public.items public.orders" in unknown.stderr
+
+
+def test_a_table_that_the_pipeline_does_not_have(manifest: Path, db: Database) -> None:
+    """Each command names it, and the tables that exist, or some of many."""
+    publish(db)
+    for command in (("retry", "ordes"), ("resync", "ordes"), ("verify", "--table", "ordes")):
+        unknown = on(manifest, *command)
+        assert unknown.exit_code == 1
+        assert "not a table of this pipeline: public.ordes [unknown_table]" in unknown.stderr
+        assert "hint: its tables are: public.items public.orders\n" in unknown.stderr
+    with db.connect() as connection:
+        for i in range(30):
+            connection.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY)").format(sql.Identifier(f"t{i:02}")))
+        add = sql.SQL("ALTER PUBLICATION {} ADD TABLES IN SCHEMA public")
+        connection.execute(add.format(sql.Identifier(f"levada_{db.name}")))
+    shown = " ".join(on(manifest, "retry", "ordes").stderr.split())
+    assert "public.t17 and 12 more. All: levada status" in shown
 
 
 def test_a_table_that_is_dropped_while_tables_are_listed(manifest: Path, db: Database) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from levada.errors import NeedsOperator
 from levada.segments.owner_file import claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.values import PipelineOwner
@@ -27,6 +28,18 @@ def test_the_first_to_claim_is_the_owner(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "shop" / "owner").stat().st_mode & 0o777 == 0o600
     replace_owner(staging, "shop", OTHER)
     assert read_owner(staging, "shop") == OTHER
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x00\x00", b"[]", b'{"uid": "uid-1"}'])
+def test_a_damaged_file_names_no_owner(tmp_path: Path, content: bytes) -> None:
+    """Whoever claims the folder is refused, because its segments may be another Pipeline's. The hint has the path."""
+    staging = Staging.open(str(tmp_path))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "owner").write_bytes(content)
+    with pytest.raises(NeedsOperator) as refused:
+        claim_folder(staging, "shop", ONE)
+    assert refused.value.code == "owner_unreadable"
+    assert f"remove shop/owner from {tmp_path}" in refused.value.hint
 
 
 def refuse(source: str, target: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,8 @@ from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 _ATTEMPTS: Final = 5
+_LISTED: Final = 20
+"""The number of tables whose names a hint has."""
 
 
 def retry_tables(
@@ -98,9 +100,19 @@ def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> li
         raise NeedsOperator(
             "unknown_table",
             f"not a table of this pipeline: {', '.join(unknown)}",
-            hint=f"its tables are: {' '.join(t.argument for t in sorted(known)) or 'none'}",
+            hint=_known_names(known),
         )
     return tables
+
+
+def _known_names(known: Collection[QualifiedTable]) -> str:
+    """Return a hint with the names of these tables, or of the first ones if they are many."""
+    names = [table.argument for table in sorted(known)]
+    if len(names) > _LISTED:
+        return (
+            f"its tables are: {' '.join(names[:_LISTED])} and {len(names) - _LISTED} more. All: levada status MANIFEST"
+        )
+    return f"its tables are: {' '.join(names) or 'none'}"
 
 
 @contextmanager
