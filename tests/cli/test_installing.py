@@ -110,6 +110,29 @@ def test_setup_takes_one_bundle_at_a_time(tmp_path: Path) -> None:
     assert levada("setup", "--from-bundle", bundle, "--offline-bundle", bundle).exit_code == Exit.USAGE
 
 
+def test_a_store_in_config_maps_needs_its_extra(tmp_path: Path) -> None:
+    """Without the package of Kubernetes the error is the command that installs it, and no traceback."""
+    pipeline = {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": "shop"},
+        "spec": {
+            "source": {"host": "127.0.0.1", "port": 1, "database": "shop", "tls": {"mode": "Disable"}},
+            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///lake"}}},
+            "store": {"configMap": {}},
+        },
+    }
+    (tmp_path / "pipeline.yaml").write_text(json.dumps(pipeline))
+    code = "import sys; sys.modules['kubernetes'] = None; from levada.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "status", tmp_path / "pipeline.yaml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == Exit.FAILED, done.stderr
+    assert "spec.store.configMap needs the Python package kubernetes [kubernetes_missing]" in done.stderr
+    assert "hint: pip install 'levada[kubernetes]'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("destination", "module", "extra"),
     [

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from tests.cli.test_commands import levada, manifest_of
 from tests.conftest import Database
+from tests.runtime.foreign_package import install_package
 from tests.servers.older import DEBIAN_15, postgres_15, refusing_setting
 from tests.servers.standby import standby_of
 from typer.testing import Result
@@ -227,3 +228,50 @@ def test_a_store_that_may_not_be_created(folder: Path, db: Database) -> None:
         assert_told(result, Exit.PREFLIGHT, "store_privilege_missing", "GRANT CREATE ON DATABASE", "TO")
     finally:
         db.execute("DROP OWNED BY replicates", "DROP ROLE replicates")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "code", "message"),
+    [
+        (
+            "Raising",
+            "store_failed",
+            "from_settings of entry point theirs = their_store:Raising of package their-package raised KeyError: 'url'",
+        ),
+        (
+            "Absent",
+            "store_broken",
+            "entry point theirs = their_store:Absent of package their-package cannot be imported: AttributeError",
+        ),
+        (
+            "Other",
+            "store_broken",
+            "entry point theirs = their_store:Other of package their-package is not a subclass of"
+            " levada.stores.PipelineStore",
+        ),
+    ],
+)
+def test_a_store_of_another_package(
+    folder: Path, db: Database, monkeypatch: pytest.MonkeyPatch, attribute: str, code: str, message: str
+) -> None:
+    """Whatever it does wrong, the error names the package and its entry point, and there is no traceback."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    install_package(monkeypatch, folder, "their_store", attribute, STORES, group="levada.stores")
+    manifest = manifest_of(db, store={"custom": {"type": "theirs", "options": {}}})
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    result = levada("check", path, "--secrets", folder / "secrets")
+    assert_told(result, Exit.PREFLIGHT, code, message, "author")
+
+
+STORES = """
+from levada.stores import PipelineStore
+
+class Raising(PipelineStore):
+    @classmethod
+    def from_settings(cls, settings, context):
+        raise KeyError("url")
+
+class Other:
+    pass
+"""

@@ -18,6 +18,7 @@ import pytest
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator, Transient
+from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.host_header import foreign_host
@@ -350,6 +351,38 @@ def test_a_verification_needs_the_token(tmp_path: Path) -> None:
             assert send(server, method, f"/v1/verifications{path}")[0] == 401
         assert get(server, "/v1/verifications/1")[0] == 401
         assert send(server, "DELETE", "/v1/verifications/1", Authorization="Bearer secret")[0] == 404
+
+
+def test_an_engine_refuses_a_command_without_its_token(tmp_path: Path) -> None:
+    """The error of the command names the manifest's field, and the option that gives it the Secret."""
+    (tmp_path / "token").write_text("long-and-random")
+    with (
+        ProgressServer(running, token=AccessToken(tmp_path / "token"), verifications=Verifications(never)) as server,
+        pytest.raises(NeedsOperator) as refused,
+    ):
+        EngineApi(server.address, {}).ask("POST", "/v1/verifications", {"tables": ["public.orders"]})
+    assert refused.value.code == "engine_refused"
+    assert "spec.driver.tokenSecretRef" in refused.value.message
+    assert "--secrets DIR" in refused.value.hint
+
+
+def test_an_engine_refuses_an_unknown_request() -> None:
+    """An engine of an older version, for example, has no verifications. The error says which request it was."""
+    with ProgressServer(running) as server, pytest.raises(NeedsOperator) as refused:
+        EngineApi(server.address, {}).ask("POST", "/v1/later", {})
+    assert refused.value.code == "engine_refused"
+    assert f"the engine at {server.address} refused the request POST /v1/later with status 405" in str(refused.value)
+
+
+def test_an_engine_that_has_ended_is_unreachable() -> None:
+    """A command that was connected to it is told to run again. The message has the address."""
+    with ProgressServer(running) as server:
+        address = server.address
+    with pytest.raises(Transient) as away:
+        EngineApi(address, {}).ask("GET", "/v1/cuts")
+    assert away.value.code == "engine_unreachable"
+    assert f"the engine does not answer at {address}/v1/cuts" in away.value.message
+    assert "run the command again" in away.value.hint
 
 
 def test_cuts_are_listed_requested_and_dropped() -> None:

@@ -231,6 +231,7 @@ def test_read_only_database_is_named(db: Database) -> None:
 def test_closed_store_says_so(store: PostgresStore) -> None:
     """A write after close is an error, not a new connection."""
     store.close()
-    with pytest.raises(Permanent):
+    with pytest.raises(Permanent) as closed:
         store.update_table_replication_states({ORDERS: Init()})
+    assert closed.value.code == "store_closed"
     assert store.get_table_replication_states() == {}

@@ -171,7 +171,8 @@ class ConfigMapStorage(Storage):
         raise Transient(
             "store_contended",
             f"ConfigMap {self._maps.namespace}/{name} was changed by other writers {_CONFLICTS} times in a row",
-            hint="stop the other processes that change this pipeline's state",
+            hint="stop them. To see who they are:"
+            f" kubectl -n {self._maps.namespace} get configmap {name} -o yaml --show-managed-fields",
         )
 
     def _send(self, name: str, seen: Version, data: _Data) -> Version:

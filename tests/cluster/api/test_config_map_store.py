@@ -11,11 +11,12 @@ from tests.cluster.api.conftest import Kubectl
 from tests.stores.conftest import OpenStorage, OpenStore, store  # noqa: F401 - a fixture
 from tests.stores.test_model import *  # noqa: F403
 from tests.stores.test_storage import *  # noqa: F403
+from tests.stores.test_storage import NUMBER, ONE, increment
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec import state_names
-from levada.stores import PipelineStore, Storage
+from levada.stores import Document, Key, PipelineStore, Storage, config_map
 from levada.stores.config_map import MAX_BYTES, ConfigMapStorage, ConfigMapStore
 from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
@@ -262,5 +263,48 @@ def test_driver_needs_no_more_than_its_role(open_store: OpenStore, kubectl: Kube
 def test_closed_store_says_so(store: PipelineStore) -> None:
     """A write after close is an error."""
     store.close()
-    with pytest.raises(Permanent):
+    with pytest.raises(Permanent) as closed:
         store.update_table_replication_states({ORDERS: Init()})
+    assert closed.value.code == "store_closed"
+
+
+def test_a_missing_namespace_is_named(cluster: Kubectl) -> None:
+    """The first write creates the ConfigMaps, and the hint creates the namespace."""
+    store = ConfigMapStore("shop", "levada-nowhere")
+    with pytest.raises(NeedsOperator) as refused:
+        store.next_epoch()
+    store.close()
+    assert refused.value.code == "store_refused"
+    assert "namespace levada-nowhere for ConfigMap" in refused.value.message
+    assert refused.value.hint == "kubectl create namespace levada-nowhere"
+
+
+def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl: Kubectl) -> None:
+    """An immutable ConfigMap, for example, takes no change."""
+    part = PARTS[int(ORDERS) % len(PARTS)]
+    kubectl.patch("configmap", part, {"immutable": True})
+    with pytest.raises(NeedsOperator) as refused:
+        store.update_table_replication_states({ORDERS: Init()})
+    assert refused.value.code == "store_refused"
+    assert f"ConfigMap {kubectl.namespace}/{part}: the API server refused the request (422)" in refused.value.message
+    assert "immutable" in refused.value.message
+
+
+def test_a_writer_without_end_is_an_error(
+    open_storage: OpenStorage, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that is overtaken each time ends with the ConfigMap and the command that lists its writers."""
+    monkeypatch.setattr(config_map, "_LONGEST_PAUSE_S", 0.0)
+    storage, other = open_storage("shop"), open_storage("shop")
+    storage.put(0, {Key(NUMBER, ONE): {"n": 0}})
+
+    def overtaken(key: Key[Any], found: Document | None) -> Document:
+        other.update(0, [key], increment)
+        return {"n": -1}
+
+    with pytest.raises(Transient) as contended:
+        storage.update(0, [Key(NUMBER, ONE)], overtaken)
+    assert contended.value.code == "store_contended"
+    assert "was changed by other writers 100 times in a row" in contended.value.message
+    assert f"kubectl -n {kubectl.namespace} get configmap shop-state-" in contended.value.hint
+    assert (storage.get(Key(NUMBER, ONE)) or {})["n"] >= 100

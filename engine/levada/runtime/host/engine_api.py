@@ -37,7 +37,7 @@ class EngineApi:
                 answer = json.load(response)
         except HTTPError as error:
             with error:
-                raise _refusal(error.code, error.read()) from None
+                raise self._refusal(f"{method} {path}", error.code, error.read()) from None
         except (OSError, HTTPException, ValueError) as error:
             raise Transient(
                 "engine_unreachable",
@@ -46,19 +46,20 @@ class EngineApi:
             ) from error
         return dict(answer)
 
-
-def _refusal(status: int, body: bytes) -> NeedsOperator:
-    if status == HTTPStatus.UNAUTHORIZED:
+    def _refusal(self, request: str, status: int, body: bytes) -> NeedsOperator:
+        if status == HTTPStatus.UNAUTHORIZED:
+            return NeedsOperator(
+                "engine_refused",
+                f"the engine at {self.address} needs the token of spec.driver.tokenSecretRef",
+                hint="name the folder with its Secret: --secrets DIR",
+            )
+        try:
+            found = json.loads(body)["error"]
+            return NeedsOperator(found["code"], found["message"], hint=found["hint"])
+        except (ValueError, KeyError, TypeError):
+            pass
         return NeedsOperator(
             "engine_refused",
-            "the engine needs the token of spec.driver.tokenSecretRef",
-            hint="name the folder with its Secret: --secrets DIR",
+            f"the engine at {self.address} refused the request {request} with status {status}",
+            hint="see the log of the engine. If it has another version, use the same version of Levada for both",
         )
-    try:
-        found = json.loads(body)["error"]
-        return NeedsOperator(found["code"], found["message"], hint=found["hint"])
-    except (ValueError, KeyError, TypeError):
-        pass
-    return NeedsOperator(
-        "engine_refused", f"the engine refused the request with status {status}", hint="see the log of the engine"
-    )

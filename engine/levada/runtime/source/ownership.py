@@ -286,7 +286,7 @@ def _contended(config: PipelineConfig) -> Transient:
     return Transient(
         "store_contended",
         f"the owner of pipeline {config.name} was changed by other processes {_ATTEMPTS} times in a row",
-        hint="stop the other processes that change this pipeline's state",
+        hint="run one engine for each pipeline, and let the takeover of another process end",
     )
 
 
