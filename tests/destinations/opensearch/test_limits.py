@@ -119,3 +119,16 @@ def test_rows_of_a_missing_shard_are_not_left_out(cluster: Cluster) -> None:
         time.sleep(0.1)
     destination.write_events(batch, source.mark(int(batch.until)))
     assert len(cluster.documents(cluster.alias(target.target))) == 40
+
+
+def test_an_lsn_that_no_version_holds(cluster: Cluster) -> None:
+    """The message names the table and the limits, and nothing is written."""
+    source = Source(lsn=2**57)
+    orders, destination = copied(cluster, source), cluster.started()
+    orders.insert(id=9, item="nine", note=None)
+    with pytest.raises(NeedsOperator) as caught:
+        apply(destination, source, orders)
+    assert caught.value.code == "version_exhausted"
+    assert "a transaction has more than 133955584 changes, or its LSN is above 2000000/0" in caught.value.message
+    assert "levada resync MANIFEST TABLE" in caught.value.hint
+    assert set(cluster.documents(cluster.alias(orders.target))) == {"1", "2", "3"}

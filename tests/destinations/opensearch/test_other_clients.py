@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.destinations.opensearch.place import Cluster
 from tests.destinations.opensearch.steps import ORDERS, ROWS, apply, copied
@@ -141,3 +144,25 @@ def test_no_answer_and_wrong_products(tmp_path: Path) -> None:
     with pytest.raises(Transient) as caught:
         OpenSearchDestination.from_settings(settings, context).startup()
     assert caught.value.code == "destination_unavailable"
+
+
+def test_a_document_of_another_client_in_a_copy(cluster: Cluster) -> None:
+    """The numbers of rows and documents differ, so the copy is not served, and is made again."""
+    source, client = Source(), cluster.client()
+    orders, destination = copied(cluster, source), cluster.started()
+    alias = cluster.alias(orders.target)
+    (former,) = client.indices.get_alias(name=alias)
+
+    class Joined(ArrowRows):
+        def map_partitions(self, fn: Callable[[pa.RecordBatchReader], Any]) -> list[Any]:
+            (index,) = set(client.indices.get(index=f"{alias}*")) - {former}
+            client.index(index=index, id="mine", body={"id": 9})
+            return super().map_partitions(fn)
+
+    rows = Joined.of(ORDERS, ROWS)
+    with pytest.raises(Transient) as caught:
+        destination.copy_replacement(orders.target, rows, source.mark(2000))
+    assert caught.value.code == "copy_incomplete"
+    assert f"{alias}: 3 rows were copied, but the new index {alias}" in caught.value.message
+    assert "has 4 documents, because another client has written to it" in caught.value.message
+    assert set(cluster.documents(alias)) == {"1", "2", "3"}

@@ -13,7 +13,7 @@ from tests.destinations.memory import MemoryRows
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 
 from levada.destinations.postgres import PostgresDestination
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch, Transient
 from levada.postgres.identity import SourceIdentity
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
@@ -198,3 +198,82 @@ def test_an_old_driver_does_not_drop_the_copy_of_a_newer_one(replica: Replica) -
     assert new.copy_replacement(TableTarget.of(ORDERS), rows, replica.mark(2000, epoch=2))
     assert new.swap_replacement(ORDERS.id, replica.mark(2000, epoch=2))
     assert replica.items() == {1: "new"}
+
+
+@pytest.mark.parametrize(
+    ("statements", "message", "solution"),
+    [
+        (
+            ("CREATE SCHEMA levada AUTHORIZATION plain_role",),
+            "schema levada of the destination's state belongs to role plain_role",
+            "ALTER SCHEMA",
+        ),
+        (
+            ("CREATE SCHEMA levada", "GRANT CREATE ON SCHEMA levada TO PUBLIC"),
+            "every role may create tables in schema levada of the destination's state",
+            'REVOKE CREATE ON SCHEMA "levada" FROM PUBLIC',
+        ),
+    ],
+)
+def test_a_state_that_another_role_could_change(
+    replica: Replica,
+    role: str,
+    monkeypatch: pytest.MonkeyPatch,
+    statements: tuple[LiteralString, ...],
+    message: str,
+    solution: str,
+) -> None:
+    """The destination keeps no state in such a schema. The hint has the SQL, and the setting of another schema."""
+    replica.db.execute(*statements)
+    if "AUTHORIZATION" in statements[0]:
+        # A superuser trusts every owner.
+        replica.db.execute("CREATE ROLE replicator LOGIN")
+        replica.db.execute(f"GRANT CREATE ON DATABASE {replica.db.name} TO replicator")
+        monkeypatch.setenv("PGUSER", "replicator")
+    try:
+        with pytest.raises(NeedsOperator) as refused:
+            copy(replica, replica.destination())
+        assert refused.value.code == "destination_schema_foreign"
+        assert refused.value.message == message
+        assert solution in refused.value.hint
+        assert refused.value.hint.endswith("; or set another stateSchema in the destination's settings")
+    finally:
+        if "AUTHORIZATION" in statements[0]:
+            replica.db.execute("DROP OWNED BY replicator", "DROP ROLE replicator")
+
+
+def test_a_copy_is_overtaken_by_another_one(replica: Replica) -> None:
+    """The driver whose shadow copy was replaced writes nothing more, and its table stays. A retry copies again."""
+    old, new = replica.destination(), replica.destination()
+    copy(replica, old)
+
+    class Overtaken(MemoryRows):
+        def map_partitions(self, fn: Callable[[pa.RecordBatchReader], Any]) -> list[Any]:
+            assert new.copy_replacement(TableTarget.of(ORDERS), MemoryRows(ORDERS), replica.mark(2000))
+            return super().map_partitions(fn)
+
+    rows = Overtaken(ORDERS, [{"id": 1, "item": "old", "note": None}])
+    with pytest.raises(Transient) as lost:
+        old.copy_replacement(TableTarget.of(ORDERS), rows, replica.mark(2000))
+    assert lost.value.code == "shadow_copy_lost", lost.value
+    assert "another copy of the table began" in lost.value.message
+    assert len(replica.items()) == 3
+
+
+def test_a_copy_whose_state_was_removed(replica: Replica) -> None:
+    """Another session removed the record of what was written, so the copy may lack rows and starts again."""
+    destination = replica.destination()
+    copy(replica, destination)
+
+    class Forgotten(MemoryRows):
+        def map_partitions(self, fn: Callable[[pa.RecordBatchReader], Any]) -> list[Any]:
+            done = super().map_partitions(fn)
+            replica.db.execute("TRUNCATE levada.destination_copy_parts")
+            return done
+
+    rows = Forgotten(ORDERS, [{"id": 1, "item": "new", "note": None}])
+    with pytest.raises(Transient) as lost:
+        destination.copy_replacement(TableTarget.of(ORDERS), rows, replica.mark(2000))
+    assert lost.value.code == "shadow_copy_lost"
+    assert "the state of the destination no longer has 1 part of the copy shop_public." in lost.value.message
+    assert len(replica.items()) == 3

@@ -93,7 +93,9 @@ def copy_rows(
     expected, found = sum(p.rows for p in parts), generations.count(generation)
     if expected != found:
         raise Transient(
-            "copy_incomplete", f"{generation.alias}: {expected} rows were copied, but the index has {found} documents"
+            "copy_incomplete",
+            f"{generation.alias}: {expected} rows were copied, but the new index {generation.index} has {found}"
+            " documents, because another client has written to it",
         )
 
 

@@ -41,7 +41,8 @@ def versions_of(changes: pa.Table | pa.RecordBatch, table: str) -> Versions:
     if len(lsn) and (int(lsn.max()) >= _MAX_LSN or int(lsn.min()) < 0 or int(block.max()) > _MAX_BLOCK):
         raise NeedsOperator(
             "version_exhausted",
-            f"{table}: a transaction is too large, or the WAL too long, for the 63 bits of a document's version",
+            f"{table}: a transaction has more than {(_MAX_BLOCK + 1) << BLOCK_ROWS_BITS} changes, or its LSN is above"
+            f" {Lsn(_MAX_LSN)}, which the version of a document in OpenSearch cannot hold",
             hint="copy the table again: levada resync MANIFEST TABLE",
         )
     versions: Versions = ((lsn >> _ALIGNMENT_BITS) << _BLOCK_BITS) | block

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import psycopg
 import pyarrow as pa
 from psycopg import sql
 
@@ -32,6 +33,7 @@ from levada.destinations.postgres.types import equal_is_identical
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
+from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.values import Lsn, QualifiedTable
@@ -84,6 +86,9 @@ class PartitionWriter:
                             for data in copy_rows(self._with_constants(batch)):
                                 copy.write(data)
                     self._register(connection, part)
+            except psycopg.errors.UndefinedTable:
+                # Another copy of the table has dropped this one.
+                raise superseded(self.place) from None
             finally:
                 connection.close()
         return part
@@ -153,7 +158,8 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
     drop = sql.SQL("DELETE FROM {} WHERE copy_id = %s RETURNING part_id::text, inserted_by::text")
     written = dict(connection.execute(drop.format(state.table(PARTS)), [copy.id]).fetchall())
     if missing := set(parts) - written.keys():
-        raise Transient("shadow_copy_lost", f"{len(missing)} parts of the copy {copy.place} are missing")
+        message = f"the state of the destination no longer has {counted(len(missing), 'part')} of the copy {copy.place}"
+        raise Transient("shadow_copy_lost", message)
     if unknown := [xid for part, xid in written.items() if part not in set(parts)]:
         # Without parameters, because the schema's name may have a percent sign.
         surplus = sql.SQL("DELETE FROM {} WHERE xmin = ANY ({}::text[]::xid[])")
