@@ -9,21 +9,26 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.conftest import Database
 from tests.runtime.recording import Recording
 from tests.runtime.test_doubted_tables import config_ref
 
+from levada.copy.rows import TableRows
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.runtime.config import PublicationConfig
 from levada.runtime.copies import remote
 from levada.runtime.copies.job import CopyJob, open_order
 from levada.runtime.copies.orders import Answer, plan_to_text, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
+from levada.runtime.copies.staged_changes import ChangesElsewhere
+from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.tables.copy_plan import Recreate
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.status import CopyProgress
 from levada.stores import CopyOrder, MemoryStore
-from levada.values import Lsn, QualifiedTable, TableId, TableMode, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 ORDERS, NAME = TableId(16402), QualifiedTable("public", "orders")
 ORDER = CopyOrder("token", 1)
@@ -202,3 +207,70 @@ def test_a_process_without_the_order_removes_nothing(store: MemoryStore, tmp_pat
     assert store.get_table_schemas() == (former,)
     assert store.get_copy_order(ORDERS) == now
     assert cancelled.is_set()
+
+
+def test_a_copy_that_the_destination_does_not_have(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process reports a copy at one LSN, and the destination has an older one. The driver does not take it."""
+    monkeypatch.setattr(remote, "POLL_S", 0.001)
+    settings = CopySettings(NAME, TableMode.UPSERT, "", frozenset(), "", NAME)
+    storage = TableStorage({ORDERS: LeafStorage(1, 2, False, False)}, {}, {})
+
+    def copy_in_the_process(_: OrderedCopy) -> None:
+        store.store_table_schema(ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL))
+        said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
+
+    copy = DedicatedCopy(config_ref(tmp_path), store, Elsewhere(Watermark("shop", 1, Lsn(6))), 1, silence_s=60)
+    with pytest.raises(Transient) as lost:
+        copy.run(ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process)
+    assert lost.value.code == "copy_lost"
+    assert lost.value.message == (
+        "another process has copied public.orders at LSN 0/7, but the destination does not have that copy"
+    )
+
+
+def test_a_process_leaves_the_changes_to_the_driver() -> None:
+    """An interrupted copy has read its ranges, and the staged changes since are for the driver alone."""
+    target = TableTarget.of(ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL))
+    with pytest.raises(Transient) as finished:
+        ChangesElsewhere().read(target, Lsn(1), Lsn(2), 0, lambda: None)
+    assert finished.value.code == "copy_ranges_finished"
+    assert finished.value.message == "all ranges of public.orders are copied, and the driver completes it"
+
+
+class Withdrawn(Recording):
+    """The driver cancels the order while the last rows are written."""
+
+    def __init__(self, withdraw: Callable[[], None]) -> None:
+        super().__init__()
+        self._withdraw = withdraw
+
+    def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
+        done = super().write_table_rows(target, rows, mark)
+        self._withdraw()
+        return done
+
+
+def test_a_complete_copy_without_its_order(db: Database, tmp_path: Path) -> None:
+    """The process does not report what the driver no longer waits for, and exits with an error."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    db.execute("CREATE PUBLICATION p FOR TABLE orders")
+    [(oid,)] = db.query("SELECT 'orders'::regclass::oid")
+    table, store = TableId(oid), MemoryStore("shop")
+    store.next_epoch()
+    settings = CopySettings(NAME, TableMode.UPSERT, "", frozenset(), "", NAME)
+    store.order_copy(table, CopyOrder("token", 1, plan=plan_to_text(Recreate(settings))))
+    destination = Withdrawn(lambda: store.order_copy(table, None))
+    config = replace(
+        config_ref(tmp_path).current, source=db.connection, publication=PublicationConfig("p", managed=False)
+    )
+    tasks = open_task_runner(destination, None, "test")
+    try:
+        with pytest.raises(NeedsOperator) as superseded:
+            CopyJob(config, store, destination, tasks, threading.Event()).run(table, NAME)
+    finally:
+        tasks.close()
+    assert superseded.value.code == "copy_superseded"
+    assert "the copy of public.orders is complete, but the driver has cancelled it" in superseded.value.message
+    assert store.get_copy_order(table) is None

@@ -68,7 +68,9 @@ def test_no_copy_begins_before_the_first_sample(rig: Rig, db: Database) -> None:
     rig.wait_caught_up()
 
 
-def test_a_slot_that_is_being_created_keeps_within_the_limit(rig: Rig, db: Database) -> None:
+def test_a_slot_that_is_being_created_keeps_within_the_limit(
+    rig: Rig, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     """The transaction that held the WAL of the dropped slot delays the next one, which must not fill the disk."""
     rig.config = replace(
         rig.config,
@@ -91,6 +93,9 @@ def test_a_slot_that_is_being_created_keeps_within_the_limit(rig: Rig, db: Datab
     progress = rig.wait_caught_up()
     assert dropped(progress)
     assert rig.destination.copies_of("orders") == 2
+    [ended] = {r.getMessage() for r in caplog.records if "[slot_creation_ended]" in r.getMessage()}
+    assert f"ended the creation of slot {rig.config.slot.name}, which waits for open transactions" in ended
+    assert "backend_xid IS NOT NULL" in ended
 
 
 def poll(what: Callable[[], bool]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.runtime.test_changes import Only, Rig
 
 from levada.errors import NeedsOperator, SlotLost
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
@@ -122,3 +123,26 @@ def test_a_lost_slot_holds_only_for_tables_that_a_resync_can_name(db: Database, 
     phases = dict(store.get_table_replication_states())
     assert phases.pop(ids["parked"]) == void
     assert set(map(type, phases.values())) == {Init}
+
+
+def test_staged_rows_need_the_columns_in_the_store(db: Database, tmp_path: Path) -> None:
+    """A table whose columns are gone from the store parks before it applies a row. A resync stores them again."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    rig = Rig(db, tmp_path)
+    rig.config = replace(rig.config, selects=Only("orders"))
+    rig.store = lambda: PostgresStore(db.connection, "shop")
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        rig.stop()
+        db.execute("DELETE FROM levada.documents WHERE kind = 'schema'", "INSERT INTO orders VALUES (2)")
+        rig.start()
+        parked = rig.wait(lambda p: bool(p.tables) and p.tables[0].error is not None).tables[0].error
+        assert parked is not None
+        assert parked.code == "schema_version_missing"
+        assert "the store no longer has the columns of the table with OID" in parked.reason
+        rig.say("orders", resync_nonce=1)
+        rig.wait_caught_up()
+    finally:
+        rig.stop()
+    assert rig.destination.copies_of("orders") == 2

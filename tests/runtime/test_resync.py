@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,16 @@ from tests.conftest import Database
 from tests.runtime.replacing import Replacing
 from tests.runtime.test_changes import TIMEOUT_S, Only, Rig, table
 
+from levada.destinations import DestinationContext
+from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.settings import Settings
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import RetryLimits
 from levada.runtime.report.liveness import hung
 from levada.status import Progress
 from levada.stores.codecs import ACTION
 from levada.stores.interface import TableAction
+from levada.values import TableId, Watermark
 
 
 class Gate:
@@ -255,3 +260,45 @@ def test_asking_again_begins_again(rig: ResyncRig, db: Database) -> None:
 def db_insert(db: Database) -> None:
     """Insert an order."""
     db.execute("INSERT INTO orders (note) VALUES ('later')")
+
+
+class Meddled(PostgresDestination):
+    """Another session removes the state of the first shadow copy before it replaces the table."""
+
+    meddle: Callable[[], None]
+
+    def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
+        self.meddle()
+        return super().swap_replacement(table, mark)
+
+
+def test_a_replacement_that_another_session_removed(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table stays as it was, and is copied again. The error says that something else has changed it."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", "INSERT INTO orders VALUES (1, 'n')")
+    server = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    settings = Settings.model_validate({**server, "schema": "replica"})
+    rig, swaps = Rig(db, tmp_path), list[int]()
+    lake = Meddled.from_settings(settings, DestinationContext("shop", tmp_path))
+
+    def meddle() -> None:
+        if not swaps:
+            db.execute("DELETE FROM levada.destination_copies")
+        swaps.append(1)
+
+    lake.meddle = meddle
+    rig.destination = lake  # type: ignore[assignment]  # any destination
+    rig.config = replace(rig.config, selects=Only("orders"), retries=RetryLimits(delay_s=0.1, max_delay_s=0.1))
+    rig.start()
+    try:
+        rig.wait_caught_up()
+        rig.say("orders", excluded_columns=frozenset({"note"}))
+        rig.wait(lambda p: len(swaps) == 2)
+        rig.wait_caught_up()
+    finally:
+        rig.stop()
+    assert db.query("SELECT * FROM replica.orders") == [(1,)]
+    assert "the new copy of public.orders cannot replace the table at the destination" in caplog.text
+    assert "[replacement_lost]" in caplog.text

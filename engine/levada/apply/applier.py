@@ -121,7 +121,8 @@ class Applier:
         if schema is None:
             raise NeedsOperator(
                 "schema_version_missing",
-                f"the store has no columns of the table with OID {int(table)} that are valid at LSN {after}",
+                f"the store no longer has the columns of the table with OID {int(table)} at LSN {after}, without"
+                " which its staged changes cannot be read",
                 hint="copy the table again: levada resync MANIFEST TABLE",
             )
         return schema

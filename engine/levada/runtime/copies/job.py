@@ -162,7 +162,8 @@ class _Answers:
             written = self._write(answer)
         if not written and name is not None:
             raise NeedsOperator(
-                "copy_superseded", f"the copy of {name} is complete, but it was cancelled or started again elsewhere"
+                "copy_superseded",
+                f"the copy of {name} is complete, but the driver has cancelled it, or has ordered another one",
             )
 
     def get(self, table: TableId) -> KeptCopy | None:

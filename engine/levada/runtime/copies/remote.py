@@ -135,5 +135,6 @@ class DedicatedCopy:
         schema = self.store.get_table_schema(table, COPY_VERSION)
         mark = require_watermark(destination.applied(table), destination.applied) if watermark else None
         if schema is None or (watermark and (mark is None or mark.lsn != lsn)):
-            raise Transient("copy_lost", f"the destination does not have the copy of {name} that was made at {lsn}")
+            message = f"another process has copied {name} at LSN {lsn}, but the destination does not have that copy"
+            raise Transient("copy_lost", message)
         return Copied(schema, lsn, storage)

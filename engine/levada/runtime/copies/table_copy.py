@@ -282,7 +282,8 @@ class TableCopy:
                 return True
             raise Transient(
                 "replacement_lost",
-                f"the new copy of {rows.schema.name} no longer fits: the table was changed meanwhile",
+                f"the new copy of {rows.schema.name} cannot replace the table at the destination: one of them was"
+                " changed or removed meanwhile",
             )
         except BaseException as error:
             _forget_if_useless(rows, error)
