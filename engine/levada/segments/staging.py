@@ -27,6 +27,12 @@ _ONE_SLASH: Final = re.compile("^file:/(?!/)")
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of link() on file systems without hard links, such as SMB shares."""
 
+_REFUSED: Final = re.compile(
+    r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH"
+    r"|MISSING_AUTHENTICATION_TOKEN|UNRECOGNIZED_CLIENT)|ExpiredToken|HTTP status 40[13]\b"
+)
+"""Errors of an object store that refuses the credentials. Arrow raises them as plain OSError."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:
@@ -167,7 +173,8 @@ class Staging:
         Folders that the probe creates are removed again.
         """
         _, root = self._connected()
-        created = [] if not self._local else [p for p in (Path(root), *Path(root).parents) if not p.exists()]
+        with failures(f"read {self.uri}"):
+            created = [] if not self._local else [p for p in (Path(root), *Path(root).parents) if not p.exists()]
         path = f".levada-check-{uuid.uuid4().hex}"
         try:
             self.publish(path, b"levada", naming=())
@@ -237,13 +244,14 @@ def failures(action: str) -> Iterator[None]:
             f"staging: cannot {action}: the file does not exist",
             hint="mount the volume of spec.staging, or copy the tables again: levada resync MANIFEST --all",
         ) from error
-    except PermissionError as error:
-        raise AccessDenied(
-            "staging_denied",
-            f"staging: cannot {action}: {error}",
-            hint="let this process write to the folder or the bucket of spec.staging",
-        ) from error
     except OSError as error:
+        if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
+            raise AccessDenied(
+                "staging_denied",
+                f"staging: cannot {action}: {error}",
+                hint="let this process read and write the folder or the bucket of spec.staging, or correct the keys of"
+                " its object store",
+            ) from error
         if error.errno == errno.EROFS:
             raise Transient(
                 "staging_read_only",
