@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.servers.mounts import fill, small_file_system
+from tests.servers.mounts import fill, read_only, small_file_system
 
 from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.position_deletes import write_position_deletes
@@ -75,3 +75,22 @@ def test_an_index_without_room_is_as_it_was(tmp_path: Path) -> None:
         again = KeyIndex.open(folder / "index", KeyKind.INTEGER)
         assert again.snapshot_id == 2
         assert again.lookup(keys).found.all()
+
+
+def test_an_index_on_a_read_only_file_system(tmp_path: Path) -> None:
+    """As after an error of the disk. Nothing of the index changes, and the next commit works once it can be written."""
+    folder = tmp_path / "work"
+    keys = Keys(KeyKind.INTEGER, np.arange(100))
+    with small_file_system(folder, "1m"):
+        index = KeyIndex.open(folder / "index", KeyKind.INTEGER)
+        index.commit(1)
+        index.add_file("f", keys)
+        with read_only(folder), pytest.raises(Transient) as failed, index_errors(folder):
+            index.commit(2)
+        assert failed.value.code == "work_dir_unavailable"
+        assert f"the key index in {folder} cannot be used: [Errno 30] Read-only file system" in failed.value.message
+        assert failed.value.hint == f"if this persists, check the disk that holds {folder}"
+        index.discard()
+        index.add_file("f", keys)
+        index.commit(2)
+        assert KeyIndex.open(folder / "index", KeyKind.INTEGER).lookup(keys).found.all()

@@ -42,6 +42,27 @@ def test_a_row_of_an_unknown_relation_is_refused() -> None:
     assert str(Lsn.from_bytes(messages[at + 1][1:9], "big")) in error.message
 
 
+def test_a_row_with_a_damaged_value_is_refused() -> None:
+    """The error names the table, the LSN of the row and the column, and has no value."""
+    messages = load("rows")
+    at = next(i for i, m in enumerate(messages) if b"1.50" in m)
+    error = refusal([*messages[:at], messages[at].replace(b"1.50", b"1.x0"), *messages[at + 1 :]])
+    assert error.code == "malformed_row"
+    lsn = Lsn.from_bytes(messages[at][1:9], "big")
+    assert error.message == f"row of public.t at LSN {lsn}: column amount: an invalid decimal128(8, 2)"
+
+
+def test_the_default_of_an_added_column_is_a_text_of_its_type() -> None:
+    """PostgreSQL has it for rows that are older than the column. Another text is an error without the text."""
+    number = ColumnType(Kind.INT4)
+    assert parse_text(number, "7").as_py() == 7
+    with pytest.raises(DecodeError) as malformed:
+        parse_text(number, "seven")
+    assert malformed.value.code == "malformed_value"
+    assert "for rows that are older than the column is an invalid int32" in malformed.value.message
+    assert "seven" not in str(malformed.value)
+
+
 def test_a_row_outside_of_a_transaction_is_refused() -> None:
     """A row needs a BEGIN before it and no COMMIT in between."""
     messages = load("rows")

@@ -24,6 +24,16 @@ def small_file_system(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Make the file system that is mounted on the folder read-only during the block."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
 def fill(folder: Path, *, leaving: int) -> Path:
     """Leave at most so many bytes free; return the file that takes the others."""
     filler = folder / "filler"

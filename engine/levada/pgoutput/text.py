@@ -46,7 +46,8 @@ def parse_text(column: ColumnType, text: str) -> pa.Scalar:
     try:
         return decode_text(values, column).array[0]
     except RowError as error:
-        raise DecodeError("malformed_value", error.what) from None
+        message = f"the source's value of an added column for rows that are older than the column is {error.what}"
+        raise DecodeError("malformed_value", message) from None
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
