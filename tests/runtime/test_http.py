@@ -291,7 +291,9 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
         number = json.loads(text)["id"]
         path = f"/v1/verifications/{number}"
         assert begun.wait(30)
-        assert send(server, "POST", "/v1/verifications", body)[0] == 409
+        status, text = send(server, "POST", "/v1/verifications", body)
+        assert (status, json.loads(text)["error"]["code"]) == (409, "verify_running")
+        assert "another verification runs" in text
         [first] = json.loads(get(server, path)[2])["tables"]
         assert (first["table"], first["equal"], first["sample"]) == ("public.orders", True, 0.5)
         assert send(server, "DELETE", path)[0] == 200

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import psycopg
 import pytest
 from tests.conftest import Database
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
+from tests.verify.test_cancelled import wait
 from tests.verify.test_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
     PublicationConfig,
@@ -28,9 +31,10 @@ from levada.runtime.config import (
     VerifyConfig,
 )
 from levada.runtime.pipeline import Pipeline
+from levada.segments.batch import EventBatch
 from levada.status import TableProgress
 from levada.stores import MemoryStorage, MemoryStore
-from levada.values import QualifiedTable
+from levada.values import Durability, QualifiedTable, Watermark
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
@@ -245,3 +249,74 @@ def test_a_forgotten_transaction_is_reported(replicated: Replicated, monkeypatch
     assert done.verify_error is None
     assert done.verified is not None
     assert (done.verified.equal, done.verified.rows) == (True, 2)
+
+
+@contextmanager
+def locked(replicated: Replicated) -> Iterator[None]:
+    """Let the destination's table take no changes during the block, with one that is not applied yet."""
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    with replicated.replica.connect() as other, other.transaction():
+        # Until the verification asks for them, changes are not due. This lock is no transaction that a snapshot awaits.
+        pipeline.reconfigure(replace(pipeline.config, freshness_s=3600.0))
+        other.execute("LOCK TABLE shop_public.t IN SHARE MODE")
+        replicated.db.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
+        yield
+
+
+def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that applies no change is not held for long, and the error says so. The next verification succeeds."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    replicated.start()
+    assert replicated.pipeline is not None
+    assert replicated.pipeline._replication is not None
+    monkeypatch.setattr("levada.runtime.verifications.verifier._ATTEMPTS", 1)
+    impatient = replace(replicated.pipeline._replication.verifier, max_held_s=1.0)
+    with locked(replicated), pytest.raises(Transient) as refused:
+        impatient.run(T, VerifyOptions(), threading.Event())
+    assert refused.value.code == "verify_not_reached"
+    assert refused.value.message == "public.t did not reach the LSN of its verification within 1 s"
+    assert "levada status MANIFEST" in refused.value.hint
+    assert replicated.verify().equal
+
+
+def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled verification may get the table late, and gives it back. The next one waits for that."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    replicated.start()
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    assert pipeline._replication is not None
+    cuts = pipeline._replication.supervisor._cuts
+    write, busy, proceed = PostgresDestination.write_events, threading.Event(), threading.Event()
+
+    def slowly(self: PostgresDestination, events: EventBatch, mark: Watermark) -> Durability:
+        busy.set()
+        assert proceed.wait(60)
+        return write(self, events, mark)
+
+    def verify(cancelled: threading.Event) -> None:
+        try:
+            outcomes.append(pipeline.verify(T, VerifyOptions(), cancelled))
+        except LevadaError as error:
+            outcomes.append(error)
+
+    outcomes: list[TableReport | LevadaError] = []
+    monkeypatch.setattr(PostgresDestination, "write_events", slowly)
+    replicated.db.execute("INSERT INTO t VALUES (2)")
+    assert busy.wait(60)
+    cancelled = threading.Event()
+    first, second = (threading.Thread(target=verify, args=[e]) for e in (cancelled, threading.Event()))
+    first.start()
+    wait(lambda: len(cuts._holds) == 1)
+    cancelled.set()
+    first.join(60)
+    second.start()
+    wait(lambda: len(cuts._holds) == 2)
+    proceed.set()
+    second.join(60)
+    ended, compared = outcomes
+    assert isinstance(ended, LevadaError)
+    assert ended.code == "verify_cancelled"
+    assert isinstance(compared, TableReport), compared
+    assert compared.equal

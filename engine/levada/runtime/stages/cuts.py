@@ -101,9 +101,9 @@ class CutStage(Stage):
         """
         self._cuts.pop(request.table, None)
         record = self._registry.tables.get(request.table)
-        if request.table not in self._held or record is None:
+        # Also of a table that has left, so that it can be held if it returns.
+        if self._held.pop(request.table, None) is None or record is None:
             return
-        del self._held[request.table]
         record.cut.until = None
         if record.busy is Job.CUT:
             record.end()
@@ -116,14 +116,8 @@ class CutStage(Stage):
             request.reply(_not_replicated(request))
             return True
         if record.id in self._held:
-            request.reply(
-                Transient(
-                    "verify_running",
-                    f"table {record.name} is verified by another command already",
-                    hint="wait until it has ended",
-                )
-            )
-            return True
+            # A verification that was cancelled while it waited for the table gives it back soon.
+            return False
         if record.suspended or record.resync.has_copy or isinstance(record.phase, Init | DataSync):
             request.reply(_not_ready(record))
             return True

@@ -411,7 +411,7 @@ class Verifier:
     def _not_reached(self, name: QualifiedTable) -> Transient:
         return Transient(
             "verify_not_reached",
-            f"{name} did not reach the moment of its verification in {self.max_held_s:.0f} s",
+            f"{name} did not reach the LSN of its verification within {self.max_held_s:.0f} s",
             hint="verify it when the pipeline is not far behind and no long transaction runs: levada status MANIFEST",
         )
 
