@@ -93,8 +93,10 @@ def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCa
     assert "was not confirmed, but it succeeded" in caplog.text
     stream.insert(id=5, item="e", note=None)
     batch = stream.batch()
-    with lost_answers(destination, happens=False), pytest.raises(CommitUnknown):
+    with lost_answers(destination, happens=False), pytest.raises(CommitUnknown) as unknown:
         destination.write_events(batch, lake.mark(batch.until))
+    assert unknown.value.code == "commit_unknown"
+    assert "it is not known whether this succeeded: commit to shop_public.orders" in unknown.value.message
     destination = lake.destination()
     destination.write_events(batch, lake.mark(batch.until))
     assert sorted(items(lake)) == [1, 2, 3, 4, 5]

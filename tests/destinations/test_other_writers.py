@@ -25,12 +25,12 @@ from tests.destinations.foreign_commits import (
     resync,
     two_batches,
 )
-from tests.destinations.orders import ORDERS, apply
+from tests.destinations.orders import ORDERS, apply, items
 
 from levada.destinations.data_files.layout import FIELD_ID
 from levada.destinations.iceberg import index_sync
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import DestinationChanged
+from levada.errors import DestinationChanged, NeedsOperator
 
 
 def test_compaction_and_expiry_leave_the_watermark(lake: Lake) -> None:
@@ -169,3 +169,38 @@ def test_a_commit_never_lands_on_another_one(
     with pytest.raises(DestinationChanged) as caught:
         batch_and_look()
     assert caught.value.code == code
+
+
+def test_a_column_of_a_type_that_levada_does_not_write(hadoop: Lake) -> None:
+    """The column of another tool cannot be filled with NULL, so the table waits until the column is dropped."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    hadoop.sql("ALTER TABLE {t} ADD COLUMN theirs struct<a: int>")
+    stream.update(id=1, item="ours", note=None)
+    batch = stream.batch()
+    with pytest.raises(NeedsOperator) as caught:
+        destination.write_events(batch, hadoop.mark(batch.until))
+    assert caught.value.code == "foreign_column"
+    assert caught.value.message.startswith(
+        "column theirs of the table in the lake, which another writer added, has the"
+    )
+    assert "drop that column in the lake, then: levada retry" in caught.value.hint
+    hadoop.sql("ALTER TABLE {t} DROP COLUMN theirs")
+    destination.write_events(batch, hadoop.mark(batch.until))
+    assert items(hadoop)[1] == "ours"
+
+
+def test_a_history_that_expired_cannot_be_judged(hadoop: Lake) -> None:
+    """Other tools made more commits than the metadata log keeps, and all expired. A rollback may be among them."""
+    destination = hadoop.destination()
+    stream = two_batches(hadoop, destination)
+    hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')")
+    for _ in range(3):
+        hadoop.sql(COMPACT)
+        hadoop.sql(EXPIRE)
+    with pytest.raises(DestinationChanged) as caught:
+        look(destination)
+    assert caught.value.code == "table_history_lost"
+    assert "so changes by another writer cannot be ruled out" in caught.value.message
+    assert caught.value.hint == "levada resync MANIFEST public.orders"
+    resync(hadoop, destination, stream)

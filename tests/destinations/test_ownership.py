@@ -124,6 +124,23 @@ def test_a_new_owner_has_the_tables_of_the_former(hadoop: Lake) -> None:
     assert len(items(hadoop)) == 2
 
 
+def test_a_renamed_pipeline_keeps_its_tables(hadoop: Lake) -> None:
+    """It goes on where the former name ended, whose epochs were counted in another state."""
+    former = hadoop.context.pipeline
+    stream = copy(hadoop, hadoop.destination(source=Source()))
+    stream.insert(id=4, item="d", note=None)
+    apply(hadoop, hadoop.destination(source=Source()), stream, epoch=5)
+    renamed = replace(hadoop, context=replace(hadoop.context, pipeline="bills"))
+    destination = renamed.destination(source=Source(), former_names=lambda: (former,))
+    assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken, epoch=5)
+    stream.delete(id=1)
+    apply(renamed, destination, stream)
+    stream.update(id=2, item="two", note=None)
+    apply(renamed, destination, stream)
+    assert items(renamed) == {2: "two", 3: "item 3", 4: "d"}
+    assert renamed.destination(source=Source()).applied(ORDERS.id) == renamed.mark(stream.taken)
+
+
 def test_a_clean_up_removes_the_tables_of_a_former_owner(hadoop: Lake) -> None:
     """Also one that the new owner has never started with."""
     copy(hadoop, hadoop.destination(source=Source(), namespace="a"))

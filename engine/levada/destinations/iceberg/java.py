@@ -223,7 +223,7 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return AccessDenied("destination_denied", login_refused, hint=_CHECK_KEYS)
     message = f"{what}: {names[0] if names else 'error'}: {_first_line(thrown)}"
     if "CommitStateUnknownException" in names:
-        return CommitUnknown("commit_unknown", message)
+        return CommitUnknown("commit_unknown", f"it is not known whether this succeeded: {message}")
     if "CommitFailedException" in names:
         return CommitConflict("commit_conflict", message)
     if names and names[0] in _NOT_THERE:

@@ -346,6 +346,7 @@ def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
 def _foreign_column(column: str, kind: object) -> NeedsOperator:
     return NeedsOperator(
         "foreign_column",
-        f"the table in the lake has the column {column} of type {kind}, which another writer added",
+        f"column {column} of the table in the lake, which another writer added, has the type {kind}, which Levada does"
+        " not write",
         hint="drop that column in the lake, then: levada retry MANIFEST TABLE",
     )

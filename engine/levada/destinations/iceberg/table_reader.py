@@ -17,7 +17,7 @@ from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
 from levada.destinations.iceberg.metadata import Snapshot, TableMetadata
 from levada.destinations.iceberg.partitioning import FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.errors import DestinationChanged, StaleEpoch
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -209,17 +209,12 @@ class TableReader:
             return [path for path, size in sizes.items() if _is_damaged(io.newInputFile(path), size)]
 
     def check_epoch(self, mark: Watermark) -> None:
-        """Raise StaleEpoch if a newer driver wrote the table, and NeedsOperator if it belongs to another pipeline."""
+        """Raise StaleEpoch if a newer driver wrote the table.
+
+        A mark of another pipeline is that of a former owner under another name, whose epochs say nothing.
+        """
         current = self.metadata.mark
-        if current is None:
-            return
-        if current.pipeline != mark.pipeline:
-            raise NeedsOperator(
-                "table_of_another_pipeline",
-                f"pipeline {current.pipeline} writes to {self.name}",
-                hint="give the table another name with destinationTable in its TableSync",
-            )
-        if current.epoch > mark.epoch:
+        if current is not None and current.pipeline == mark.pipeline and current.epoch > mark.epoch:
             raise StaleEpoch(mark.epoch, current.epoch)
 
 
