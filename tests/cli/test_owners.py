@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from tests.postgres.streams import open_stream
 from typer.testing import Result
 
 from levada.cli.manifests import folder
-from levada.errors import NeedsOperator, StaleEpoch
+from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.publications import read_publication_owner
 from levada.runtime.config import PipelineConfig
@@ -28,7 +29,7 @@ from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.segments.log import SegmentLog
 from levada.spec import load_manifests
-from levada.stores import PipelineStore
+from levada.stores import OwnerRecord, PipelineStore
 from levada.stores.phases import Ready
 from levada.values import Lsn, PipelineOwner
 
@@ -143,6 +144,29 @@ def code_of(begin: Callable[[], None]) -> str:
     with pytest.raises(NeedsOperator) as refused:
         begin()
     return refused.value.code
+
+
+def test_an_owner_that_others_change_all_the_time(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that is overtaken by other starts each time ends, and is retried. The hint is to run one engine."""
+    side = Side(orders, tmp_path, "a", "uid-1")
+    side.begin()
+    with side.opened() as (config, store), side.opened() as (_, other):
+        change, times = store.change_owner_record, itertools.count()
+
+        def late(before: OwnerRecord | None, after: OwnerRecord | None) -> bool:
+            now = other.get_owner_record()
+            assert now is not None
+            assert other.change_owner_record(now, replace(now, former=(f"other/{next(times)}",)))
+            return change(before, after)
+
+        monkeypatch.setattr(store, "change_owner_record", late)
+        with pytest.raises(Transient) as contended:
+            claim(config, store, open_staging(config.staging))
+    assert contended.value.code == "store_contended"
+    assert "the owner of pipeline shop was changed by other processes 10 times in a row" in contended.value.message
+    assert "run one engine for each pipeline" in contended.value.hint
 
 
 @pytest.mark.parametrize("spec", [{}, RETAIN], ids=["removed", "retained"])

@@ -214,6 +214,32 @@ def test_an_unreachable_host(folder: Path, db: Database) -> None:
     assert_told(result, Exit.PREFLIGHT, "source_unreachable", f"127.0.0.1:{port}")
 
 
+def test_a_store_in_a_database_that_does_not_exist(folder: Path, db: Database) -> None:
+    """The message says that it is the store's server, and not the source. The hint has the field of the manifest."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    place = {"host": "127.0.0.1", "port": db.server.port, "database": "nowhere", "tls": {"mode": "Disable"}}
+    result = check_store(folder, db, place)
+    words = ("the store's server: connecting to", 'database "nowhere" does not exist')
+    assert_told(result, Exit.PREFLIGHT, "store_unusable", *words, "check spec.store.postgres.connection.database")
+
+
+def test_a_store_on_a_server_older_than_14(folder: Path, db: Database) -> None:
+    """Its version is the problem, and not the network."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with refusing_setting("idle_session_timeout") as port:
+        place = {"host": "127.0.0.1", "port": port, "database": "states", "tls": {"mode": "Disable"}}
+        result = check_store(folder, db, place)
+    assert_told(result, Exit.PREFLIGHT, "store_unusable", "upgrade the store's server to PostgreSQL 14 or newer")
+
+
+def check_store(folder: Path, db: Database, place: dict[str, object]) -> Result:
+    """Check a pipeline whose store is in another database."""
+    store = {"postgres": {"connection": place | {"credentialsSecretRef": {"name": "shop-cdc"}}}}
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest_of(db, store=store)))
+    return levada("check", path, "--secrets", folder / "secrets")
+
+
 def test_a_store_that_may_not_be_created(folder: Path, db: Database) -> None:
     """A role without the right to create the store's schema learns of it before a start, with the GRANT."""
     db.execute(

@@ -270,7 +270,7 @@ def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated, monkeypatch: 
     replicated.start()
     assert replicated.pipeline is not None
     assert replicated.pipeline._replication is not None
-    monkeypatch.setattr("levada.runtime.verifications.verifier._ATTEMPTS", 1)
+    monkeypatch.setattr("levada.runtime.verifications.verifier.ATTEMPTS", 1)
     impatient = replace(replicated.pipeline._replication.verifier, max_held_s=1.0)
     with locked(replicated), pytest.raises(Transient) as refused:
         impatient.run(T, VerifyOptions(), threading.Event())

@@ -16,7 +16,7 @@ from tests.stores.test_storage import NUMBER, ONE, increment
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.spec import state_names
-from levada.stores import Document, Key, PipelineStore, Storage, config_map
+from levada.stores import Document, Key, PipelineStore, Storage
 from levada.stores.config_map import MAX_BYTES, ConfigMapStorage, ConfigMapStore
 from levada.stores.config_map_client import ConfigMaps, Version
 from levada.stores.phases import DataSync, Init, Ready, SyncDone
@@ -290,11 +290,8 @@ def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl
     assert "immutable" in refused.value.message
 
 
-def test_a_writer_without_end_is_an_error(
-    open_storage: OpenStorage, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_without_end_is_an_error(open_storage: OpenStorage, kubectl: Kubectl) -> None:
     """A change that is overtaken each time ends with the ConfigMap and the command that lists its writers."""
-    monkeypatch.setattr(config_map, "_LONGEST_PAUSE_S", 0.0)
     storage, other = open_storage("shop"), open_storage("shop")
     storage.put(0, {Key(NUMBER, ONE): {"n": 0}})
 

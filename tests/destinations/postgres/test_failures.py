@@ -38,6 +38,7 @@ def test_statements(state: str, message: str, kind: type[LevadaError], code: str
         ("source_access_denied", NeedsOperator, "destination_access_denied", "SELECT pg_reload_conf()"),
         ("source_auth_failed", LoginFailed, "destination_auth_failed", "keys username and password"),
         ("source_database_missing", NeedsOperator, "destination_database_missing", "check database"),
+        ("version_unsupported", NeedsOperator, "destination_unsupported", "upgrade the destination's server"),
         ("source_tls_failed", NeedsOperator, "destination_tls_failed", "check tls"),
         ("too_many_connections", Transient, "destination_busy", "raise max_connections"),
     ],

@@ -45,7 +45,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_ATTEMPTS: Final = 5
+ATTEMPTS: Final = 5
+"""The number of snapshots with which a verification is tried, if the table changes or does not keep up."""
 _RETRY_S: Final = 2.0
 _POLL_S: Final = 0.2
 MAX_HELD_S: Final = 60.0
@@ -150,11 +151,11 @@ class Verifier:
         """Compare one table as `run` does, for a caller that has the turn."""
         if not self.destination.capabilities.verifies:
             raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._attempt(name, options, cancelled)
             except Transient as error:
-                if error.code not in _AGAIN or attempt == _ATTEMPTS:
+                if error.code not in _AGAIN or attempt == ATTEMPTS:
                     raise
                 _log.info("verifying %s again: %s", name, error.message)
                 if cancelled.wait(_RETRY_S):
