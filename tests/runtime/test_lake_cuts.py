@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Database
-from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, TogetherBank, Transfers, create, rig
+from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, EndingStore, TogetherBank, Transfers, create, rig
 
 from levada.destinations import Capabilities
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import CutSchedule
 from levada.status import CutPhase, Progress
+from levada.stores import Cut
 
 __all__ = ["rig"]
 
@@ -177,3 +178,36 @@ def test_a_destination_without_cuts(rig: BankRig) -> None:
     rig.stop()
     with pytest.raises(NeedsOperator):
         rig.start()
+
+
+def test_a_pipeline_that_has_ended_makes_no_cut(rig: BankRig) -> None:
+    """Nothing waits for an answer that no thread can give any more."""
+    ended = rig.running
+    assert ended is not None
+    rig.stop()
+    for request in (lambda: ended.request_cut("noon"), lambda: ended.drop_cut("noon")):
+        with pytest.raises(Transient) as refused:
+            request()
+        assert refused.value.code == "engine_not_running"
+        assert "has ended" in refused.value.message
+
+
+def test_a_pipeline_that_does_not_answer(rig: BankRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for a slow store is not lost, and the error says so. The cut is made later."""
+    monkeypatch.setattr("levada.runtime.pipeline.ANSWER_S", 0.5)
+    store_cut, busy, proceed = EndingStore.store_cut, threading.Event(), threading.Event()
+
+    def slowly(store: EndingStore, cut: Cut) -> None:
+        busy.set()
+        assert proceed.wait(60)
+        store_cut(store, cut)
+
+    monkeypatch.setattr(EndingStore, "store_cut", slowly)
+    rig.cut("noon")
+    assert busy.wait(60)
+    with pytest.raises(Transient) as refused:
+        rig.cut("later")
+    proceed.set()
+    assert refused.value.code == "engine_unreachable"
+    assert "did not answer in 0.5 s, and may still do it" in refused.value.message
+    rig.wait_cut("later")

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-_ANSWER_S: Final = 20.0
+ANSWER_S: Final = 20.0
+"""The time in seconds for which a request for a cut waits for its answer."""
 _OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
@@ -274,9 +275,15 @@ class Pipeline:
         """Send a request to the supervisor. Raise its refusal."""
         if self._replication is None:
             raise _not_started(self.config.name, "it has no cuts")
+        if self._ended.is_set():
+            raise Transient(
+                "engine_not_running",
+                f"pipeline {self.config.name} has ended, and takes no request",
+                hint="start it again, then send the request again",
+            )
         answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
         self._inbox.put(request(answers.put))
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + ANSWER_S
         while True:
             try:
                 refusal = answers.get(timeout=_POLL_S)
@@ -284,7 +291,7 @@ class Pipeline:
                 if self._ended.is_set() or time.monotonic() > deadline:
                     raise Transient(
                         "engine_unreachable",
-                        f"pipeline {self.config.name} did not answer, and may still do it",
+                        f"pipeline {self.config.name} did not answer in {ANSWER_S:g} s, and may still do it",
                         hint="see the log of the engine, then run the command again",
                     ) from None
                 continue
