@@ -172,13 +172,14 @@ class Run:
                     discard=lambda _: pipeline.stop(),
                     interrupt=pipeline.request_stop,
                 )
-            except NeedsOperator as error:
-                self._pipeline = None
-                return Refused.by(error)
-            except Transient as error:
-                if not self._restarting or self._is_over():
-                    raise
-                # The destination may be unavailable for a moment. That must not end a process that ran before.
+            except (NeedsOperator, Transient) as error:
+                if not (error.retried and self._restarting) or self._is_over():
+                    if isinstance(error, Transient):
+                        raise
+                    self._pipeline = None
+                    return Refused.by(error)
+                # The destination may be unavailable for a moment, or has not got the new keys yet. That must not end a
+                # process that ran before.
                 _log.warning("cannot restart the pipeline yet, retrying in %.0f s: %s", _RETRY_S, error)
                 self._pipeline = None
                 time.sleep(_RETRY_S)
