@@ -104,6 +104,29 @@ def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[Row(1=1)] False"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("spark.driver.memory", "much", "Spark did not start: "),
+        ("spark.task.cpus", "none", "The value 'none' in the config \"spark.task.cpus\" is invalid"),
+    ],
+)
+def test_a_setting_that_keeps_spark_from_starting(name: str, value: str, words: str) -> None:
+    """Neither the JVM nor its session starts with it. The error says where to look, and the log what is wrong."""
+    begin = (
+        "import logging, sys; logging.basicConfig(); from levada.errors import NeedsOperator;"
+        "from levada.runtime.resources.spark import spark_session\n"
+        "try: spark_session('test', cores=1, conf={sys.argv[1]: sys.argv[2]})\n"
+        "except NeedsOperator as error: print(error.code, error.message, error.hint, sep='\\n')"
+    )
+    done = run([sys.executable, "-c", begin, name, value], capture_output=True, text=True, check=False)
+    code, message, hint = done.stdout.splitlines()
+    assert code == "spark_start_failed"
+    assert words in message
+    assert "Check spec.driver.sparkConf" in hint
+    assert value in done.stderr + message
+
+
 def test_folder_of_a_killed_process_is_removed_by_the_next_start(tmp_path: Path) -> None:
     """Blocks with rows and a file with settings stay behind after a kill. The next start removes them."""
     begin = "from levada.private import process_folder; print(process_folder('levada-test'), flush=True); input()"

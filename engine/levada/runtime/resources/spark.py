@@ -304,7 +304,9 @@ def _start_errors() -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
-        words = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # py4j names the call first, and then the exception of the JVM.
+        words = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
         raise NeedsOperator(
             "spark_start_failed",
             f"Spark did not start: {words}",
