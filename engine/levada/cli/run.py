@@ -27,7 +27,6 @@ from levada.runtime.host.goals import caught_up
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.report.http import LOOPBACK
-from levada.runtime.resources.allocator import use_small_allocator
 from levada.status import Progress
 
 
@@ -64,7 +63,6 @@ def run(options: RunOptions, signals: StopSignals) -> Exit:
         stopped = Stopped(None)
         console().print(final_message(manifests.pipeline.metadata.name, stopped, options), markup=False)
         return exit_code(stopped, signals.received, options)
-    use_small_allocator()
     engine = Engine(
         options.manifest,
         secrets=options.secrets,
