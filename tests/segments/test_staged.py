@@ -187,6 +187,35 @@ def test_a_later_version_may_have_forgotten_the_constant(tmp_path: Path) -> None
     assert got.to_pydict() == {"n": [7]}
 
 
+N_WITH_7 = column(2, "n", Kind.INT4, missing_value="7")
+N_AT_RANDOM = column(2, "n", Kind.INT4, rewritten=True)
+F_WITH_0_1 = column(2, "n", Kind.FLOAT4, missing_value="0.1")
+
+
+@pytest.mark.parametrize(
+    ("added", "later", "expected"),
+    [
+        (N_WITH_7, replace(N_WITH_7, missing_value=None), N_WITH_7),
+        (N_WITH_7, replace(N_WITH_7, missing_value=None, rewritten=True), N_WITH_7),
+        (N_WITH_7, column(2, "n", Kind.INT8, rewritten=True), column(2, "n", Kind.INT8, missing_value="7")),
+        (column(2, "n"), column(2, "n", rewritten=True), column(2, "n")),
+        (N_AT_RANDOM, column(2, "n", Kind.INT4), N_AT_RANDOM),
+        (F_WITH_0_1, replace(F_WITH_0_1, type=ColumnType(Kind.FLOAT8), type_oid=701, missing_value=None), None),
+    ],
+    ids=["default dropped", "table rewritten", "widened", "default set later", "computed", "another text"],
+)
+def test_a_destination_gets_a_column_as_it_was_added(
+    tmp_path: Path, added: Column, later: Column, expected: Column | None
+) -> None:
+    """What existing rows have in a new column is told by the version that added it, not by the catalog of later."""
+    before = table(1, ID)
+    versions = [table(1, ID, added, at=100), table(1, ID, later, at=200)]
+    rows = changes(versions[1], [insert(200, 0, id=1, n=None)])
+    got = staged(tmp_path, *(RelationChange(v.snapshot_id, 0, v) for v in versions), rows, start=before)
+    assert got.schema.columns[1] == (expected or replace(later, rewritten=True))
+    assert [c.schema for c in got.items()] == [versions[1]], "the version of a row does not depend on the batch"
+
+
 def test_values_that_nobody_told_ask_for_a_resync(tmp_path: Path) -> None:
     """Rows from before a column whose default was computed row by row cannot be completed."""
     before = table(1, ID)

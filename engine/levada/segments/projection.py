@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -51,6 +51,33 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
             assert target.element is not None
             return widens(source.element, target.element)
     return False
+
+
+def completed(versions: Sequence[ReplicatedTableSchema]) -> ReplicatedTableSchema:
+    """Return the last of ``versions`` with what the older ones know of columns that the first one lacks.
+
+    A rewrite removes the constant of an added column from the catalog, so the last version may lack it. A default that
+    was set after the column was added looks as if it was computed for each row. The first version that has the column
+    is right about both. If a constant may have another text in the column's type now, the column is ``rewritten``.
+    """
+    newest, known = versions[-1], versions[0].by_attnum
+    added: dict[int, Column] = {}
+    for version in versions:
+        for column in version.columns:
+            added.setdefault(column.attnum, column)
+    columns = tuple(c if c.attnum in known else _as_added(c, added[c.attnum]) for c in newest.columns)
+    return newest if columns == newest.columns else replace(newest, columns=columns)
+
+
+def _as_added(now: Column, first: Column) -> Column:
+    if now.missing_value is not None:
+        return now
+    same_text = (now.type_oid, now.typmod) == (first.type_oid, first.typmod) or (
+        now.type.kind in _INTEGERS and first.type.kind in _INTEGERS
+    )
+    if first.missing_value is not None and not same_text:
+        return replace(now, rewritten=True)
+    return replace(now, missing_value=first.missing_value, rewritten=first.rewritten)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from levada.segments.checksums import DamageError, open_verified, read_verified
 from levada.segments.files import SegmentFile
 from levada.segments.manifest import Manifest
 from levada.segments.pieces import decode_piece
-from levada.segments.projection import Projection
+from levada.segments.projection import Projection, completed
 from levada.segments.staging import Staging, failures
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_command
 
@@ -245,10 +245,11 @@ def _select(
     newer |= {v: s for v, s in written.items() if v >= after and v > first.snapshot_id}
     newer.pop(first.snapshot_id, None)
     versions = (first, *(newer[v] for v in sorted(newer)))
+    newest = completed(versions)
     return StagedTable(
         staging=staging,
-        target=start.target.with_schema(versions[-1]),
-        versions=versions,
+        target=start.target.with_schema(newest),
+        versions=(*versions[:-1], newest),
         files=tuple(files),
         truncates=tuple(truncates),
         after=after,
