@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -13,11 +14,11 @@ from tests.segments.changes import batch, changes, column, delete, insert, table
 
 from levada.errors import NeedsOperator, Unrepresentable
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
-from levada.schema import Column, ColumnType, Kind, TableTarget
+from levada.schema import Column, ColumnType, IdentityKind, Kind, TableTarget
 from levada.schema.changes import OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE
 from levada.segments import StagedBatch, StagedTable, Staging, TableStart
 from levada.segments.log import SegmentLog
-from levada.segments.projection import layout, widens
+from levada.segments.projection import check_old_keys, layout, widens
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
 NAMES = (QualifiedTable("public", "t"),)
@@ -214,6 +215,25 @@ def test_a_destination_gets_a_column_as_it_was_added(
     got = staged(tmp_path, *(RelationChange(v.snapshot_id, 0, v) for v in versions), rows, start=before)
     assert got.schema.columns[1] == (expected or replace(later, rewritten=True))
     assert [c.schema for c in got.items()] == [versions[1]], "the version of a row does not depend on the batch"
+
+
+@pytest.mark.parametrize(
+    ("identity", "columns", "known"),
+    [
+        (IdentityKind.PRIMARY_KEY, (1,), True),
+        (IdentityKind.INDEX, (2,), False),
+        (IdentityKind.INDEX, (1, 2), True),
+        (IdentityKind.FULL, (1, 2), True),
+        (IdentityKind.FULL, (2,), False),
+        (IdentityKind.MISSING, (), True),
+    ],
+)
+def test_old_rows_need_the_columns_of_the_key(identity: IdentityKind, columns: tuple[int, ...], known: bool) -> None:
+    """Changes under another replica identity are taken only if it includes the key, or has no old rows."""
+    newest = table(1, ID, column(2, "n"), at=100)
+    with nullcontext() if known else pytest.raises(NeedsOperator, match="the old value of id") as refused:
+        check_old_keys(newest, [replace(newest, identity=identity, identity_attnums=columns, key=columns)])
+    assert known or refused.value.code == "key_changed"
 
 
 def test_values_that_nobody_told_ask_for_a_resync(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import DurabilityRequest
 from levada.segments.manifest import Manifest
 from levada.segments.memory import MemoryBudget, batch_size
+from levada.segments.projection import check_old_keys
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
-from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, Watermark
+from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -72,13 +73,14 @@ class Applier:
 
         Changes from ``until`` on, inclusive, are left out. None stands for the end of the last manifest.
 
-        Raise the destination's errors, and InterruptedError if the pipeline stops before an accepted batch is durable.
-        The positions then do not move, so that the batch is applied again.
+        Raise the destination's errors, NeedsOperator ``key_changed``, and InterruptedError if the pipeline stops before
+        an accepted batch is durable. The positions then do not move, so that the batch is applied again.
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn if until is None else until
         starts = [TableStart(self.targets(self.schema(table, after)), after) for table, after in positions.items()]
         batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
+        self._check_keys(batch)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
         size = batch_size(manifests, batch.tables)
@@ -104,12 +106,19 @@ class Applier:
         """
         until = manifests[-1].end_lsn if until is None else until
         batch = StagedBatch(self.staging, manifests, [TableStart(self.targets(schema), after)], until, self.policy)
+        self._check_keys(batch)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events
         with self.memory.batch(batch_size(manifests, batch.tables), self.stopping):
             if not require_flag(write(batch, mark), write):
                 return None
         return AppliedToShadow(until, batch.changes(schema.id).schema)
+
+    def _check_keys(self, batch: StagedBatch) -> None:
+        for table in batch.tables:
+            changes = batch.changes(table)
+            if self.destination.effective_mode(changes.target) is TableMode.UPSERT:
+                check_old_keys(changes.schema, changes.written.values())
 
     def schema(self, table: TableId, after: Lsn) -> ReplicatedTableSchema:
         """Return the version of the table below ``after``, the position at which the batch begins.

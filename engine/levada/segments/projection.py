@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from levada.errors import NeedsOperator, Unrepresentable
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import Values, WireBuffer, sizes_of
-from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
+from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema
 from levada.schema.changes import (
     COMMIT_LSN,
     OLD,
@@ -78,6 +78,25 @@ def _as_added(now: Column, first: Column) -> Column:
     if first.missing_value is not None and not same_text:
         return replace(now, rewritten=True)
     return replace(now, missing_value=first.missing_value, rewritten=first.rewritten)
+
+
+def check_old_keys(newest: ReplicatedTableSchema, written: Iterable[ReplicatedTableSchema]) -> None:
+    """Raise NeedsOperator ``key_changed`` if rows of a version do not show which row of ``newest`` they change.
+
+    ``written`` are the versions of the rows. The old row in an UPDATE or DELETE has the columns of the replica identity
+    of that time, and an UPDATE has none if these did not change. The key can have changed and be the same again.
+    Without a replica identity there is no UPDATE or DELETE.
+    """
+    for version in written:
+        lacking = set(newest.key) - set(version.identity_attnums)
+        if lacking and version.identity is not IdentityKind.MISSING:
+            names = ", ".join(c.name for c in newest.key_columns if c.attnum in lacking)
+            raise NeedsOperator(
+                "key_changed",
+                f"{newest.name}: its replica identity was another one for a while, and changes of that time do not have"
+                f" the old value of {names}",
+                hint=f"copy the table again: {resync_command(newest.name)}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
