@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -185,7 +185,10 @@ def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]],
         changes = changes.take(data.draw(st.permutations(range(len(changes)))))
     cut = data.draw(st.integers(0, len(changes)))
     changes = pa.concat_tables([changes.slice(cut), changes.slice(0, cut)])
-    folded = fold(changes, stream.schema, SEED, truncated_before=stream.truncated)
+    everything = tuple(c.attnum for c in stream.schema.columns)
+    full = replace(stream.schema, identity=IdentityKind.FULL, identity_attnums=everything)
+    newest = data.draw(st.sampled_from([stream.schema, full]), "the replica identity after the changes")
+    folded = fold(changes, newest, SEED, truncated_before=stream.truncated)
     assert apply(folded, stream.schema, base) == stream.held
     if stream.truncated:
         assert folded.partial_rows is None

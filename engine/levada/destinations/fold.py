@@ -165,10 +165,9 @@ class _Images:
             if column is None:  # dropped since
                 continue
             if old is not None:
-                known = missing & has_old
-                if attnum not in table.identity_attnums:
-                    known &= _equals(rows, OLD_KIND, "O")
                 image = pc.struct_field(old, column.name)
+                # A key image has only the columns of the replica identity of its time, none of which is NULL.
+                known = missing & has_old & (_equals(rows, OLD_KIND, "O") | _mask(pc.is_valid(image)))
                 columns[column.name] = pc.if_else(pa.array(known), image, columns[column.name])
                 missing &= ~known
             if missing.any():
