@@ -41,5 +41,7 @@ def test_rewritten_tables_become_equal_again(engine: Engine, db: Database) -> No
     db.execute(*_CHANGES)
     for code in ("table_rewritten", "type_changed", "partition_changed"):
         engine.wait_log(f"[{code}]")
+    for table in ("v", "m", "p"):
+        engine.wait_log(f"table public.{table}: Ready -> Errored")
     engine.wait_caught_up()
     engine.assert_equal("v", "m", "p")
