@@ -68,3 +68,25 @@ def test_manifest_changes(engine: Engine, db: Database) -> None:
     assert engine.process is not None
     assert engine.process.wait(120) == 0, engine.log[-3000:]
     assert "suspended (spec.suspend: true)" in engine.log
+
+
+def test_another_destination_is_refused(engine: Engine, db: Database) -> None:
+    """Check and run name the changed field and leave the tables alone, which then go on at the former destination."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    path = engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+    assert engine.stop() == 0
+    former = path.read_text()
+    path.write_text(former.replace("/warehouse", "/elsewhere"))
+    for command in (["check"], ["plan"], ["run", "--until", "caught-up"]):
+        refused = engine.levada(*command, *engine.options(), check=False)
+        assert refused.returncode != 0
+        words = " ".join((refused.stdout + refused.stderr).split())
+        assert "spec.destination.iceberg.catalog.warehouse cannot be changed from" in words
+    assert not (engine.folder / "elsewhere").exists()
+    path.write_text(former)
+    db.execute("INSERT INTO orders VALUES (2)")
+    engine.start()
+    engine.wait_caught_up()
+    engine.assert_equal("orders")

@@ -119,7 +119,8 @@ class PipelineConfig:
     tables, and ``default_table`` those of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``.
     ``memory_bytes`` is the memory for changes, which capture and apply share. ``freshness_s`` is the longest lag that
     batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off. ``work_dir`` has caches only, so it may be lost,
-    unless the staging area is in it. A table whose copy was made with another ``copies_depend_on`` is resynced at the
+    unless the staging area is in it. ``destination_place`` has the destination's fields that a pipeline keeps for its
+    lifetime, by their paths in the manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the
     start. Times are in seconds, sizes in bytes.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
@@ -156,6 +157,7 @@ class PipelineConfig:
     cuts: CutSchedule | None = None
     on_unrepresentable: OnUnrepresentable = OnUnrepresentable.ERROR
     copies_depend_on: str = ""
+    destination_place: Mapping[str, str] = field(default_factory=dict)
     namespace: str = ""
     uid: str = ""
     take_over_from: str = ""

@@ -31,6 +31,7 @@ from levada.runtime.report.snapshot import (
 from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
+from levada.runtime.source.destination_place import require_same_place, save_place
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.slot_release import release_slot
 from levada.runtime.source.start_guard import guarded_start
@@ -318,6 +319,8 @@ class Pipeline:
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)
+        store.load_fingerprints()
+        require_same_place(config, store)
         self._epoch = store.next_epoch()
         store.load_table_schemas()
         store.load_table_replication_states()
@@ -332,6 +335,7 @@ class Pipeline:
             open_destination(
                 self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
             )
+        save_place(config, store)
         self._before = read_source_objects(config)
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()

@@ -6,7 +6,7 @@ Each destination of Levada has a section, whose model is in the destination's pa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import getdoc
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -60,6 +60,22 @@ class DestinationSection(Model):
         """The values of the section's fields whose change copies every table again, except for the mode."""
         values = list(_resync_values(self.section))
         return values[0] if len(values) == 1 else json.dumps(values) if values else ""
+
+    @property
+    def place(self) -> Mapping[str, str]:
+        """The values of the fields that no change may alter, by their paths."""
+        where = f"spec.destination.{next(n for n in type(self).model_fields if getattr(self, n) is self.section)}"
+        return {"spec.destination": where.rpartition(".")[2], **dict(_immutable_values(self.section, where))}
+
+
+def _immutable_values(settings: Model, path: str) -> Iterator[tuple[str, str]]:
+    for name, field in type(settings).model_fields.items():
+        value, where = getattr(settings, name), f"{path}.{field.alias or name}"
+        assert isinstance(field.json_schema_extra, dict)
+        if isinstance(value, Model):
+            yield from _immutable_values(value, where)
+        elif field.json_schema_extra[CHANGE] == Change.IMMUTABLE:
+            yield where, str(value)
 
 
 def _resync_values(settings: Model) -> Iterator[str]:

@@ -33,7 +33,9 @@ _NEED_URI = (CatalogType.REST, CatalogType.JDBC, CatalogType.HIVE)
 _NEED_WAREHOUSE = (CatalogType.JDBC, CatalogType.HADOOP, CatalogType.GLUE)
 # A Hadoop catalog commits by a rename that fails if the name is taken: https://iceberg.apache.org/spec/#file-system-tables
 _OBJECT_STORES = "^(s3|s3a|s3n|gs|abfs|abfss|wasb|wasbs|oss)://"
-
+# Hadoop resolves a relative path against the current folder, and takes the word after file:// as a host. RE2, which the
+# CRD's rules use, has no negative lookahead: no other scheme begins with an f.
+_FULL_PATH = "^(/|file:/[^/]|file:///|[A-Ea-eG-Zg-z][A-Za-z0-9+.-]*://)"
 
 _SECRET_PROPERTIES = (
     "credential",
@@ -77,6 +79,12 @@ class Catalog(Model):
             "a catalog of type Hadoop cannot be on an object store, which has no atomic rename: use Rest, Jdbc or Glue",
             f"self.type != 'Hadoop' || !self.warehouse.matches('{_OBJECT_STORES}')",
             lambda c: c.type is not CatalogType.HADOOP or not re.match(_OBJECT_STORES, c.warehouse),
+            field="warehouse",
+        ),
+        Rule(
+            "must be a full path or a URI, such as /var/lake, file:///var/lake or s3://bucket/lake",
+            f"self.type == 'Rest' || self.warehouse == '' || self.warehouse.matches('{_FULL_PATH}')",
+            lambda c: c.type is CatalogType.REST or not c.warehouse or re.match(_FULL_PATH, c.warehouse) is not None,
             field="warehouse",
         ),
         # PyIceberg's PyArrowFileIO.parse_location ignores what follows them, and Hadoop does not.

@@ -219,6 +219,7 @@ def pipeline_config(
         guard=_guard_limits(spec.guard),
         on_unrepresentable=spec.on_unrepresentable,
         copies_depend_on=_copies_depend_on(spec),
+        destination_place=spec.destination.place,
         namespace=manifest.metadata.namespace,
         uid=os.environ.get(PIPELINE_UID, ""),
         take_over_from=os.environ.get(TAKE_OVER_FROM, ""),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.preflight import Problem, Severity
@@ -29,6 +29,7 @@ from levada.runtime.host.assembly import make_destination, open_store, pipeline_
 from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
+from levada.runtime.source.destination_place import require_same_place
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.cut_rules import check_cuts
@@ -64,6 +65,8 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         stored = _read_store(manifests, config, secrets)
     except LevadaError as error:
         problems.append(_problem(error))
+    if stored is not None and stored.moved is not None:
+        problems.append(_problem(stored.moved))
     problems += _slot_problems(config, stored or _Stored())
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
@@ -87,13 +90,15 @@ class _Stored:
     """The part of the store that the checks need.
 
     ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes.
-    ``copied_as`` are the settings of each table's last copy.
+    ``copied_as`` are the settings of each table's last copy. ``moved`` is the error of a destination that is not the
+    one of the state.
     """
 
     begun: bool = False
     depends: bool = False
     owner: OwnerRecord | None = None
     controls: Mapping[TableId, TableControls] = field(default_factory=dict)
+    moved: LevadaError | None = None
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -139,7 +144,13 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
         controls = {t: its for t in states if (its := store.get_table_controls(t)) is not None}
         depends = any(map(continues, states.values()))
-        return _Stored(begun, depends, store.get_owner_record(), controls)
+        store.load_fingerprints()
+        moved: LevadaError | None = None
+        try:
+            require_same_place(config, store)
+        except InvalidManifest as error:
+            moved = error
+        return _Stored(begun, depends, store.get_owner_record(), controls, moved)
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
