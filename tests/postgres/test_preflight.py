@@ -11,6 +11,7 @@ from tests.postgres.streams import open_stream, prepare
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.preflight import PreflightRequest, Problem, Severity, find_problems, preflight
 from levada.postgres.slots import create_slot
+from levada.values import QualifiedTable
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 
@@ -97,6 +98,45 @@ def test_empty_selection_is_an_error(db: Database) -> None:
     """A pipeline of nothing is a mistake."""
     prepare(db)
     assert "no_tables_selected" in codes(preflight(db.connection, replace(REQUEST, selects=lambda t: False)))
+
+
+def test_each_name_that_selects_no_table_is_reported(db: Database) -> None:
+    """The reason and what to do, also where another entry selects a table."""
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)",
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE VIEW totals AS SELECT 1 AS one",
+    )
+    names = ("orders", "ordrs", "Orders", "fast", "r1", "totals", "nothing_like_it")
+    named = tuple(QualifiedTable("public", name) for name in names)
+    found = {
+        p.message.removeprefix("spec.tables names public."): p.hint
+        for p in preflight(db.connection, replace(REQUEST, selects=lambda t: t in named, named=named))
+        if p.code == "included_table_missing" and p.severity is Severity.WARNING
+    }
+    assert found == {
+        "ordrs, which does not exist": "did you mean public.orders? Correct spec.tables",
+        "Orders, which does not exist": "did you mean public.orders? Correct spec.tables",
+        "fast, which is unlogged, so its changes are not in the WAL": 'ALTER TABLE "public"."fast" SET LOGGED;',
+        "r1, which is a partition": "name its root, public.r, in spec.tables",
+        "totals, which is a view, not a table": "remove it from spec.tables",
+        "nothing_like_it, which does not exist": (
+            "create the table, or correct spec.tables. Upper and lower case are different there"
+        ),
+    }
+    (none,) = (
+        p for p in preflight(db.connection, replace(REQUEST, selects=lambda t: False)) if p.code == "no_tables_selected"
+    )
+    assert none.hint == "create a table, or correct spec.tables. These can be replicated: public.orders, public.r"
+
+
+def test_a_key_that_is_not_the_identity_is_the_remedy(db: Database) -> None:
+    """A table with a primary key and REPLICA IDENTITY NOTHING needs no FULL identity."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY)", "ALTER TABLE a REPLICA IDENTITY NOTHING")
+    (left_out,) = (p for p in preflight(db.connection, REQUEST) if p.code == "identity_missing")
+    assert left_out.hint == 'run ALTER TABLE "public"."a" REPLICA IDENTITY DEFAULT, or exclude it in spec.tables'
 
 
 def test_partitions_are_checked_one_by_one(db: Database, role: str) -> None:

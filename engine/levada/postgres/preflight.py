@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,15 +25,18 @@ from levada.postgres.publications import (
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
 from levada.postgres.table_locks import locks_named
+from levada.postgres.unselected import unselected_reasons
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted
 from levada.schema.changes import RESERVED_PREFIX
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
 _PUBLISHES_GENERATED: Final = 180000
 _SMALL_RETENTION_MB: Final = 1024
+_LISTED: Final = 10
+"""The number of tables that a hint lists."""
 
 
 class Severity(StrEnum):
@@ -64,6 +67,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    named: tuple[QualifiedTable, ...] = ()
+    """The selected tables that are named without a ``*``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +215,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     slot = inspect_slot(conn, request.slot)
     publication = read_publication(conn, request.publication)
     streamed = {QualifiedTable(*r) for r in conn.execute(_STREAMED, [request.publication])}
-    selected = {t for t in (*list_tables(conn), *streamed) if request.selects(t)}
+    possible = list_tables(conn)
+    selected = {t for t in (*possible, *streamed) if request.selects(t)}
     yield from _written_problems(list_written_tables(conn) & streamed & selected, request)
     yield from _server_problems(server)
     yield from _slot_problems(server, slot, request)
@@ -221,18 +227,27 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
         wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)
-        yield from _identity_problems(unidentified, request)
+        yield from _identity_problems(conn, unidentified, request)
         yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
+    for name, reason, hint in unselected_reasons(conn, request.named, [*possible, *streamed]):
+        yield Problem(Severity.WARNING, "included_table_missing", f"spec.tables names {name}, which {reason}", hint)
     if not wanted and (request.managed or publication is not None):
         yield Problem(
             Severity.ERROR,
             "no_tables_selected",
             f"spec.tables selects no table of database {server.database}",
-            "create a table, or correct spec.tables. These exist: SELECT * FROM pg_tables;",
+            f"create a table, or correct spec.tables. {_listed(possible)}",
         )
     for table in _read_tables(conn, wanted):
         yield from _table_problems(table, server.role, publication, table.name in streamed)
         yield from _column_problems(table, request.excluded_columns(table.name))
+
+
+def _listed(possible: Sequence[QualifiedTable]) -> str:
+    if not possible:
+        return "The database has no table that can be replicated"
+    more = f" and {len(possible) - _LISTED} more" if len(possible) > _LISTED else ""
+    return f"These can be replicated: {', '.join(map(str, possible[:_LISTED]))}{more}"
 
 
 def _server_problems(server: _Server) -> Iterator[Problem]:
@@ -362,16 +377,35 @@ def _written_problems(tables: AbstractSet[QualifiedTable], request: PreflightReq
     )
 
 
-def _identity_problems(unidentified: Iterable[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:
-    for table in unidentified if request.managed else ():
+def _identity_problems(
+    conn: psycopg.Connection[Any], unidentified: Iterable[QualifiedTable], request: PreflightRequest
+) -> Iterator[Problem]:
+    left_out = sorted(unidentified) if request.managed else []
+    keyed = _with_unused_key(conn, left_out)
+    for table in left_out:
+        remedy = f"add a primary key, or if it has no generated column, run {identify_statement(table)}"
+        if table in keyed:
+            remedy = f"run {_sql('ALTER TABLE {}.{} REPLICA IDENTITY DEFAULT', table.schema, table.name)}"
         yield Problem(
             Severity.WARNING,
             "identity_missing",
             f"table {table} is left out, because it has no replica identity without a generated column: PostgreSQL"
             " would reject its UPDATEs and DELETEs once it is published",
-            f"add a primary key, or if it has no generated column, run {identify_statement(table)}, or exclude it in"
-            " spec.tables",
+            f"{remedy}, or exclude it in spec.tables",
         )
+
+
+def _with_unused_key(conn: psycopg.Connection[Any], tables: Sequence[QualifiedTable]) -> frozenset[QualifiedTable]:
+    """Return those of the tables whose primary key would be the replica identity, if no other one was set."""
+    rows = conn.execute(
+        """
+        SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        JOIN unnest(%s::text[], %s::text[]) AS wanted (schema, name) ON n.nspname = schema AND c.relname = name
+        WHERE c.relreplident <> 'd' AND EXISTS (
+            SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)""",
+        [[t.schema for t in tables], [t.name for t in tables]],
+    ).fetchall()
+    return frozenset(QualifiedTable(schema, name) for schema, name in rows)
 
 
 def _coverage_problems(
@@ -420,7 +454,7 @@ def _table_problems(table: _Table, role: str, publication: Publication | None, s
             Severity.WARNING,
             "key_missing",
             f"table {table.name} has no primary key, so its rows cannot be upserted. It is written to a changelog",
-            f"ALTER TABLE {name} ADD PRIMARY KEY (…)",
+            f"ALTER TABLE {name} ADD PRIMARY KEY (…); then, if it was copied before: {resync_command(table.name)}",
         )
 
 

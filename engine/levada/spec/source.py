@@ -140,6 +140,12 @@ def selects(tables: Tables, table: QualifiedTable) -> bool:
     return _named(tables.include, table) and not _named(tables.exclude, table)
 
 
+def named_tables(tables: Tables) -> tuple[QualifiedTable, ...]:
+    """Return the tables that are included without a ``*``, and not excluded."""
+    named = (QualifiedTable(s.schema_name, s.name) for s in tables.include if "*" not in s.schema_name + s.name)
+    return tuple(table for table in named if selects(tables, table))
+
+
 def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:
     return any(_matches(s.schema_name, table.schema) and _matches(s.name, table.name) for s in selectors)
 

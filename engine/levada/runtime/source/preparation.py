@@ -298,4 +298,5 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.selects,
         copy_tables=config.copy_tables,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        named=config.named_tables,
     )
