@@ -25,7 +25,9 @@ PAGES = [
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", PAGES)
 def test_each_command_of_the_page_works(page: str, db: Database, tmp_path: Path) -> None:
-    """The blocks of the page run from top to bottom, and print what the page shows."""
+    """The blocks of the page run from top to bottom, and print what the page shows, in a folder with any name."""
+    folder = tmp_path / "Größe 50%20"
+    folder.mkdir()
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{db.server.bin}:{os.environ['PATH']}",
         "PGHOST": "127.0.0.1",
@@ -34,4 +36,4 @@ def test_each_command_of_the_page_works(page: str, db: Database, tmp_path: Path)
         "PGPASSWORD": "any",
         "PGDATABASE": db.name,
     }
-    run_page(DOCS / page, tmp_path, environment)
+    run_page(DOCS / page, folder, environment)
