@@ -25,8 +25,11 @@ _FOOT: Final = """
 A domain has the type below it. `time` is text in Iceberg, because Spark refuses to read Iceberg's own type.
 
 These values have no place in the type of their column: `infinity` of a date or timestamp, `24:00`, `NaN` and `infinity`
-of numeric(p, s), and arrays with several dimensions or another lower bound than 1. Years before 1 AD and after 9999 are
-exact.
+of numeric(p, s), arrays with several dimensions or another lower bound than 1, and a timestamp or timestamptz after
+294247-01-10 04:00:54.775807 UTC, where the microseconds since 1970 exceed 64 bits. Years before 1 AD are exact, and so
+are those after 9999 up to there.
+
+Generated columns are not replicated: the source computes them from the other columns.
 """
 
 
