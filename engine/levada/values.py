@@ -235,6 +235,15 @@ class OnUnrepresentable(StrEnum):
     """Columns whose type has such values are stored as PostgreSQL's text, with all their values."""
 
 
+def unrepresentable_hint(*, key: bool) -> str:
+    """Return the first half of a hint: how to set the policy. A ``key`` must not become NULL.
+
+    Rows whose keys become NULL would be one row.
+    """
+    policies = "Text" if key else '"Null" (in quotes) or Text'
+    return f"set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"
+
+
 class TableMode(StrEnum):
     """The content of a destination's table."""
 

@@ -167,7 +167,7 @@ def test_batches_and_spark_have_the_same_rows(db: Database, copy_of: CopyOf, run
 
 
 def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
-    """A value that its type has no place for stops the copy and names the column, or is NULL and counted, or text."""
+    """A value without a place stops the copy, names the column and the ways out, or is NULL and counted, or text."""
     db.execute(
         "CREATE TABLE t (id int PRIMARY KEY, fine date, odd date)",
         "INSERT INTO t VALUES (1, '2024-01-01', 'infinity'), (2, '2024-01-02', '2024-01-02')",
@@ -177,6 +177,10 @@ def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
         rows_of(copy_of("t"))
     assert "odd" in raised.value.message
     assert "fine" not in raised.value.message
+    assert raised.value.hint == (
+        'set spec.onUnrepresentable to "Null" (in quotes) or Text, which copies tables again: levada plan MANIFEST'
+        " lists them. Or change the values, then: levada retry MANIFEST public.t"
+    )
     nulled = copy_of("t", policy=OnUnrepresentable.NULL)
     assert [r["odd"] for r in rows_of(nulled)] == [None, datetime(2024, 1, 2).date()]
     assert nulled.progress().unrepresentable == 1

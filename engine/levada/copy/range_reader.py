@@ -22,7 +22,7 @@ from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
-from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier
+from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier, unrepresentable_hint
 
 _GONE: Final = frozenset({"table_missing", "column_missing"})
 """Error codes of a statement that refers to a table or column that no longer exists."""
@@ -100,13 +100,11 @@ class RangeReader:
 
     def _refusal(self, attnums: list[int]) -> Unrepresentable:
         names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
-        # Rows whose keys become NULL would be one row.
-        policies = "Text" if set(attnums) & set(self.schema.key) else "Null or Text"
         return Unrepresentable(
             "unrepresentable_value",
             f"{self.schema.name} has values in {names} that the destination's type cannot represent",
-            hint=f"set spec.onUnrepresentable to {policies}, or change the values. Then retry the table:"
-            f" levada retry MANIFEST {self.schema.name.argument}",
+            hint=f"{unrepresentable_hint(key=not set(attnums).isdisjoint(self.schema.key))}."
+            f" Or change the values, then: levada retry MANIFEST {self.schema.name.argument}",
         )
 
 

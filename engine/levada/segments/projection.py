@@ -22,7 +22,7 @@ from levada.schema.changes import (
     UNREPRESENTABLE,
     change_schema,
 )
-from levada.values import Lsn, OnUnrepresentable, resync_command
+from levada.values import Lsn, OnUnrepresentable, resync_command, unrepresentable_hint
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
 
@@ -281,11 +281,10 @@ def _unsupported(table: ReplicatedTableSchema, change: str) -> NeedsOperator:
 
 
 def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> Unrepresentable:
-    # Rows whose keys become NULL would be one row.
-    null = "" if column.attnum in table.key else "set onUnrepresentable to Null, or "
     return Unrepresentable(
         "unrepresentable_value",
         f"{table.name}: column {column.name} ({column.type_name}) has a value that {column.type.arrow} cannot "
         f"represent, in the transaction with commit LSN {Lsn(at)}",
-        hint=f"{null}set {'it' if null else 'onUnrepresentable'} to Text and copy the table again",
+        hint=f"{unrepresentable_hint(key=column.attnum in table.key)}."
+        f" Or change the value, then copy the table again: {resync_command(table.name)}",
     )

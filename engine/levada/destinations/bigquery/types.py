@@ -19,7 +19,7 @@ from levada.destinations.bigquery.settings import JsonbType
 from levada.errors import Unrepresentable
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, Kind
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, resync_command, unrepresentable_hint
 
 _JSONB_OID: Final = 3802
 _NUMERIC_DIGITS: Final = 29
@@ -146,5 +146,6 @@ def _unrepresentable(column: Column, name: str, table: QualifiedTable) -> Unrepr
     return Unrepresentable(
         "unrepresentable_value",
         f"{table}: column {column.name} ({column.type_name}) has a value that {name} of BigQuery cannot represent",
-        hint="set onUnrepresentable to Text and copy the table again, or change the value and copy it again",
+        hint=f"{unrepresentable_hint(key=True)}."
+        f" Or change the value, then copy the table again: {resync_command(table)}",
     )
