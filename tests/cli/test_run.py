@@ -15,6 +15,7 @@ from levada.cli.exit_codes import Exit
 from levada.cli.run import RunOptions, exit_code, final_message
 from levada.cli.signals import StopSignals
 from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.status import TableProgress
 
 PROGRESS = samples.progress(samples.table("orders", phase="Errored", error=samples.error()), samples.table("payments"))
 
@@ -55,6 +56,29 @@ def test_last_line() -> None:
     assert line(Stopped(PROGRESS)) == "shop: stopped"
     assert line(Stopped(None)) == "shop: stopped before it had started"
     assert line(Suspended()) == "shop: suspended (spec.suspend: true)"
+
+
+def test_the_last_line_has_the_command_that_helps() -> None:
+    """A table whose own hint is a resync is resynced, and the others are retried."""
+    rewritten = samples.error(code="table_rewritten", solution="levada resync MANIFEST public.items")
+    damaged = samples.error(code="key_changed", solution="copy the table again: levada resync MANIFEST public.lines")
+    items, lines = (samples.table(n, phase="Errored", error=e) for n, e in (("items", rewritten), ("lines", damaged)))
+    orders = samples.table("orders", phase="Errored", error=samples.error())
+
+    def line(*tables: TableProgress) -> str:
+        return final_message("shop", TablesErrored(samples.progress(*tables)), options(until=True))
+
+    assert line(orders) == (
+        "shop: caught up except public.orders. Resolve the cause, then: levada retry MANIFEST public.orders"
+    )
+    assert line(items, lines) == (
+        "shop: caught up except public.items, public.lines."
+        " To copy again: levada resync MANIFEST public.items public.lines"
+    )
+    assert line(items, orders).endswith(
+        "Resolve the cause, then: levada retry MANIFEST public.orders."
+        " To copy again: levada resync MANIFEST public.items"
+    )
 
 
 def test_first_signal_is_remembered_and_handlers_come_back() -> None:

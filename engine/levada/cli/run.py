@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from levada.runtime.host.goals import caught_up
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.report.http import LOOPBACK
-from levada.status import Progress
+from levada.status import Progress, TableProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,8 @@ def final_message(name: str, outcome: Outcome, options: RunOptions) -> str:
         case CaughtUp(progress):
             return f"{name}: caught up, {counted(len(progress.tables), 'table')}"
         case TablesErrored():
-            command = runnable("levada retry MANIFEST " + " ".join(t.table.argument for t in outcome.tables))
             names = ", ".join(str(t.table) for t in outcome.tables)
-            return f"{name}: caught up except {names}. Resolve the cause, then: {command}"
+            return f"{name}: caught up except {names}. {_ways_out(outcome.tables)}"
         case TimedOut(None):
             return f"{name}: not started after {duration(options.timeout_s)}, stopped"
         case TimedOut():
@@ -157,3 +156,19 @@ def final_message(name: str, outcome: Outcome, options: RunOptions) -> str:
         case Stopped(None):
             return f"{name}: stopped before it had started"
     return f"{name}: stopped"
+
+
+def _ways_out(tables: Sequence[TableProgress]) -> str:
+    """Return the commands for errored tables: a resync for those whose own hint has one, else a retry. Pure."""
+    resynced = [t for t in tables if t.error is not None and "levada resync" in t.error.solution]
+    retried = [t for t in tables if t not in resynced]
+    ways = []
+    if retried:
+        ways.append("Resolve the cause, then: " + _command("retry", retried))
+    if resynced:
+        ways.append("To copy again: " + _command("resync", resynced))
+    return ". ".join(ways)
+
+
+def _command(verb: str, tables: Sequence[TableProgress]) -> str:
+    return runnable(f"levada {verb} MANIFEST " + " ".join(t.table.argument for t in tables))
