@@ -67,13 +67,14 @@ def test_nothing_is_replaced(db: Database, tmp_path: Path) -> None:
     assert (tmp_path / "pipeline.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("name", ["../elsewhere", "Shop", "a b", "x" * 60])
+@pytest.mark.parametrize("name", ["../elsewhere", "Shop", "a b", "Shop_1", "x" * 60])
 def test_an_invalid_name_writes_nothing(db: Database, tmp_path: Path, name: str) -> None:
-    """The name is part of a path, so it is checked before the first file."""
+    """The name is part of a path, so it is checked before the first file. The error says what is valid."""
     folder = tmp_path / "shop"
     done = levada("init", dsn(db), "--dir", folder, "--name", name)
     assert done.exit_code == Exit.USAGE
-    assert "metadata.name" in done.output
+    assert "Invalid value for --name: must consist of a-z, 0-9 and -" in " ".join(done.output.split())
+    assert "pipeline.yaml" not in done.output
     assert list(tmp_path.iterdir()) == []
 
 

@@ -26,6 +26,7 @@ from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.printable import counted
 from levada.private import private_file, private_folder
 from levada.spec import load_manifests
+from levada.spec.names import pipeline_name_problem
 from levada.spec.source import TlsMode
 from levada.values import MAX_PIPELINE_NAME, QualifiedTable
 
@@ -55,9 +56,9 @@ class InitOptions:
 def init(options: InitOptions) -> Exit:
     """Write ``pipeline.yaml`` and ``secrets`` into the folder, and print the next commands.
 
-    Raise NeedsOperator ``file_exists`` rather than replace a file, InvalidManifest for values that no manifest can
-    have, such as an invalid name, and the error of the source. Nothing is written then. Raise NeedsOperator
-    ``folder_unusable`` if the folder cannot be written.
+    Raise NeedsOperator ``file_exists`` rather than replace a file, a usage error for an invalid name, InvalidManifest
+    for other values that no manifest can have, and the error of the source. Nothing is written then. Raise
+    NeedsOperator ``folder_unusable`` if the folder cannot be written.
     """
     folder = options.folder.absolute()
     manifest, secrets = folder / _MANIFEST, folder / "secrets"
@@ -65,6 +66,8 @@ def init(options: InitOptions) -> Exit:
     host, port = _address(given)
     database = given.get("dbname") or _ask("Database")
     name = options.name or _pipeline_name(str(database))
+    if problem := pipeline_name_problem(name):
+        raise typer.BadParameter(problem, param_hint="--name")
     secret = f"{name}-source"
     _require_new(manifest, secrets / secret)
     user = given.get("user") or _ask("User", default="postgres")

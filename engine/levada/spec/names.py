@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -28,7 +29,7 @@ FORMS: Final = {
     _CATALOG_NAMESPACE: "may contain {schema} for the source's schema and dots between levels,"
     " but none of { } / \\ # ? % and no control characters",
     _HOST: "must be a host name or an address, without scheme, user, port or path",
-    _STAGING_URI: "must be a path, or a folder's URI: s3://, gs://, abfs:// or file://",
+    _STAGING_URI: "must be a full path, such as /var/lake/staging, or a folder's URI: s3://, gs://, abfs:// or file://",
     _LAKE_TABLE: "must contain none of { } . / \\ # ? % and no control characters",
 }
 """The error message for each pattern."""
@@ -37,6 +38,14 @@ STATE_PARTS: Final = 8
 """The number of ConfigMaps over which the store of kind configMap distributes its tables. The ConfigMap with the epoch
 is not counted.
 """
+
+
+def pipeline_name_problem(name: str) -> str | None:
+    """Return what a pipeline's name must be, None if this one is valid."""
+    if re.fullmatch(_LABEL, name) and len(name) <= MAX_PIPELINE_NAME:
+        return None
+    return f"{FORMS[_LABEL]}, and have at most {MAX_PIPELINE_NAME} characters"
+
 
 PipelineName = Annotated[str, Field(pattern=_LABEL, min_length=1, max_length=MAX_PIPELINE_NAME)]
 ObjectName = Annotated[str, Field(pattern=_SUBDOMAIN, min_length=1, max_length=253)]
