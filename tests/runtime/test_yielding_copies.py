@@ -6,9 +6,10 @@ import queue
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from tests.runtime.test_doubted_tables import TABLE, config_ref, start
 
-from levada.errors import Transient, Yielded
+from levada.errors import NeedsOperator, Transient, Yielded
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob
@@ -50,6 +51,21 @@ def test_a_first_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> N
     registry.phases.enter(record, DataSync())
     registry.phases.park(record, FAILED)
     assert record.retries.attempts == 2
+
+
+def test_the_log_calls_parked_what_needs_a_person(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is retried automatically is not called parked."""
+    store = new_store()
+    store.update_table_replication_states({TABLE: Init()})
+    registry, record = start(tmp_path, store)
+    for error, state in ((YIELDED, "will be retried"), (NeedsOperator("a", "it failed", hint="b"), "is parked")):
+        caplog.clear()
+        if record.phase != Init():
+            registry.phases.enter(record, Init())
+        registry.phases.enter(record, DataSync())
+        registry.phases.park(record, error)
+        [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+        assert line == f"table public.orders {state}: {error.message} [{error.code}]"
 
 
 def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from levada.runtime.tables.retries import named, park
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.unverified_tables import UnverifiedTables
+from levada.status import RetryPolicy
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
 
@@ -125,9 +126,9 @@ class PhaseChanges:
         attempt = record.retries.failed(error, outage.written_at, now, reading=reading)
         parked = self._parked(record, error, attempt)
         known = error if isinstance(error, LevadaError) else None
-        _log.error(
-            "table %s is parked: %s [%s]", record.name, parked.reason, parked.code, exc_info=known is None and error
-        )
+        state = "will be retried" if parked.retry_policy is RetryPolicy.TIMED_RETRY else "is parked"
+        trace = error if known is None else None
+        _log.error("table %s %s: %s [%s]", record.name, state, parked.reason, parked.code, exc_info=trace)
         self.enter(record, parked)
 
     def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
