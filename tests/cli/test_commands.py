@@ -310,7 +310,7 @@ def test_status_of_an_engine_that_starts_says_so(manifest: Path, tmp_path: Path)
 
 
 def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> None:
-    """A table that works has nothing to retry; an unknown one is named, with those that exist."""
+    """A table that works has nothing to retry. Without an engine, the output says what begins the retry."""
     publish(db)
     orders, _ = kept(db, "orders", ERRORED), kept(db, "items", Ready())
     result = on(manifest, "retry", "orders", "public.items")
@@ -320,10 +320,32 @@ def test_retry_asks_for_errored_tables_alone(manifest: Path, db: Database) -> No
     store = PostgresStore(db.connection, db.name.replace("_", "-"))
     store.next_epoch()
     assert store.take_table_actions() == {orders: TableAction.RETRY}
-    assert "public.orders: will be retried" in on(manifest, "retry", "--all").stdout
-    assert on(manifest, "resync", "orders").exit_code == 0
+    start = f"begins with the next start: levada run {manifest} --secrets {manifest.parent / 'secrets'}"
+    assert start in result.stdout
+    done = on(manifest, "retry", "--all")
+    assert "public.orders: will be retried" in done.stdout
+    assert start not in on(manifest, "retry", "items").stdout
+    done = on(manifest, "resync", "orders")
+    assert done.exit_code == 0
+    assert start in done.stdout
     assert store.take_table_actions() == {orders: TableAction.RESYNC}
     store.close()
+
+
+def test_a_request_to_an_engine_needs_no_start(manifest: Path, db: Database, tmp_path: Path) -> None:
+    """The engine that runs takes the request up: no other start is proposed."""
+    publish(db)
+    kept(db, "orders", ERRORED)
+    pipeline = db.name.replace("_", "-")
+    work_dir = tmp_path / ".levada" / pipeline
+    work_dir.mkdir(parents=True)
+    progress = replace(samples.progress(), pipeline=pipeline)
+    with ProgressServer(lambda: progress) as server, published_address(work_dir, server.address):
+        for command in ("retry", "resync"):
+            done = on(manifest, command, "orders")
+            assert done.exit_code == 0
+            assert "public.orders: will be" in done.stdout
+            assert "no engine runs" not in done.stdout
 
 
 def test_a_table_that_the_pipeline_does_not_have(manifest: Path, db: Database) -> None:

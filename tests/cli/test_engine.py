@@ -90,7 +90,7 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     """One table's error is exit code 5 with its way out; mended and retried, a later engine brings it to the end.
 
     Cleanup removes the tables of both, although they have exchanged their names at the source since, and a Pipeline of
-    another namespace has taken over.
+    another namespace has taken over. A cut before that is refused with the run that it needs.
     """
     first = levada(manifest, "run", "--until", "caught-up", "--timeout", "300")
     assert first.returncode == Exit.TABLE_ERRORED, first.stdout + first.stderr
@@ -101,6 +101,10 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     status = levada(manifest, "status", "-o", "json")
     phases = {t["name"]: t["phase"] for t in json.loads(status.stdout)["tables"]}
     assert phases == {"good": "Ready", "bad": "Errored"}
+
+    cut = levada(manifest, "cut", "noon")
+    assert (cut.returncode, "public.bad (" in cut.stderr) == (Exit.FAILED, True), cut.stdout + cut.stderr
+    assert "hint: no engine runs, so start one first: levada run" in cut.stderr
 
     db.execute("UPDATE bad SET day = '2026-02-01' WHERE id = 1", "INSERT INTO good VALUES (101, 'late')")
     assert "public.bad: will be retried" in levada(manifest, "retry", "--all").stdout

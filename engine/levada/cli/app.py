@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from levada import __version__
-from levada.cli.command import VARIABLE, Command, NamesCommand
+from levada.cli.command import VARIABLE, WORK_DIR, Command, NamesCommand
 from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
 from levada.cli.signals import StopSignals
@@ -107,7 +107,7 @@ WorkDir = Annotated[
         metavar="DIR",
         help="Folder for caches, and for staged changes if staging.uri is not set."
         " Default: .levada/<pipeline> next to MANIFEST.",
-        envvar="LEVADA_WORK_DIR",
+        envvar=WORK_DIR,
     ),
 ]
 Format = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
@@ -341,7 +341,7 @@ def retry(
     from levada.cli.manifests import read
     from levada.cli.tables import retry as retry_tables
 
-    return retry_tables(read(manifest, secrets), secrets, chosen(tables, every))
+    return retry_tables(read(manifest, secrets), manifest, secrets, chosen(tables, every))
 
 
 @names_command()
@@ -355,7 +355,7 @@ def resync(
     from levada.cli.manifests import read
     from levada.cli.tables import resync as resync_tables
 
-    return resync_tables(read(manifest, secrets), secrets, chosen(tables, every))
+    return resync_tables(read(manifest, secrets), manifest, secrets, chosen(tables, every))
 
 
 @command()

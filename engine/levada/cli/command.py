@@ -10,6 +10,7 @@ from typing import Any, Final
 from typer.core import TyperCommand
 
 VARIABLE: Final = "LEVADA_MANIFEST"
+WORK_DIR: Final = "LEVADA_WORK_DIR"
 _SUFFIXES: Final = frozenset({".yaml", ".yml"})
 
 

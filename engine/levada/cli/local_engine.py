@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from levada.cli.command import WORK_DIR
 from levada.cli.output import working
 from levada.cli.signals import StopSignals
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.engine_api import EngineApi
+from levada.runtime.host.manifest_file import work_folder
 from levada.runtime.host.outcomes import Refused, Suspended
 from levada.runtime.host.stored_progress import slot_progress
 from levada.runtime.host.work_dir import engine_is_starting, running_address, running_progress
@@ -55,6 +58,8 @@ def local_engine(
             run.wait_running()
             assert engine.address is not None
             yield EngineApi(engine.address, headers)
+        except NeedsOperator as error:
+            raise _with_a_run(error) from error
         finally:
             engine.stop()
             run.thread.join()
@@ -66,6 +71,31 @@ def running_engine(manifests: Manifests, secrets: Path | None, work_dir: Path) -
     if address is None or running_progress(work_dir, manifests.pipeline.metadata.name, headers) is None:
         return None
     return EngineApi(address, headers)
+
+
+def engine_runs(manifests: Manifests, manifest: Path, secrets: Path | None) -> bool:
+    """Return True if an engine of the pipeline runs or starts here in its work folder, or streams anywhere.
+
+    True as well if the source does not answer. The work folder is the default one, unless the environment has another.
+    """
+    given = os.environ.get(WORK_DIR)
+    work_dir = work_folder(manifest, manifests, Path(given) if given else None)
+    try:
+        return (
+            running_engine(manifests, secrets, work_dir) is not None
+            or engine_is_starting(work_dir, request_headers(manifests, secrets))
+            or slot_progress(manifests, secrets=secrets).active is True
+        )
+    except LevadaError:
+        return True
+
+
+def _with_a_run(error: NeedsOperator) -> NeedsOperator:
+    """Return the error of an engine that ends with this command, with a hint that begins with a run. Pure."""
+    if error.code != "cut_not_ready":
+        return error
+    hint = f"no engine runs, so start one first: levada run MANIFEST. Then {error.hint}"
+    return type(error)(error.code, error.message, hint=hint)
 
 
 class _Run:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from levada.cli.exit_codes import Exit
+from levada.cli.hints import runnable
+from levada.cli.local_engine import engine_runs
 from levada.cli.output import console
 from levada.runtime.host.table_requests import resync_tables, retry_tables
 from levada.spec import Manifests
 from levada.stores.phases import Errored
 
 
-def retry(manifests: Manifests, secrets: Path | None, names: Sequence[str] | None) -> Exit:
+def retry(manifests: Manifests, manifest: Path, secrets: Path | None, names: Sequence[str] | None) -> Exit:
     """Request a retry of the named tables, or of every errored table if ``names`` is None."""
     phases = retry_tables(manifests, names, secrets=secrets)
     for table, phase in phases.items():
@@ -22,14 +24,25 @@ def retry(manifests: Manifests, secrets: Path | None, names: Sequence[str] | Non
             _print(f"{table}: {'not started' if phase is None else phase.name}, there is nothing to retry")
     if names is None and not phases:
         _print("no table is errored")
+    if any(isinstance(phase, Errored) for phase in phases.values()):
+        _print_start(manifests, manifest, secrets)
     return Exit.OK
 
 
-def resync(manifests: Manifests, secrets: Path | None, names: Sequence[str] | None) -> Exit:
+def resync(manifests: Manifests, manifest: Path, secrets: Path | None, names: Sequence[str] | None) -> Exit:
     """Request a resync of the named tables, or of all tables if ``names`` is None."""
-    for table in resync_tables(manifests, names, secrets=secrets):
+    tables = resync_tables(manifests, names, secrets=secrets)
+    for table in tables:
         _print(f"{table}: will be copied again")
+    if tables:
+        _print_start(manifests, manifest, secrets)
     return Exit.OK
+
+
+def _print_start(manifests: Manifests, manifest: Path, secrets: Path | None) -> None:
+    """Say when the requests take effect if no engine runs."""
+    if not engine_runs(manifests, manifest, secrets):
+        _print(runnable("no engine runs, so this begins with the next start: levada run MANIFEST"))
 
 
 def _print(line: str) -> None:
