@@ -37,7 +37,10 @@ def objects(db: Database) -> list[tuple[object, ...]]:
 
 
 def test_tables_sizes_and_changes(manifest: Path, db: Database) -> None:
-    """Each table has its estimate and its place, the largest is measured, and nothing is changed."""
+    """Each table has its estimate and its place, the largest is measured, and nothing is changed.
+
+    The statements of a run have their semicolons, so that they can be pasted together.
+    """
     db.execute(
         "CREATE TABLE large (id int PRIMARY KEY, v text)",
         "INSERT INTO large SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, 60000) i",
@@ -63,6 +66,8 @@ def test_tables_sizes_and_changes(manifest: Path, db: Database) -> None:
     publication, slot = plan["changesAtSource"]
     assert publication.startswith("CREATE PUBLICATION")
     assert "pg_create_logical_replication_slot" in slot
+    assert publication.endswith(";")
+    assert slot.endswith(";")
     assert objects(db) == before
     text = on(manifest, "plan").stdout
     assert "to copy: 4 tables" in text

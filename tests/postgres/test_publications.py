@@ -41,13 +41,13 @@ def test_gap_is_found_and_closed(tables: Database) -> None:
         assert (before.satisfied, before.present, before.missing) == (False, (), (A, B))
         assert (before.manageable, before.blockers) == (True, ())
         assert before.remediation == (
-            'CREATE PUBLICATION "p" FOR TABLE "public"."a", "public"."b" WITH (publish_via_partition_root = true)',
+            'CREATE PUBLICATION "p" FOR TABLE "public"."a", "public"."b" WITH (publish_via_partition_root = true);',
         )
         assert read_publication(c, "p") is None
         assert ensure_coverage(c, "p", {A, B}, manage=True) == before
         grown = ensure_coverage(c, "p", {A, B, C}, manage=True)
         assert (grown.present, grown.missing) == ((A, B), (C,))
-        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."c"',)
+        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."c";',)
         covered = ensure_coverage(c, "p", {A, C}, manage=True)
         assert (covered.satisfied, covered.missing, covered.remediation) == (True, (), ())
         assert [t.name for t in published_tables(c, "p")] == [A, B, C]
@@ -188,13 +188,18 @@ def test_tables_that_refuse_updates_are_named(versions: Database, statements: tu
 
 
 def test_hints_break_no_update(db: Database) -> None:
-    """A hinted CREATE or ALTER PUBLICATION runs as printed, and every table can still be updated afterwards."""
+    """A hinted CREATE or ALTER PUBLICATION runs as printed, and every table can still be updated afterwards.
+
+    It ends with a semicolon.
+    """
     db.execute("CREATE TABLE a (id int)", "CREATE TABLE b (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     with db.connection.connect() as c, pytest.raises(NeedsOperator) as missing:
         published_tables(c, "p")
     db.execute(missing.value.hint, "UPDATE a SET id = 2", "DROP PUBLICATION p", "CREATE PUBLICATION p")
     with db.connection.connect() as c:
         lacking = table_not_published(c, "p", [A, B])
+    assert missing.value.hint.endswith(";")
+    assert lacking.hint.endswith(";")
     db.execute(*lacking.hint.split("; "), "UPDATE a SET id = 3")
     with db.connection.connect() as c:
         assert [t.name for t in published_tables(c, "p")] == [A, B]

@@ -90,5 +90,5 @@ def _require_coverage(
     raise NeedsOperator(
         "publication_incomplete" if found else "publication_missing",
         f"publication {publication} {lacking}{why}",
-        hint="; ".join(report.remediation),
+        hint=" ".join(report.remediation),
     )

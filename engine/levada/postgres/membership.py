@@ -225,9 +225,9 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
     hint = publish_hint(state.name, [name], [name] if table in state.unidentified else (), exists=exists)
     if exists:
         reason = f"table {name} is not in publication {state.name}"
-        return NeedsOperator("table_not_published", reason, hint=f"{hint}; then {resync}")
+        return NeedsOperator("table_not_published", reason, hint=f"{hint} then {resync}")
     reason = f"publication {state.name} does not exist, so changes of table {name} are not streamed"
-    return NeedsOperator("publication_missing", reason, hint=f"{hint}; then {resync}")
+    return NeedsOperator("publication_missing", reason, hint=f"{hint} then {resync}")
 
 
 def _options(kept: Membership, now: Membership) -> str:

@@ -411,7 +411,7 @@ def _with_unused_key(conn: psycopg.Connection[Any], tables: Sequence[QualifiedTa
 def _coverage_problems(
     report: CoverageReport, publication: Publication | None, request: PreflightRequest
 ) -> Iterator[Problem]:
-    hint = "; ".join(report.remediation)
+    hint = " ".join(report.remediation)
     if report.satisfied:
         return
     if publication is None and not request.managed:

@@ -32,8 +32,8 @@ class CoverageReport:
     tables that have no replica identity: PostgreSQL would reject their UPDATEs and DELETEs once they are published.
     ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now, for the same reason. ``manageable``
     is True if the publication covers the required tables, or this role can extend it. ``blockers`` are the reasons why
-    it cannot. ``remediation`` is the SQL that adds every missing table except the unidentified ones. ``notes`` describe
-    limitations of the stream of present tables.
+    it cannot. ``remediation`` is the SQL that adds every missing table except the unidentified ones, with semicolons.
+    ``notes`` describe limitations of the stream of present tables.
     """
 
     satisfied: bool
@@ -191,7 +191,7 @@ def ensure_coverage(
             reason = ", ".join(report.blockers) if manage else "its management is External"
             _log.warning(
                 "publication %s lacks %s: %s. To add them: %s",
-                publication, ", ".join(map(str, report.missing)) or "itself", reason, "; ".join(report.remediation),
+                publication, ", ".join(map(str, report.missing)) or "itself", reason, " ".join(report.remediation),
             )  # fmt: skip
             break
         check()
@@ -272,16 +272,16 @@ def _read_comment(conn: psycopg.Connection[Any], name: str) -> str | None:
 
 
 def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
-    """Return the SQL that adds the tables to the publication."""
-    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}")
+    """Return the SQL that adds the tables to the publication, with its semicolon."""
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {};")
     return statement.format(sql.Identifier(publication), _list(tables)).as_string(None)
 
 
 def create_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
-    """Return the SQL that creates the publication with the tables."""
+    """Return the SQL that creates the publication with the tables, with its semicolon."""
     for_tables = sql.SQL(" FOR TABLE {}").format(_list(tables)) if tables else sql.SQL("")
     # A partitioned table is one table at the destination, so it is published through its root.
-    statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true)")
+    statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true);")
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
 
 

@@ -186,7 +186,7 @@ def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator
         "publication_incomplete",
         f"publication {config.publication.name} lacks {', '.join(map(str, report.missing))}:"
         f" {'; '.join(report.blockers)}",
-        hint="; ".join(report.remediation),
+        hint=" ".join(report.remediation),
     )
 
 
