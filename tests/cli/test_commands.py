@@ -26,6 +26,7 @@ from typer.testing import CliRunner, Result
 from levada.cli import main
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
+from levada.postgres.ddl import install_ddl_trigger
 from levada.runtime.host.work_dir import locked_work_dir, published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
@@ -423,6 +424,24 @@ def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     again = on(manifest, "cleanup", "--yes")
     assert again.exit_code == 0
     assert "does not exist" in again.stdout
+
+
+def test_cleanup_by_a_role_that_does_not_own_the_trigger(manifest: Path, db: Database, role: str) -> None:
+    """The trigger stays, with the statement for its owner, and every other step runs."""
+    db.execute(f"ALTER ROLE {role} REPLICATION", f"CREATE SCHEMA levada AUTHORIZATION {role}")
+    with db.connect() as connection:
+        assert install_ddl_trigger(connection)
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    (manifest.parent / "secrets" / "shop-cdc" / "username").write_text(role)
+    done = on(manifest, "cleanup", "--yes")
+    assert done.exit_code == Exit.OK, done.output
+    told = " ".join(done.stdout.split())
+    assert f"slot levada_{db.name}: dropped" in told
+    assert "kept, because role postgres owns it. To remove it, as postgres: DROP EVENT TRIGGER levada_ddl;" in told
+    assert "ownership: released" in told
+    assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
+    db.execute("DROP EVENT TRIGGER levada_ddl")
+    assert "event trigger: does not exist" in on(manifest, "cleanup", "--yes").stdout
 
 
 def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Database) -> None:

@@ -14,6 +14,7 @@ from levada.postgres.catalog import read_table_schema
 from levada.postgres.ddl import (
     DDL_PREFIX,
     DdlMessage,
+    foreign_trigger_owner,
     install_ddl_trigger,
     parse_ddl_message,
     read_ddl_seal,
@@ -181,6 +182,17 @@ def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> 
         db.execute("CREATE TABLE levada_ddl.other (id int)")
         assert remove_ddl_trigger(c)
         assert db.query("SELECT count(*) FROM levada_ddl.other") == [(0,)]
+
+
+def test_trigger_of_another_owner_stays(db: Database, role: str) -> None:
+    """A role that does not own the trigger learns who does, and removes nothing. Its owner has no such note."""
+    with db.connection.connect() as owner, replace(db.connection, user=role).connect() as other:
+        assert foreign_trigger_owner(other) is None
+        install_ddl_trigger(owner)
+        assert (foreign_trigger_owner(owner), foreign_trigger_owner(other)) == (None, "postgres")
+        assert not remove_ddl_trigger(other)
+        assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
+        assert remove_ddl_trigger(owner)
 
 
 def test_role_without_the_right_goes_without(db: Database, role: str) -> None:

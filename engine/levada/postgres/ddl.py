@@ -196,9 +196,13 @@ def read_ddl_seal(conn: psycopg.Connection[Any]) -> DdlSeal | None:
 
 
 def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
-    """Remove the trigger, and its schema if nothing else is in it. Return False if there is no trigger."""
+    """Remove the trigger, and its schema if nothing else is in it.
+
+    Return False if there is no trigger, or if it stays because another role owns it, see `foreign_trigger_owner`.
+    """
     with source_errors("removing the DDL trigger"):
-        if not conn.execute("SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchall():
+        row = _owner(conn)
+        if row is None or not row[1]:
             return False
         with conn.transaction():
             _drop(conn)
@@ -211,6 +215,23 @@ def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
         ):
             _log.debug("schema %s stays: it has other objects, or another owner", SEAL_SCHEMA)
         return True
+
+
+def foreign_trigger_owner(conn: psycopg.Connection[Any]) -> str | None:
+    """Return the owner of the trigger if this role may not drop it, else None."""
+    with source_errors("reading the owner of the DDL trigger"):
+        row = _owner(conn)
+    return None if row is None or row[1] else row[0]
+
+
+def _owner(conn: psycopg.Connection[Any]) -> tuple[str, bool] | None:
+    """Return the owner of the trigger and whether this role may drop it, or None without a trigger."""
+    row = conn.execute(
+        "SELECT pg_catalog.pg_get_userbyid(evtowner)::text, pg_catalog.pg_has_role(evtowner, 'USAGE')"
+        " FROM pg_catalog.pg_event_trigger WHERE evtname = %s",
+        [TRIGGER],
+    ).fetchone()
+    return None if row is None else (str(row[0]), bool(row[1]))
 
 
 def _statements() -> tuple[sql.Composed, ...]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from levada.destinations import Destination
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, SlotLost
-from levada.postgres.ddl import remove_ddl_trigger
+from levada.postgres.ddl import TRIGGER, foreign_trigger_owner, remove_ddl_trigger
 from levada.postgres.publications import drop_publication
 from levada.postgres.slots import drop_slot, inspect_slot, validate_slot, wait_until_inactive
 from levada.printable import counted
@@ -44,6 +44,7 @@ from levada.values import PipelineOwner
 
 _NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
 """Codes of errors for which the pipeline never created the table at the destination."""
+_DROP_TRIGGER: Final = f"DROP EVENT TRIGGER {TRIGGER};"
 WAIT_S: Final = 30.0
 """Seconds to wait for the database session of an engine that has ended."""
 
@@ -265,4 +266,6 @@ def _drop_trigger(config: PipelineConfig) -> str:
         others = other_pipelines(connection, config.slot.name, config.publication.name)
         if others:
             return f"event trigger: kept for {', '.join(sorted(others))}"
+        if (owner := foreign_trigger_owner(connection)) is not None:
+            return f"event trigger: kept, because role {owner} owns it. To remove it, as {owner}: {_DROP_TRIGGER}"
         return "event trigger: " + ("removed" if remove_ddl_trigger(connection) else "does not exist")
