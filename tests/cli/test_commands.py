@@ -283,12 +283,14 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
 
 
 def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path, db: Database) -> None:
-    """The work folder tells its address; when it is gone, so is the address."""
+    """The work folder tells its address; when it is gone, so is the address. A cleanup says how to stop the engine."""
     progress = replace(samples.progress(at=datetime.now(UTC)), pipeline=db.name.replace("_", "-"))
     with ProgressServer(lambda: progress) as server, published_address(tmp_path, server.address):
         result = on(manifest, "status", "--work-dir", tmp_path, "-o", "json")
         assert json.loads(result.stdout) == progress.to_json()
-        assert "engine_running" in on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").stderr
+        refused = on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").stderr
+        assert "[engine_running]" in refused
+        assert f"stop it first: kill {os.getpid()}" in refused
     assert running_progress(tmp_path) is None
 
 

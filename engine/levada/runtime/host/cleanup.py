@@ -21,7 +21,7 @@ from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config, store_connection
-from levada.runtime.host.work_dir import locked_work_dir, running_progress
+from levada.runtime.host.work_dir import engine_running, locked_work_dir, running_pid, running_progress
 from levada.runtime.resources.destination_start import start_up
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import (
@@ -91,9 +91,7 @@ def open_cleanup(
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     work_dir = config.work_dir
     if running_progress(work_dir, config.name, request_headers(manifests, secrets)) is not None:
-        raise NeedsOperator(
-            "engine_running", f"the engine of {work_dir} is running", hint="stop it first: press Ctrl-C where it runs"
-        )
+        raise engine_running(work_dir, running_pid(work_dir))
     # An engine that is still starting reports no progress, but holds the lock of its work folder.
     with (
         locked_work_dir(work_dir) if work_dir.is_dir() else nullcontext(),

@@ -50,7 +50,7 @@ def locked_work_dir(work_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _in_use(work_dir, os.pread(lock, 20, 0).decode("ascii", "replace").strip()) from None
+            raise engine_running(work_dir, os.pread(lock, 20, 0).decode("ascii", "replace").strip()) from None
         except OSError as error:
             _log.warning("%s cannot be locked, so a second engine in it is not detected: %s", file, error.strerror)
         with suppress(OSError):  # on a full disk the message lacks the PID
@@ -61,7 +61,8 @@ def locked_work_dir(work_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _in_use(work_dir: Path, pid: str) -> NeedsOperator:
+def engine_running(work_dir: Path, pid: str) -> NeedsOperator:
+    """Return the error of a work folder that another process uses. ``pid`` is empty if it is unknown."""
     return NeedsOperator(
         "engine_running",
         f"another process uses the work folder {work_dir}" + (f": PID {pid}" if pid else ""),
@@ -112,6 +113,11 @@ def running_address(work_dir: Path) -> str | None:
     """Return the base URL that an engine left in the work folder, or None. The engine may have ended since."""
     address = _read(work_dir).get("address")
     return None if address is None else str(address)
+
+
+def running_pid(work_dir: Path) -> str:
+    """Return the PID that an engine left in the work folder, or an empty string. The engine may have ended since."""
+    return str(_read(work_dir).get("pid", ""))
 
 
 def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
