@@ -208,15 +208,47 @@ def test_migrating_again_writes_nothing(db: Database, store: PostgresStore) -> N
 
 
 def test_missing_privilege_names_the_statement(db: Database) -> None:
-    """The error for a role that may not create the schema has the SQL that resolves it."""
+    """The error for a role that may not create the schema has the SQL that resolves it, with the role's name."""
     db.execute("CREATE ROLE plain LOGIN")
     try:
         with pytest.raises(NeedsOperator) as caught:
             PostgresStore(replace(db.connection, user="plain"), "shop").next_epoch()
         assert caught.value.code == "store_privilege_missing"
-        assert 'CREATE SCHEMA IF NOT EXISTS "levada"' in caught.value.hint
+        assert caught.value.hint == f'GRANT CREATE ON DATABASE "{db.name}" TO "plain";'
+        db.execute(caught.value.hint)  # type: ignore[arg-type]
+        store = PostgresStore(replace(db.connection, user="plain"), "shop")
+        assert store.next_epoch() == 1
+        store.close()
     finally:
-        db.execute("DROP ROLE plain")
+        db.execute("DROP OWNED BY plain", "DROP ROLE plain")
+
+
+@pytest.mark.parametrize("granted", ["", "USAGE", "SELECT"])
+def test_missing_privileges_on_an_existing_store_are_named_at_once(
+    db: Database, store: PostgresStore, role: str, granted: str
+) -> None:
+    """The check has every missing privilege on the schema and on its tables, an opened store the same statements.
+
+    They suffice. A table that the role may only read counts as one that it may not write.
+    """
+    if granted == "USAGE":
+        db.execute(f"GRANT USAGE, CREATE ON SCHEMA levada TO {role}")
+    elif granted == "SELECT":
+        db.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA levada TO {role}")
+    plain = replace(db.connection, user=role)
+    with pytest.raises(NeedsOperator) as checked:
+        check_postgres_store(plain, "shop", "levada")
+    with pytest.raises(NeedsOperator) as opened:
+        PostgresStore(plain, "shop").next_epoch()
+    assert checked.value.code == opened.value.code == "store_privilege_missing"
+    tables = f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "levada" TO "{role}";'
+    usage = f'GRANT USAGE, CREATE ON SCHEMA "levada" TO "{role}";'
+    assert checked.value.hint == opened.value.hint == (tables if granted == "USAGE" else f"{usage} {tables}")
+    db.execute(opened.value.hint)  # type: ignore[arg-type]
+    check_postgres_store(plain, "shop", "levada")
+    resolved = PostgresStore(plain, "shop")
+    resolved.next_epoch()
+    resolved.close()
 
 
 def test_read_only_database_is_named(db: Database) -> None:

@@ -19,6 +19,7 @@ from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
 from levada.stores.migrations import migrate
 from levada.stores.patience import Patience
+from levada.stores.rights import read_rights
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
 from levada.values import TableId
 
@@ -254,6 +255,16 @@ def _of_server(error: LevadaError, connection: PostgresConnection) -> LevadaErro
     return store_error(error) if isinstance(connection, StoreConnection) else error
 
 
+def _missing_grants(connection: PostgresConnection, schema: str) -> str:
+    """Return the statements that give the role the privileges that it lacks, empty if they cannot be read."""
+    try:
+        with connection.connect(application="store") as conn:
+            return read_rights(conn, schema).grants
+    except LevadaError as error:
+        _log.debug("the privileges of the store's role cannot be read: %s", error)
+        return ""
+
+
 @contextmanager
 def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's, with hints about a store."""
@@ -273,7 +284,7 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
     except NeedsOperator as error:
         match error.code:
             case "insufficient_privilege":
-                hint = f'CREATE SCHEMA IF NOT EXISTS "{schema}" AUTHORIZATION <role>;'
+                hint = _missing_grants(connection, schema) or error.hint
                 raise NeedsOperator("store_privilege_missing", error.message, hint=hint) from error
             case "source_read_only":
                 hint = "choose another kind of store in spec.store"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -14,17 +14,9 @@ from levada.postgres.failures import source_errors
 from levada.stores.codecs import PHASES
 from levada.stores.migrations import MIGRATIONS, TABLES, store_version
 from levada.stores.phases import DataSync, Init
+from levada.stores.rights import read_rights
 from levada.stores.schema_owner import require_own_schema
 from levada.stores.storage import decoded
-
-_RIGHTS: Final = """
-SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
-    has_database_privilege(current_database(), 'CREATE'),
-    n.oid IS NOT NULL AND has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE'),
-    NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r'
-        AND NOT has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE'))
-FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +34,15 @@ class FoundStore:
 def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: str) -> FoundStore:
     """Return the state of the store.
 
-    Raise NeedsOperator ``store_privilege_missing`` if the role may neither use nor create the schema,
-    ``store_schema_foreign`` if another role may own objects in it, and ``store_newer`` if a newer release of Levada has
-    migrated it.
+    Raise NeedsOperator ``store_privilege_missing`` with every missing privilege, ``store_schema_foreign`` if another
+    role may own objects in it, and ``store_newer`` if a newer release of Levada has migrated it.
     """
     with connection.connect(application="check") as conn, source_errors(f"checking the store in schema {schema}"):
         require_own_schema(conn, schema, TABLES)
-        row = conn.execute(_RIGHTS, [schema]).fetchone()
-        assert row is not None
-        role, database, exists, may_create, may_use, may_write = row
-        if not exists and not may_create:
-            raise _refused(
-                f"role {role} has no privilege to create the store's schema {schema} in database {database}",
-                "GRANT CREATE ON DATABASE {} TO {}",
-                database,
-                role,
-            )
-        if exists and not may_use:
-            raise _refused(
-                f"role {role} has no privilege to use the store's schema {schema}",
-                "GRANT USAGE, CREATE ON SCHEMA {} TO {}",
-                schema,
-                role,
-            )
-        if exists and not may_write:
-            raise _refused(
-                f"role {role} has no privilege to write the tables of the store's schema {schema}",
-                "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {} TO {}",
-                schema,
-                role,
-            )
-        version = store_version(conn, schema) if exists else 0
+        rights = read_rights(conn, schema)
+        if rights.missing:
+            raise NeedsOperator("store_privilege_missing", rights.message, hint=rights.grants)
+        version = store_version(conn, schema) if rights.schema_exists else 0
         return FoundStore(version == len(MIGRATIONS), version > 0 and _has_copies(conn, pipeline, schema))
 
 
@@ -89,8 +59,3 @@ def _has_copies(conn: psycopg.Connection[Any], pipeline: str, schema: str) -> bo
     where = f"pipeline {pipeline}: the stored {PHASES.name} of a table in schema {schema}"
     phases = (decoded(PHASES, content, where) for (content,) in conn.execute(query, [pipeline, PHASES.name]))
     return any(not isinstance(phase, Init | DataSync) for phase in phases)
-
-
-def _refused(message: str, grant: LiteralString, *names: str) -> NeedsOperator:
-    hint = sql.SQL(grant).format(*map(sql.Identifier, names)).as_string(None)
-    return NeedsOperator("store_privilege_missing", message, hint=hint)
