@@ -75,6 +75,31 @@ def test_tables_sizes_and_changes(manifest: Path, db: Database) -> None:
     assert "CREATE PUBLICATION" in text
 
 
+def test_modes_are_those_that_tables_will_have(manifest: Path, db: Database) -> None:
+    """A table is a changelog if it has no key, or if its key is excluded or not in the publication's column list."""
+    db.execute(
+        "CREATE TABLE keyless (id int)",
+        "ALTER TABLE keyless REPLICA IDENTITY FULL",
+        "CREATE TABLE cut (id int PRIMARY KEY, v text)",
+        "ALTER TABLE cut REPLICA IDENTITY FULL",
+    )
+    pipeline = manifest_of(db)
+    of_pipeline = {"name": pipeline["metadata"]["name"]}
+    cut = {"pipelineRef": of_pipeline, "table": {"name": "cut"}, "columns": {"exclude": ["id"]}}
+    kind = {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": "cut"}, "spec": cut}
+    manifest.write_text(yaml.safe_dump_all([pipeline, kind]))
+
+    def modes() -> dict[str, str]:
+        plan = json.loads(on(manifest, "plan", "-o", "json").stdout)["plan"]
+        return {table["name"]: table["mode"] for table in plan["tables"]}
+
+    assert modes() == {"orders": "Upsert", "items": "Upsert", "keyless": "Changelog", "cut": "Changelog"}
+    manifest.write_text(yaml.safe_dump(pipeline))
+    assert modes()["cut"] == "Upsert"
+    db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders, items, keyless, cut (v)")
+    assert modes() == {"orders": "Upsert", "items": "Upsert", "keyless": "Changelog", "cut": "Changelog"}
+
+
 def test_a_problem_stops_the_plan(manifest: Path, db: Database) -> None:
     """The problems are those of a check, with its exit code."""
     manifest.write_text(yaml.safe_dump(manifest_of(db, tables={"include": [{"schema": "elsewhere"}]})))

@@ -167,6 +167,19 @@ def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> 
     return TableDescription.from_json(row[0])
 
 
+def read_table_descriptions(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, TableDescription]:
+    """Return the catalog's descriptions of those tables that exist."""
+    query = DESCRIPTION_QUERY + sql.SQL(
+        " JOIN unnest(%s::text[], %s::text[]) AS wanted (schema, name) ON n.nspname = schema AND c.relname = name"
+    )
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    with source_errors("reading the schemas of tables"), qualified_names(conn):
+        rows = conn.execute(query, names).fetchall()
+    return {(its := TableDescription.from_json(row[0])).name: its for row in rows}
+
+
 def read_table_schema(
     conn: psycopg.Connection[Any],
     table_id: TableId,

@@ -17,7 +17,8 @@ from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.approval import size_waits
 from levada.runtime.host.assembly import pipeline_config
-from levada.runtime.host.plugins import target_names
+from levada.runtime.host.planned_modes import planned_modes
+from levada.runtime.host.plugins import destination_class, target_names
 from levada.runtime.host.readiness import publication_coverage, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
 from levada.runtime.resources.machine import available_cores
@@ -33,7 +34,7 @@ from levada.runtime.tables.requests import (
 from levada.spec import Manifests
 from levada.status import TablePhase
 from levada.stores.interface import TableControls
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableMode
 
 SETTINGS_CHANGED: Final = "settings changed"
 REQUESTED: Final = "requested"
@@ -49,7 +50,8 @@ class PlannedTable:
     """A table of a run. ``copied`` is True if the destination has it. ``again`` is why it is copied again nevertheless:
     its settings have changed, its resync was requested, or the slot is missing. Empty if no copy begins.
 
-    ``target`` is its name at the destination, empty if only a running destination of another package knows it.
+    ``target`` is its name at the destination, empty if only a running destination of another package knows it. ``mode``
+    is Changelog for a table without a usable key, whatever the manifest says.
     """
 
     name: QualifiedTable
@@ -104,9 +106,10 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage, copied=bool(copied))
         lost = _slot_lost(config, connection)
+        modes = planned_modes(config, connection, names, upsert=destination_class(manifests).capabilities.upsert)
     controls = stored_controls(manifests, config, secrets) if copied else {}
     again = {name: _reason(config, name, controls.get(id_)) or lost for name, id_ in copied.items()}
-    tables = _tables(manifests, config, names, estimates, again)
+    tables = _tables(manifests, config, names, estimates, again, modes)
     to_copy = [table for table in tables if table.again or not table.copied]
     largest = sorted(to_copy, key=lambda t: -t.estimate.bytes)[:_TRIED]
     rates = measure_rates(config.source, [table.name for table in largest])
@@ -126,13 +129,14 @@ def _tables(
     names: Iterable[QualifiedTable],
     estimates: Mapping[QualifiedTable, TableEstimate],
     again: Mapping[QualifiedTable, str],
+    modes: Mapping[QualifiedTable, TableMode],
 ) -> tuple[PlannedTable, ...]:
     targets = target_names(manifests)
     return tuple(
         PlannedTable(
             name,
             target_name(targets, name, CopySettings.of(config, name)),
-            config.table(name).mode.value,
+            modes[name].value,
             estimates.get(name, _UNKNOWN),
             name in again,
             again.get(name, ""),
