@@ -300,7 +300,8 @@ def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightR
             yield Problem(
                 Severity.WARNING,
                 "slot_active",
-                f"slot {slot.name} is in use by PID {slot.active_pid}. If that is an engine of this pipeline, a run ends it",
+                f"slot {slot.name} is in use by PID {slot.active_pid}. If that is an engine of this pipeline, a run"
+                " ends it",
                 f"SELECT pg_terminate_backend({slot.active_pid})",
             )
     streaming = slot is not None and slot.active
