@@ -60,8 +60,10 @@ def completed(versions: Sequence[ReplicatedTableSchema]) -> ReplicatedTableSchem
     was set after the column was added looks as if it was computed for each row. The first version that has the column
     is right about both. If a constant may have another text in the column's type now, the column is ``rewritten``.
     """
-    newest, known = versions[-1], versions[0].by_attnum
-    added: dict[int, Column] = {}
+    newest = versions[-1]
+    if len(versions) == 1:
+        return newest
+    known, added = versions[0].by_attnum, dict[int, Column]()
     for version in versions:
         for column in version.columns:
             added.setdefault(column.attnum, column)
