@@ -300,8 +300,10 @@ def test_settings_that_cannot_be_meant() -> None:
     """An unknown catalog, a missing setting and another placeholder are named by their path."""
     for config, path in (
         ({"catalog": {"type": "Nessie"}}, "catalog.type"),
-        ({"catalog": {"type": "Jdbc", "warehouse": "w"}}, "catalog.uri"),
-        ({"catalog": {"type": "Hadoop", "warehouse": "w"}, "namespace": "a_{table}"}, "namespace"),
+        ({"catalog": {"type": "Jdbc", "warehouse": "/w"}}, "catalog.uri"),
+        ({"catalog": {"type": "Hadoop", "warehouse": "w"}}, "catalog.warehouse"),
+        ({"catalog": {"type": "Hadoop", "warehouse": "file://w"}}, "catalog.warehouse"),
+        ({"catalog": {"type": "Hadoop", "warehouse": "/w"}, "namespace": "a_{table}"}, "namespace"),
     ):
         with pytest.raises(ValidationError) as caught:
             Settings.model_validate(config)
