@@ -19,15 +19,12 @@ import pytest
 import yaml
 from psycopg import sql
 from tests.conftest import Database
-from tests.postgres.streams import open_stream
 from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
 from levada.cli.exit_codes import Exit
-from levada.errors import StaleEpoch
-from levada.postgres.ddl import install_ddl_trigger
-from levada.runtime.host.work_dir import locked_work_dir, published_address, running_progress
+from levada.runtime.host.work_dir import published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
 from levada.runtime.tables.guard_record import record_action
@@ -407,100 +404,6 @@ def test_requests_to_a_memory_store_say_that_they_cannot_arrive(manifest: Path, 
     result = on(manifest, "retry", "--all")
     assert result.exit_code == 1
     assert "[store_is_memory]" in result.stderr
-
-
-def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
-    """Slot and state go by default, the publication stays; a second run finds nothing and is content."""
-    db.execute("CREATE PUBLICATION mine FOR TABLE orders")
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
-    kept(db, "orders", Ready())
-    refused = levada("cleanup", manifest, "--secrets", manifest.parent / "secrets")
-    assert refused.exit_code == 1
-    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(1,)]
-    first = on(manifest, "cleanup", "--yes")
-    assert first.exit_code == 0
-    assert f"slot levada_{db.name}: dropped" in first.stdout
-    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(0,)]
-    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(0,)]
-    assert db.query("SELECT pubname FROM pg_publication") == [("mine",)]
-    again = on(manifest, "cleanup", "--yes")
-    assert again.exit_code == 0
-    assert "does not exist" in again.stdout
-
-
-def test_cleanup_by_a_role_that_does_not_own_the_trigger(manifest: Path, db: Database, role: str) -> None:
-    """The trigger stays, with the statement for its owner, and every other step runs."""
-    db.execute(f"ALTER ROLE {role} REPLICATION", f"CREATE SCHEMA levada AUTHORIZATION {role}")
-    with db.connect() as connection:
-        assert install_ddl_trigger(connection)
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
-    (manifest.parent / "secrets" / "shop-cdc" / "username").write_text(role)
-    done = on(manifest, "cleanup", "--yes")
-    assert done.exit_code == Exit.OK, done.output
-    told = " ".join(done.stdout.split())
-    assert f"slot levada_{db.name}: dropped" in told
-    assert "kept, because role postgres owns it. To remove it, as postgres: DROP EVENT TRIGGER levada_ddl;" in told
-    assert "ownership: released" in told
-    assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
-    db.execute("DROP EVENT TRIGGER levada_ddl")
-    assert "event trigger: does not exist" in on(manifest, "cleanup", "--yes").stdout
-
-
-def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Database) -> None:
-    """An engine that is still starting reports no progress: nothing is removed under it, and no second one starts."""
-    slot = f"levada_{db.name}"
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
-    kept(db, "orders", Ready())
-    with locked_work_dir(tmp_path):
-        for command, code in (("cleanup", Exit.FAILED), ("run", Exit.PREFLIGHT)):
-            result = on(manifest, command, "--work-dir", tmp_path, *(["--yes"] if command == "cleanup" else []))
-            assert "[engine_running]" in result.stderr, result.output
-            assert result.exit_code == code
-            assert f"kill {os.getpid()}" in result.stderr
-    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot) == [(1,)]
-    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
-    assert (tmp_path / "engine.lock").stat().st_mode & 0o777 == 0o600
-    assert on(manifest, "cleanup", "--work-dir", tmp_path, "--yes").exit_code == Exit.OK
-
-
-def test_cleanup_takes_over_from_an_engine_that_starts_elsewhere(manifest: Path, db: Database) -> None:
-    """Such an engine writes to the store before it makes a slot. That is refused from the first step on."""
-    starting = PostgresStore(db.connection, db.name.replace("_", "-"))
-    starting.next_epoch()
-    assert f"slot levada_{db.name}: does not exist" in on(manifest, "cleanup", "--yes").stdout
-    with pytest.raises(StaleEpoch):
-        starting.store_fingerprint("publication", "1")
-    starting.close()
-
-
-def test_cleanup_removes_nothing_under_an_engine_that_streams(
-    manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the slot itself is retained: the engine goes on, and has its state, publication and lake tables."""
-    monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
-    removed = {"slot": "Retain", "destinationTables": "Delete", "state": "Delete", "publication": "Delete"}
-    body = yaml.safe_load(manifest.read_text())
-    body["spec"]["deletionPolicy"] = removed
-    manifest.write_text(yaml.safe_dump(body))
-    slot = f"levada_{db.name}"
-    db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
-    kept(db, "orders", Ready())
-    epoch = db.query("SELECT epoch FROM levada.pipelines")
-    with open_stream(db, slot, slot):
-        refused = on(manifest, "cleanup", "--yes")
-    assert (refused.exit_code, "[slot_active]" in refused.stderr) == (Exit.FAILED, True)
-    assert "destination:" not in refused.stdout
-    assert db.query("SELECT epoch FROM levada.pipelines") == epoch
-    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
-    assert db.query("SELECT count(*) FROM pg_publication") == [(1,)]
-
-
-def test_cleanup_creates_no_store(manifest: Path, db: Database) -> None:
-    """Where the store was removed already, there is nothing to forget in it, and the rest goes."""
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
-    assert f"slot levada_{db.name}: dropped" in on(manifest, "cleanup", "--yes").stdout
-    assert db.query("SELECT count(*) FROM pg_namespace WHERE nspname = 'levada'") == [(0,)]
 
 
 def test_schema_is_json() -> None:

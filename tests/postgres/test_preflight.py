@@ -123,7 +123,7 @@ def test_each_name_that_selects_no_table_is_reported(db: Database) -> None:
         "r1, which is a partition": "name its root, public.r, in spec.tables",
         "totals, which is a view, not a table": "remove it from spec.tables",
         "nothing_like_it, which does not exist": (
-            "create the table, or correct spec.tables. Upper and lower case are different there"
+            "create the table, or correct spec.tables, whose names are case-sensitive"
         ),
     }
     (none,) = (

@@ -64,4 +64,4 @@ def _correction(table: QualifiedTable, possible: Sequence[QualifiedTable]) -> st
     close = get_close_matches(str(table).lower(), by_text, n=1, cutoff=0.75)
     if close:
         return f"did you mean {by_text[close[0]]}? Correct spec.tables"
-    return "create the table, or correct spec.tables. Upper and lower case are different there"
+    return "create the table, or correct spec.tables, whose names are case-sensitive"

@@ -58,34 +58,27 @@ class DestinationSection(Model):
     @property
     def copies_depend_on(self) -> str:
         """The values of the section's fields whose change copies every table again, except for the mode."""
-        values = list(_resync_values(self.section))
+        resynced = _values(self.section, Change.RESYNC, "")
+        values = [v if isinstance(v, str) else json.dumps(v, default=str) for where, v in resynced if where != ".mode"]
         return values[0] if len(values) == 1 else json.dumps(values) if values else ""
 
     @property
     def place(self) -> Mapping[str, str]:
         """The values of the fields that no change may alter, by their paths."""
-        where = f"spec.destination.{next(n for n in type(self).model_fields if getattr(self, n) is self.section)}"
-        return {"spec.destination": where.rpartition(".")[2], **dict(_immutable_values(self.section, where))}
+        kind = next(name for name in type(self).model_fields if getattr(self, name) is self.section)
+        kept = _values(self.section, Change.IMMUTABLE, f"spec.destination.{kind}")
+        return {"spec.destination": kind, **{where: str(value) for where, value in kept}}
 
 
-def _immutable_values(settings: Model, path: str) -> Iterator[tuple[str, str]]:
+def _values(settings: Model, change: Change, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each field of this change class."""
     for name, field in type(settings).model_fields.items():
         value, where = getattr(settings, name), f"{path}.{field.alias or name}"
         assert isinstance(field.json_schema_extra, dict)
         if isinstance(value, Model):
-            yield from _immutable_values(value, where)
-        elif field.json_schema_extra[CHANGE] == Change.IMMUTABLE:
-            yield where, str(value)
-
-
-def _resync_values(settings: Model) -> Iterator[str]:
-    for name, field in type(settings).model_fields.items():
-        value = getattr(settings, name)
-        assert isinstance(field.json_schema_extra, dict)
-        if isinstance(value, Model):
-            yield from _resync_values(value)
-        elif field.json_schema_extra[CHANGE] == Change.RESYNC and name != "mode":
-            yield value if isinstance(value, str) else json.dumps(value, default=str)
+            yield from _values(value, change, where)
+        elif field.json_schema_extra[CHANGE] == change:
+            yield where, value
 
 
 if TYPE_CHECKING:
