@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import Database
 from tests.runtime.recording import Recording
 from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+from tests.runtime.test_no_watermark import Once
 from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
@@ -455,54 +456,3 @@ def write_until_it_ends(db: Database, pipeline: Pipeline) -> None:
             connection.execute("INSERT INTO orders VALUES (%s)", [n])
         if pipeline.wait(0.1):
             return
-
-
-class Once(Recording):
-    """A destination that cannot say what it holds, and whose process ends after a batch was written."""
-
-    capabilities = replace(Recording.capabilities, watermark=False)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        for table in events.tables:
-            for batch in events.changes(table).scan(["id"]):
-                self.seen += batch.column(0).to_pylist()
-        return super().write_events(events, mark)
-
-
-class Forgetting(MemoryStore):
-    """A store that fails to keep the position of a batch that was written."""
-
-    fails: Any = False
-
-    def upsert_replication_progress(self, worker: str, lsn: Any) -> Any:
-        if type(self).fails and worker.startswith("table"):
-            raise Transient("store_away", "the store does not answer")
-        return super().upsert_replication_progress(worker, lsn)
-
-
-def test_without_a_watermark_a_batch_comes_again(rig: Rig, db: Database) -> None:
-    """A batch whose position was not stored is applied again after a restart. No change is ever left out."""
-    once = Once()
-    rig.destination = once
-    rig.store = lambda: Forgetting("shop", rig.storage)
-    rig.start()
-    rig.wait_caught_up()
-    Forgetting.fails = True
-    try:
-        db.execute("INSERT INTO orders VALUES (1)", "INSERT INTO orders VALUES (2)")
-        assert rig.running is not None
-        with pytest.raises(Transient):
-            rig.running.wait(TIMEOUT_S)
-        assert once.seen
-    finally:
-        Forgetting.fails = False
-    before = list(once.seen)
-    rig.start()
-    db.execute("INSERT INTO orders VALUES (3)")
-    rig.wait_caught_up()
-    assert once.seen[: len(before)] == before
-    assert once.seen[len(before) :] == [1, 2, 3]
