@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
@@ -117,6 +118,17 @@ def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
     stream.update(id=4, item="D", n=1)
     apply(lake, lake.destination(), stream)
     assert {r["id"]: r["n"] for r in lake.rows()} == {2: 7, 3: 7, 4: 1}
+
+
+def test_an_added_date_that_python_does_not_have(lake: Lake) -> None:
+    """A constant before the year 1 reaches the rows that are there, as a number of days."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, column(4, "day", Kind.DATE, missing_value="0044-03-15 BC"))))
+    stream.delete(id=1)
+    apply(lake, destination, stream)
+    for rows in (lake.by_pyiceberg(), lake.by_spark()):
+        assert rows["day"].cast(pa.int32()).to_pylist() == [-735160, -735160]
 
 
 @pytest.mark.parametrize(

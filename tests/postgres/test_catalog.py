@@ -254,6 +254,22 @@ def test_partitioned_table_knows_what_its_partitions_lack(db: Database) -> None:
     assert schema_of(db, "r").columns[-1].missing_value == "7"
 
 
+def test_partitions_with_constants_of_their_own(db: Database) -> None:
+    """A default that PostgreSQL evaluates for each partition has no constant, so existing rows are unknown."""
+    db.execute(
+        "CREATE SEQUENCE s",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql STABLE AS 'SELECT nextval(''s'')::int'",
+        "CREATE TABLE r (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES IN (1)",
+        "CREATE TABLE r2 PARTITION OF r FOR VALUES IN (2)",
+        "INSERT INTO r VALUES (1), (2)",
+        "ALTER TABLE r ADD n int DEFAULT f()",
+    )
+    assert len(db.query("SELECT DISTINCT n FROM r")) == 2
+    added = schema_of(db, "r").columns[-1]
+    assert (added.missing_value, added.rewritten) == (None, True)
+
+
 def test_missing_table_is_told(db: Database) -> None:
     """A table that was dropped meanwhile needs a person."""
     with db.connection.connect() as c, pytest.raises(NeedsOperator) as raised:

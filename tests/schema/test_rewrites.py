@@ -97,6 +97,14 @@ def test_an_announced_statement_is_judged_by_its_own_file() -> None:
     assert changed(column=column, leaf=leaf) == "table_rewritten"
 
 
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_rewrite_after_another_statement_of_its_transaction(announced: bool) -> None:
+    """SET NOT NULL, then TYPE ... USING, in one transaction: the column's row had this transaction before the file."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(23, -1, 20, False)})
+    column, leaf = ColumnStorage(23, -1, 20, False), LeafStorage(999, 20, False, False)
+    assert changed(before, column=column, leaf=leaf, witness=Witness(announced=announced)) == "table_rewritten"
+
+
 def test_types_that_read_otherwise_are_changes() -> None:
     """Without a rewrite the bytes are the same, but cidr and inet write them differently; text and varchar do not."""
     for old, new, found in ((650, 869, "table_rewritten"), (25, 1043, ""), (1043, 25, "")):

@@ -153,7 +153,13 @@ class TableResolver(SchemaResolver):
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
             return None
+        if ddl.outdated:
+            self._leave_out(ddl.table_id, before.name, _outdated(before.name), at)
+            return None
         self._altered(ddl, message.lsn, message.xid)
+        if not ddl.locked:
+            # This transaction has not altered the columns, and one that has may have been committed since.
+            return None
         try:
             announced = ddl.description.schema(
                 columns=self._column_list(ddl.table_id),
@@ -367,6 +373,15 @@ def _ambiguous(table: QualifiedTable) -> NeedsOperator:
         f"{table}: several column changes arrived together, and the stream does not identify the columns",
         hint=f"copy the table again: {resync_command(table)}. To avoid this error, let the engine's role create"
         " Levada's event trigger, which announces each change",
+    )
+
+
+def _outdated(table: QualifiedTable) -> NeedsOperator:
+    return NeedsOperator(
+        "schema_change_ambiguous",
+        f"{table}: it was altered in a transaction of isolation level REPEATABLE READ or SERIALIZABLE that began before"
+        " another transaction altered it. The first one reads the columns from before the second",
+        hint=f"copy the table again: {resync_command(table)}. Alter tables with isolation level READ COMMITTED",
     )
 
 

@@ -56,10 +56,24 @@ WITH RECURSIVE altered(relid) AS (
 )
 """)
 
+# REPEATABLE READ and SERIALIZABLE read the catalog as of the transaction's first statement. A visible row that a later
+# transaction has replaced or deleted shows that another one has altered the table since.
+_OUTDATED: Final = sql.SQL("""EXISTS (
+    SELECT FROM (
+        SELECT r.xmax FROM pg_catalog.pg_class r WHERE r.oid = (description->>'id')::pg_catalog.oid
+        UNION ALL SELECT a.xmax FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = (description->>'id')::pg_catalog.oid
+        UNION ALL SELECT i.xmax FROM pg_catalog.pg_index i WHERE i.indrelid = (description->>'id')::pg_catalog.oid
+    ) AS seen(replaced_by)
+    WHERE replaced_by <> '0' AND pg_catalog.age(replaced_by)
+        <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid))
+""")
+
 _BODY: Final = sql.SQL("""
 DECLARE
     description jsonb;
     statements jsonb;
+    locked oid[];
 BEGIN
     -- A query's text counts only if every statement in it shows all its effects. Another statement, such as an INSERT
     -- with a trigger, could alter the table itself.
@@ -67,12 +81,18 @@ BEGIN
     FROM (SELECT pg_catalog.btrim(x, E' \t\r\n')
         FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
     HAVING pg_catalog.current_query() !~* {opaque} AND pg_catalog.bool_and(s = '' OR s ~* {harmless});
+    SELECT pg_catalog.array_agg(l.relation) INTO locked FROM pg_catalog.pg_locks l
+    WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted
+      AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock');
     FOR description IN {altered} {description}
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
           AND c.oid IN (SELECT relid FROM concerned) AND c.oid IN (SELECT relid FROM published)
         ORDER BY c.oid
     LOOP
-        PERFORM {emit}((description || pg_catalog.jsonb_build_object('statements', statements))::text);
+        PERFORM {emit}((description || pg_catalog.jsonb_build_object(
+            'statements', statements,
+            'locked', coalesce((description->>'id')::pg_catalog.oid = ANY (locked), false),
+            'outdated', pg_catalog.current_setting('transaction_isolation') <> 'read committed' AND {outdated}))::text);
     END LOOP;
     IF FOUND THEN
         -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
@@ -108,9 +128,16 @@ AS {body}
 
 @dataclass(frozen=True, slots=True)
 class DdlMessage:
-    """A table's definition from the message's position on."""
+    """A table's definition from the message's position on.
+
+    If the table is not ``locked``, as with ALTER TYPE, another transaction may alter it before this one is committed.
+    If it is ``outdated``, the transaction reads the catalog as it was before another one altered the table, so the
+    definition may lack that change.
+    """
 
     description: TableDescription
+    locked: bool
+    outdated: bool
     statements: tuple[str, ...] = ()
     """Statements of the client's query that only retype columns by PostgreSQL's own casts."""
 
@@ -140,7 +167,12 @@ def parse_ddl_message(content: bytes) -> DdlMessage:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
-        return DdlMessage(TableDescription.from_json(data), tuple(map(str, data["statements"] or ())))
+        return DdlMessage(
+            TableDescription.from_json(data),
+            bool(data["locked"]),
+            bool(data["outdated"]),
+            tuple(map(str, data["statements"] or ())),
+        )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(
             "bad_ddl_message",
@@ -244,6 +276,7 @@ def _statements() -> tuple[sql.Composed, ...]:
     body = _BODY.format(
         altered=_ALTERED,
         description=DESCRIPTION_QUERY,
+        outdated=_OUTDATED,
         emit=EMIT,
         separator=sql.Literal(SEPARATOR_PREFIX),
         opaque=sql.Literal(_OPAQUE),

@@ -133,13 +133,14 @@ SELECT jsonb_build_object(
             'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
             'missingValue', CASE
                 WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '')
-                -- A partitioned table has no rows. Only its partitions have values for rows older than the column.
+                -- A partitioned table has no rows. Only its partitions have values for rows older than the column. A
+                -- default such as now() or a function is evaluated for each partition, and may differ.
                 WHEN c.relkind = 'p' THEN (
-                    SELECT pg_catalog.array_to_string(l.attmissingval, '')
+                    SELECT pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
                     FROM pg_catalog.pg_partition_tree(c.oid) p
                     JOIN pg_catalog.pg_attribute l ON l.attrelid = p.relid AND l.attname = a.attname
                     WHERE p.isleaf AND l.atthasmissing AND NOT l.attisdropped
-                    ORDER BY l.attrelid LIMIT 1)
+                    HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)
             END,
             'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
         ) ORDER BY a.attnum), '[]')

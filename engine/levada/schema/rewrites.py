@@ -16,7 +16,8 @@ Statement                      New file (``filenode``)       New version of a co
 ============================== ============================= =================================================
 
 A new file together with a new version of a column counts as a rewrite. That is wrong if two statements of different
-kinds come between two readings of the catalog. The table is then copied without need.
+kinds come between two readings of the catalog, or if a transaction alters a column and then truncates the table. The
+table is then copied without need.
 """
 
 from __future__ import annotations
@@ -112,11 +113,12 @@ def _columns(
 def _was_rewritten(
     old: ColumnStorage, new: ColumnStorage, rewritten: Collection[LeafStorage], witness: Witness
 ) -> bool:
-    if witness.announced:
-        # Right after a rewrite, the catalog rows of relation and column have the same transaction. If the file is
-        # new for another reason, such as an earlier TRUNCATE, their transactions differ.
-        return old.xmin != new.xmin and any(leaf.xmin == new.xmin for leaf in rewritten)
-    return old.xmin != new.xmin and bool(rewritten)
+    # Right after a rewrite, the catalog rows of relation and column have the same transaction. An earlier statement of
+    # that transaction may have given the column's row this transaction already, so the row need not have another one.
+    # If the file is new for another reason, such as an earlier TRUNCATE, the two transactions differ.
+    if any(leaf.xmin == new.xmin for leaf in rewritten):
+        return True
+    return not witness.announced and old.xmin != new.xmin and bool(rewritten)
 
 
 def _leaves(

@@ -86,19 +86,20 @@ def check_old_keys(newest: ReplicatedTableSchema, written: Iterable[ReplicatedTa
     """Raise NeedsOperator ``key_changed`` if rows of a version do not show which row of ``newest`` they change.
 
     ``written`` are the versions of the rows. The old row in an UPDATE or DELETE has the columns of the replica identity
-    of that time, and an UPDATE has none if these did not change. The key can have changed and be the same again.
-    Without a replica identity there is no UPDATE or DELETE.
+    of that time, and an UPDATE has none if these did not change. While the table had another key, several rows could
+    have the same values in the columns of this one. The key can have changed and be the same again. Without a replica
+    identity there is no UPDATE or DELETE.
     """
     for version in written:
+        if version.identity is IdentityKind.MISSING:
+            continue
         lacking = set(newest.key) - set(version.identity_attnums)
-        if lacking and version.identity is not IdentityKind.MISSING:
+        if lacking:
             names = ", ".join(c.name for c in newest.key_columns if c.attnum in lacking)
-            raise NeedsOperator(
-                "key_changed",
-                f"{newest.name}: its replica identity was another one for a while, and changes of that time do not have"
-                f" the old value of {names}",
-                hint=f"copy the table again: {resync_command(newest.name)}",
-            )
+            raise _key_changed(newest, f"changes of that time do not have the old value of {names}")
+        if set(version.key) != set(newest.key):
+            names = ", ".join(c.name for c in newest.key_columns)
+            raise _key_changed(newest, f"at that time several rows could have the same {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +269,14 @@ def _widen(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _computed(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
     return _unsupported(table, f"column {column.name} was added with a default that PostgreSQL computed row by row")
+
+
+def _key_changed(table: ReplicatedTableSchema, consequence: str) -> NeedsOperator:
+    return NeedsOperator(
+        "key_changed",
+        f"{table.name}: its key or replica identity was another one for a while, and {consequence}",
+        hint=f"copy the table again: {resync_command(table.name)}",
+    )
 
 
 def _retyped(table: ReplicatedTableSchema, before: Column, after: Column) -> NeedsOperator:

@@ -124,7 +124,7 @@ def constant(column: Column, name: str, table: QualifiedTable) -> str | None:
     parsed = parse_text(column.type, column.missing_value)
     if not parsed.is_valid:
         raise _unrepresentable(column, name, table)
-    value = to_staged(pa.array([parsed.as_py()], column.type.arrow), column, name, table)
+    value = to_staged(pa.repeat(parsed, 1), column, name, table)
     if name == "BYTES":
         return f"FROM_HEX({literal(value[0].as_py().hex())})"
     if name == "TIMESTAMP":

@@ -39,12 +39,13 @@ class FileLayout:
 
     Each field of ``arrow`` has its field ID in its metadata, as the value of `FIELD_ID`. The metadata of ``arrow`` is
     written to each file. ``attnums`` maps attnums of the source to field IDs. ``missing`` has the values of rows in
-    files that lack a column, by field ID, in the source's type. Without an entry they are NULL.
+    files that lack a column, by field ID, as arrays of one value in the source's type. Without an entry they are NULL.
+    A layout is pickled into tasks. Arrow would pickle a scalar as a Python object, which not every date has.
     """
 
     arrow: pa.Schema
     attnums: Mapping[int, int]
-    missing: Mapping[int, pa.Scalar] = field(default_factory=dict)
+    missing: Mapping[int, pa.Array] = field(default_factory=dict)
     arrangement: Arrangement | None = None
     """The partitions and the order of rows in new files, or None if rows are written as they come."""
 

@@ -69,4 +69,4 @@ class RowLookup:
 
     def _missing(self, number: int | None, kind: pa.DataType, rows: int) -> pa.Array:
         value = self.layout.missing.get(-1 if number is None else number)
-        return pa.nulls(rows, kind) if value is None else pa.repeat(value.cast(kind), rows)
+        return pa.nulls(rows, kind) if value is None else pa.repeat(value[0].cast(kind), rows)

@@ -99,7 +99,7 @@ class LakeColumns:
         fields = [f for c in self.own if (f := c.arrow) is not None]
         by_attnum = {} if schema is None else schema.by_attnum
         missing = {
-            self.attnums[a]: parse_text(by_attnum[a].type, text)
+            self.attnums[a]: pa.repeat(parse_text(by_attnum[a].type, text), 1)
             for a, text in self.missing.items()
             if a in by_attnum and a in self.attnums
         }

@@ -79,8 +79,8 @@ def backfill(
         field = layout.column(column.attnum)
         if field is None or column.missing_value is None:
             continue
-        constants[field.name] = parse_text(column.type, column.missing_value)
-        if not constants[field.name].is_valid:
+        constants[field.name] = pa.repeat(parse_text(column.type, column.missing_value), 1)
+        if constants[field.name].null_count:
             raise unsupported(schema, f"{column.type.arrow} cannot represent the default of column {column.name}")
     done = {Property.FILL.value: None}
     if not constants or not table.metadata.facts.data_files:
@@ -96,7 +96,7 @@ def _pending(table: IcebergTable) -> set[int]:
 
 
 def _rewrite(
-    table: IcebergTable, layout: FileLayout, constants: Mapping[str, pa.Scalar], spark: SparkSession
+    table: IcebergTable, layout: FileLayout, constants: Mapping[str, pa.Array], spark: SparkSession
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
     task = _FillTask(table.storage(), layout, constants, str(table.name))
@@ -112,9 +112,14 @@ def _rewrite(
 
 @dataclass(frozen=True, slots=True)
 class _FillTask:
+    """Rewrites a data file with the constants of added columns.
+
+    ``constants`` are arrays of one value. A scalar is pickled as a Python object, which not every date has.
+    """
+
     storage: Storage
     layout: FileLayout
-    constants: Mapping[str, pa.Scalar]
+    constants: Mapping[str, pa.Array]
     table: str
 
     def __call__(self, file: LiveFile) -> list[WrittenFile]:
@@ -122,7 +127,7 @@ class _FillTask:
         with ArrangedWriter(self.storage, self.layout) as writer:
             for rows, _ in file.read(self.storage, held):
                 arrays = [
-                    pa.repeat(self.constants[f.name], rows.num_rows)
+                    pa.repeat(self.constants[f.name][0], rows.num_rows)
                     if f.name in self.constants
                     else rows.column(f.name)
                     for f in self.layout.arrow

@@ -119,4 +119,4 @@ def _constant(column: Column, wanted: ReplicatedTableSchema) -> Any:
     value = parse_text(column.type, column.missing_value)
     if not value.is_valid:
         raise unsupported(wanted, f"{column.type.arrow} cannot represent the default of column {column.name}")
-    return json.loads(json_values(pa.array([value.as_py()], column.type.arrow), column)[0].as_py())
+    return json.loads(json_values(pa.repeat(value, 1), column)[0].as_py())
