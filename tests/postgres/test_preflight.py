@@ -70,6 +70,21 @@ def test_all_problems_come_at_once(db: Database, role: str) -> None:
     assert "reserved_column_name" not in codes(excluded)
 
 
+def test_each_excluded_name_without_a_column_is_reported(db: Database) -> None:
+    """A name that is misspelled, or that of a renamed column, excludes nothing. Generated columns have names too."""
+    db.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, ssn text, len int GENERATED ALWAYS AS (length(ssn)) STORED)",
+        "CREATE TABLE others (id int PRIMARY KEY)",
+    )
+    excluded = {QualifiedTable("public", "people"): frozenset({"ssn", "len", "snn", "born"})}
+    request = replace(REQUEST, excluded_columns=lambda table: excluded.get(table, frozenset()))
+    (problem,) = preflight(db.connection, request)
+    assert (problem.severity, problem.code) == (Severity.WARNING, "excluded_column_missing")
+    assert problem.message == "columns.exclude of table public.people has born, snn, which is no column"
+    db.execute("ALTER TABLE people RENAME ssn TO snn", "ALTER TABLE people ADD born date, ADD ssn text")
+    assert preflight(db.connection, request) == ()
+
+
 def test_publication_that_loses_changes_is_an_error(db: Database) -> None:
     """Without updates or deletes in the publication rows would be wrong."""
     prepare(db)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from levada.pgoutput.messages import RelationColumn
-from levada.schema import Column
+from levada.schema import Column, ExcludedColumn
 
+KnownColumn: TypeAlias = Column | ExcludedColumn
 _Chain: TypeAlias = "tuple[_Chain, int] | None"
 
 
@@ -35,11 +36,12 @@ class _Best:
 
 
 def match_columns(
-    relation: Sequence[RelationColumn], before: Iterable[Column], after: Iterable[Column]
+    relation: Sequence[RelationColumn], before: Iterable[KnownColumn], after: Iterable[KnownColumn]
 ) -> tuple[int, ...] | None:
     """Return the attnum of each column, or None if several assignments need the fewest steps.
 
-    ``before`` has the columns of the last known version, ``after`` those in the catalog now. Either is empty if it is
+    ``before`` has the columns of the last known version, ``after`` those in the catalog now, both with those that are
+    excluded, because a RELATION has them too. Either is empty if it is
     unknown. A column in both existed all the time, because PostgreSQL never reuses an attnum.
     """
     earlier = {c.attnum: c for c in before}
@@ -57,7 +59,7 @@ def match_columns(
 
 
 def _cheapest(
-    relation: Sequence[RelationColumn], earlier: Mapping[int, Column], later: Mapping[int, Column], limit: int
+    relation: Sequence[RelationColumn], earlier: Mapping[int, KnownColumn], later: Mapping[int, KnownColumn], limit: int
 ) -> _Best | None:
     """Return the cheapest assignment of all columns, or None if each costs more than ``limit``."""
     end = max([0, *earlier, *later]) + len(relation)
@@ -93,11 +95,11 @@ def _offer(states: dict[tuple[int, bool], _Best], state: tuple[int, bool], best:
         states[state] = _Best(best.cost, best.count + other.count, best.attnums)
 
 
-def _assign_cost(column: RelationColumn, old: Column | None, new: Column | None) -> int:
+def _assign_cost(column: RelationColumn, old: KnownColumn | None, new: KnownColumn | None) -> int:
     return sum(1 if side is None else _steps(column, side) for side in (old, new))
 
 
-def _steps(column: RelationColumn, side: Column) -> int:
+def _steps(column: RelationColumn, side: KnownColumn) -> int:
     retyped = (column.type_oid, column.typmod) != (side.type_oid, side.typmod)
     return (column.name != side.name) + retyped
 

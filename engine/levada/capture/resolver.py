@@ -22,8 +22,9 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.description import TableDescription
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
-from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
+from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
+from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -157,13 +158,17 @@ class TableResolver(SchemaResolver):
             self._leave_out(ddl.table_id, before.name, _outdated(before.name), at)
             return None
         self._altered(ddl, message.lsn, message.xid)
-        if not ddl.locked:
-            # This transaction has not altered the columns, and one that has may have been committed since.
+        excluded = self._exclusion(ddl.table_id, before.name, before)
+        # A transaction without a lock on the table has not altered its columns, and one that has may have been committed
+        # since. If the exclusion was changed, the catalog shows which columns have these names, and the RELATION is
+        # compared with it.
+        if not ddl.locked or excluded != before.excluded_columns:
             return None
         try:
+            require_same_exclusion(before, excluded, {c.attnum: c.name for c in ddl.description.columns})
             announced = ddl.description.schema(
                 columns=self._column_list(ddl.table_id),
-                exclude=self._exclusion(ddl.table_id, before.name, before),
+                exclude=excluded,
                 policy=self._policy,
                 snapshot_id=at,
             )
@@ -223,17 +228,46 @@ class TableResolver(SchemaResolver):
         for column in columns:
             if column.name.startswith(RESERVED_PREFIX):
                 raise _reserved(name, column.name)
-        unchanged = before is not None and same_columns(columns, before.columns) and _same_identity(relation, before)
+        unchanged = (
+            before is not None
+            and same_columns(columns, before.columns)
+            and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
+            and _same_identity(relation, before)
+        )
         if before is not None and unchanged and excluded == before.excluded_columns and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
-        now = () if description is None else description.columns
-        attnums = match_columns(columns, () if before is None else before.columns, now)
+        now = self._published(before, description)
+        attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
         if attnums is None:
             raise _ambiguous(name)
-        version = self._version(relation, columns, attnums, before, description, at)
-        return self._adopt(replace(version, name=name, excluded_columns=excluded), before, at)
+        by_attnum = dict(zip(attnums, relation.columns, strict=True))
+        names = {attnum: column.name for attnum, column in by_attnum.items()}
+        left_out = excluded_attnums(names, excluded, before, {c.attnum: c.name for c in now})
+        if before is not None:
+            seen = {a: n for a, n in names.items() if a not in left_out or n in excluded}
+            require_same_exclusion(before, excluded, seen)
+        replicated = {a: c for a, c in by_attnum.items() if a not in left_out}
+        version = replace(
+            self._version(relation, list(replicated.values()), list(replicated), before, description, at),
+            name=name,
+            excluded_columns=excluded,
+            excluded=tuple(
+                ExcludedColumn(a, c.name, c.type_oid, c.typmod) for a, c in by_attnum.items() if a in left_out
+            ),
+        )
+        return self._adopt(version, before, at)
+
+    def _published(
+        self, before: ReplicatedTableSchema | None, description: TableDescription | None
+    ) -> Sequence[Column]:
+        """Return the columns in the catalog, without excluded ones that the publication no longer has."""
+        if description is None:
+            return ()
+        known = frozenset[int]() if before is None else {c.attnum for c in before.excluded}
+        listed = self._column_list(description.id) if known else None
+        return [c for c in description.columns if listed is None or c.attnum in listed or c.attnum not in known]
 
     def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
         """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
@@ -334,6 +368,11 @@ _IDENTITIES: Final[Mapping[str, IdentityKind]] = {
 }
 
 
+def _all_columns(version: ReplicatedTableSchema) -> Sequence[Column | ExcludedColumn]:
+    """Return the columns of a version's RELATION, which has the excluded ones too."""
+    return sorted([*version.columns, *version.excluded], key=lambda c: c.attnum)
+
+
 def _same_identity(relation: Relation, version: ReplicatedTableSchema) -> bool:
     marked = {c.name for c in relation.columns if c.is_key}
     kind = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
@@ -358,13 +397,17 @@ def _key(
 
 
 def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:
-    """Return True if the versions are equal in all properties that the stream shows. Defaults are not among them."""
+    """Return True if the versions are equal in all properties that the stream shows. Defaults are not among them.
+
+    The types of excluded columns are not either.
+    """
     return _streamed_properties(one) == _streamed_properties(other)
 
 
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
-    return columns, version.identity, version.identity_attnums, version.key, version.excluded_columns
+    excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
+    return columns, version.identity, version.identity_attnums, version.key, excluded
 
 
 def _ambiguous(table: QualifiedTable) -> NeedsOperator:

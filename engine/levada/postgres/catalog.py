@@ -180,6 +180,13 @@ def read_table_descriptions(
     return {(its := TableDescription.from_json(row[0])).name: its for row in rows}
 
 
+@source_errors("reading the columns of a table")
+def read_column_names(conn: psycopg.Connection[Any], table: TableId) -> Mapping[int, str]:
+    """Return the names of the table's columns by attnum, empty if there is no such table."""
+    query = "SELECT attnum, attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+    return dict(conn.execute(query, [int(table)]).fetchall())
+
+
 def read_table_schema(
     conn: psycopg.Connection[Any],
     table_id: TableId,

@@ -8,7 +8,7 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
-from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
+from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
@@ -215,11 +215,8 @@ class TableDescription:
 
         ``columns`` None means all columns.
         """
-        replicated = tuple(
-            _typed(c, self.types, policy)
-            for c in self.columns
-            if (columns is None or c.attnum in columns) and c.name not in exclude
-        )
+        published = [c for c in self.columns if columns is None or c.attnum in columns]
+        replicated = tuple(_typed(c, self.types, policy) for c in published if c.name not in exclude)
         attnums = {c.attnum for c in replicated}
         full = self.identity is IdentityKind.FULL
         key = self.primary_key if full else self.identity_key
@@ -232,6 +229,9 @@ class TableDescription:
             key=key if attnums.issuperset(key) else (),
             snapshot_id=snapshot_id or SnapshotId(0),
             excluded_columns=frozenset(exclude),
+            excluded=tuple(
+                ExcludedColumn(c.attnum, c.name, c.type_oid, c.typmod) for c in published if c.name in exclude
+            ),
         )
 
 

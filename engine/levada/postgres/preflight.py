@@ -14,6 +14,7 @@ from psycopg import sql
 from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import (
     CoverageReport,
@@ -241,6 +242,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     for table in _read_tables(conn, wanted):
         yield from _table_problems(table, server.role, publication, table.name in streamed)
         yield from _column_problems(table, request.excluded_columns(table.name))
+    for name, missing in missing_columns(conn, {table: request.excluded_columns(table) for table in wanted}):
+        message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
+        hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
+        yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
 
 
 def _listed(possible: Sequence[QualifiedTable]) -> str:

@@ -80,6 +80,25 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class ExcludedColumn:
+    """One column that ``columns.exclude`` leaves out, which a RELATION message has all the same."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the column as plain values for JSON."""
+        return {"attnum": self.attnum, "name": self.name, "typeOid": self.type_oid, "typmod": self.typmod}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ExcludedColumn:
+        """Parse the result of `to_json`."""
+        return cls(data["attnum"], data["name"], data["typeOid"], data["typmod"])
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicatedTableSchema:
     """A version of a table's schema: the replicated columns in attnum order.
 
@@ -87,7 +106,8 @@ class ReplicatedTableSchema:
     included. ``key`` has the attnums that identify a row at a destination, in key order. These are the replica
     identity's columns, or under FULL the primary key's. ``key`` is empty if a row cannot be identified.
     ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
-    of the copy that the version belongs to.
+    of the copy that the version belongs to, and ``excluded`` the columns of the table that it leaves out, in attnum
+    order.
     """
 
     id: TableId
@@ -98,6 +118,7 @@ class ReplicatedTableSchema:
     key: tuple[int, ...] = ()
     snapshot_id: SnapshotId = COPY_VERSION
     excluded_columns: frozenset[str] = frozenset()
+    excluded: tuple[ExcludedColumn, ...] = ()
 
     @property
     def arrow(self) -> pa.Schema:
@@ -127,6 +148,7 @@ class ReplicatedTableSchema:
             "key": list(self.key),
             "snapshotId": str(self.snapshot_id),
             "excludedColumns": sorted(self.excluded_columns),
+            "excluded": [c.to_json() for c in self.excluded],
         }
 
     @classmethod
@@ -141,4 +163,5 @@ class ReplicatedTableSchema:
             key=tuple(data["key"]),
             snapshot_id=SnapshotId.parse(data["snapshotId"]),
             excluded_columns=frozenset(data["excludedColumns"]),
+            excluded=tuple(ExcludedColumn.from_json(c) for c in data["excluded"]),
         )

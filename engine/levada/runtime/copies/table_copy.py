@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from psycopg import sql
 
 from levada.apply.applier import wait_durable
@@ -22,7 +23,7 @@ from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
-from levada.postgres.catalog import read_table_description
+from levada.postgres.catalog import read_column_names, read_table_description
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
@@ -34,6 +35,7 @@ from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.publication_gaps import published_table, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.exclusion import require_excluded
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -226,8 +228,13 @@ class TableCopy:
         Return the schema that was stored last, None if there was none. The table is dropped by that schema, which the
         store keeps until the destination has dropped the table. So an attempt after a crash drops it too. A plan that
         replaces the table keeps the schema, because the copy may still have to drop the table.
+
+        Raise NeedsOperator ``excluded_column_renamed`` before anything is dropped or cleared.
         """
         former = self.store.get_table_schema(table, _NEWEST)
+        if former is not None and former.excluded:
+            with self.config_ref.current.source.connect(application="copy") as connection:
+                self._require_excluded(connection, table, name, plan.settings)
         if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
@@ -235,7 +242,8 @@ class TableCopy:
         self.require_order()
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
-        if former is not None and isinstance(plan, ReplaceInPlace):
+        # Another attempt must still know the excluded columns, which may be renamed before the snapshot.
+        if former is not None and (isinstance(plan, ReplaceInPlace) or former.excluded):
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         return former
 
@@ -408,6 +416,23 @@ class TableCopy:
         if noted != controls:
             self.store.store_table_controls(table, noted)
 
+    def _require_excluded(
+        self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, settings: CopySettings
+    ) -> None:
+        """Raise NeedsOperator if the copy would have a column that the last version excludes.
+
+        A name that no column has is no error, because it may be that of a column which was dropped, or is yet to come.
+        """
+        excluded = settings.excluded_columns
+        if not excluded:
+            return
+        names = read_column_names(connection, table)
+        if missing := excluded.difference(names.values()):
+            _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
+        former = self.store.get_table_schema(table, _NEWEST)
+        if former is not None:
+            require_excluded(replace(former, name=name), excluded, names)
+
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
     ) -> _SourceTable:
@@ -419,6 +444,7 @@ class TableCopy:
             published = published_table(connection, config.publication.name, table, name)
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
+            self._require_excluded(connection, table, name, settings)
             schema = description.schema(
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,
