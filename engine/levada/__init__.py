@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Unrepresentable,
     )
     from levada.postgres.connection import PostgresConnection
-    from levada.postgres.preflight import Problem
+    from levada.postgres.problems import Problem
     from levada.runtime.config import (
         GuardLimit,
         PipelineConfig,
@@ -91,7 +91,7 @@ _LAZY_EXPORTS = {
     "PipelineStore": "levada.stores",
     "PostgresConnection": "levada.postgres.connection",
     "PostgresStore": "levada.stores",
-    "Problem": "levada.postgres.preflight",
+    "Problem": "levada.postgres.problems",
     "Progress": "levada.status",
     "PublicationConfig": "levada.runtime.config",
     "QualifiedTable": "levada.values",

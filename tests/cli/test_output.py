@@ -10,7 +10,7 @@ from rich.table import Table
 from levada.cli.check import show_problems
 from levada.cli.output import console, show_error
 from levada.errors import NeedsOperator
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 
 ERROR = NeedsOperator("slot_lost", "slot levada_[shop] is gone", hint="levada resync MANIFEST --all")
 

@@ -13,7 +13,7 @@ from tests.cli.test_refusals import log_in_as
 from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 from levada.runtime.host import pod
 from levada.runtime.host.pod import TERMINATION_LOG, Starts, check_until_ok
 

@@ -16,7 +16,8 @@ from levada import WalChangeCapture
 from levada.errors import NeedsOperator
 from levada.pgoutput.events import Insert
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.preflight import PreflightRequest, Severity, preflight
+from levada.postgres.preflight import PreflightRequest, preflight
+from levada.postgres.problems import Severity
 from levada.stores import PostgresStore
 from levada.stores.readiness import check_postgres_store
 from levada.values import QualifiedTable

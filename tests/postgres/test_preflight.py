@@ -9,9 +9,11 @@ from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
-from levada.postgres.preflight import PreflightRequest, Problem, Severity, find_problems, preflight
+from levada.postgres.preflight import PreflightRequest, find_problems, preflight
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
-from levada.values import QualifiedTable
+from levada.postgres.unselected import NamedTables
+from levada.spec.source import TableSelector
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 
@@ -125,10 +127,10 @@ def test_each_name_that_selects_no_table_is_reported(db: Database) -> None:
         "CREATE VIEW totals AS SELECT 1 AS one",
     )
     names = ("orders", "ordrs", "Orders", "fast", "r1", "totals", "nothing_like_it")
-    named = tuple(QualifiedTable("public", name) for name in names)
+    named = tuple(TableSelector(schema="public", name=name) for name in names)
     found = {
         p.message.removeprefix("spec.tables names public."): p.hint
-        for p in preflight(db.connection, replace(REQUEST, selects=lambda t: t in named, named=named))
+        for p in preflight(db.connection, replace(REQUEST, named=NamedTables(named)))
         if p.code == "included_table_missing" and p.severity is Severity.WARNING
     }
     assert found == {

@@ -16,7 +16,8 @@ from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.failures import source_errors
 from levada.postgres.lag import sample_lag
-from levada.postgres.preflight import PreflightRequest, Severity, preflight
+from levada.postgres.preflight import PreflightRequest, preflight
+from levada.postgres.problems import Severity
 from levada.postgres.slots import (
     copy_slot_name,
     create_slot,

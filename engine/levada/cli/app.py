@@ -21,7 +21,7 @@ from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest
 
 if TYPE_CHECKING:
-    from levada.postgres.preflight import Problem
+    from levada.postgres.problems import Problem
 
 CALLED_AT: Final = time.monotonic()
 """The process's start on the monotonic clock, as early as Python code can read it. ``--timeout`` counts from here."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from levada.cli.downloads import prepare
 from levada.cli.output import Output, console, show_problem, working, write_json
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import CoverageReport
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
@@ -16,6 +15,7 @@ from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
     Publication,
@@ -26,7 +26,7 @@ from levada.postgres.publications import (
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
 from levada.postgres.table_locks import locks_named
-from levada.postgres.unselected import unselected_reasons
+from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted
 from levada.schema.changes import RESERVED_PREFIX
@@ -40,23 +40,6 @@ _LISTED: Final = 10
 """The number of tables that a hint lists."""
 
 
-class Severity(StrEnum):
-    """The effect of a problem. A pipeline can run with warnings only."""
-
-    ERROR = "Error"
-    WARNING = "Warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem of the source. ``hint`` is the SQL that resolves it, if there is any."""
-
-    severity: Severity
-    code: str
-    message: str
-    hint: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class PreflightRequest:
     """The pipeline's requirements. ``managed`` is True if the pipeline may change the publication."""
@@ -68,8 +51,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
-    named: tuple[QualifiedTable, ...] = ()
-    """The selected tables that are named without a ``*``."""
+    named: NamedTables = field(default_factory=NamedTables)
+    """The names that should be those of tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +213,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)
         yield from _identity_problems(conn, unidentified, request)
         yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
-    for name, reason, hint in unselected_reasons(conn, request.named, [*possible, *streamed]):
-        yield Problem(Severity.WARNING, "included_table_missing", f"spec.tables names {name}, which {reason}", hint)
+    yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)
     if not wanted and (request.managed or publication is not None):
         yield Problem(
             Severity.ERROR,

@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.unselected import TablePattern
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
@@ -115,14 +116,14 @@ class TableConfig:
 class PipelineConfig:
     """One source database, one publication, one slot, one destination.
 
-    ``selects`` returns True for each table of the source that is replicated. ``named_tables`` are those that the
-    manifest names one by one. ``tables`` has the settings of some tables, and ``default_table`` those of all others. A
-    segment is closed at ``batch_bytes`` or after ``batch_fill_s``. ``memory_bytes`` is the memory for changes, which
-    capture and apply share. ``freshness_s`` is the longest lag that batching may cause. A ``heartbeat_s`` of 0 turns
-    heartbeats off. ``work_dir`` has caches only, so it may be lost, unless the staging area is in it.
-    ``destination_place`` has the destination's fields that a pipeline keeps for its lifetime, by their paths in the
-    manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the start. Times are in
-    seconds, sizes in bytes.
+    ``selects`` returns True for each table of the source that is replicated. ``include`` and ``exclude`` are the
+    entries of the manifest that it is made of. ``tables`` has the settings of some tables, and ``default_table`` those
+    of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``. ``memory_bytes`` is the memory for
+    changes, which capture and apply share. ``freshness_s`` is the longest lag that batching may cause. A
+    ``heartbeat_s`` of 0 turns heartbeats off. ``work_dir`` has caches only, so it may be lost, unless the staging area
+    is in it. ``destination_place`` has the destination's fields that a pipeline keeps for its lifetime, by their paths
+    in the manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the start. Times are
+    in seconds, sizes in bytes.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 
@@ -137,7 +138,8 @@ class PipelineConfig:
     staging: StagingConfig
     work_dir: Path
     selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
-    named_tables: tuple[QualifiedTable, ...] = ()
+    include: tuple[TablePattern, ...] = ()
+    exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
     default_table: TableConfig = TableConfig()
     copy_tables: int = 4

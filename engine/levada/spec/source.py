@@ -125,6 +125,18 @@ class TableSelector(Model):
     name: Identifier = setting(Change.HOT, "*")
     """The table's name, as the catalog spells it."""
 
+    @property
+    def exact(self) -> QualifiedTable | None:
+        """The table that is named, None with a ``*``."""
+        return None if "*" in self.schema_name + self.name else QualifiedTable(self.schema_name, self.name)
+
+    def matches(self, table: QualifiedTable) -> bool:
+        """Return True if the entry names the table. Case is significant."""
+        return _matches(self.schema_name, table.schema) and _matches(self.name, table.name)
+
+    def __str__(self) -> str:
+        return f"{self.schema_name}.{self.name}"
+
 
 class Tables(Model):
     """The replicated tables: those that an include selects and no exclude does."""
@@ -140,14 +152,8 @@ def selects(tables: Tables, table: QualifiedTable) -> bool:
     return _named(tables.include, table) and not _named(tables.exclude, table)
 
 
-def named_tables(tables: Tables) -> tuple[QualifiedTable, ...]:
-    """Return the tables that are included without a ``*``, and not excluded."""
-    named = (QualifiedTable(s.schema_name, s.name) for s in tables.include if "*" not in s.schema_name + s.name)
-    return tuple(table for table in named if selects(tables, table))
-
-
 def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:
-    return any(_matches(s.schema_name, table.schema) and _matches(s.name, table.name) for s in selectors)
+    return any(selector.matches(table) for selector in selectors)
 
 
 def _matches(pattern: str, name: str) -> bool:

@@ -53,7 +53,7 @@ from levada.spec import (
 from levada.spec.guard import Guard as GuardSpec
 from levada.spec.running import Retries
 from levada.spec.running import Verify as VerifySpec
-from levada.spec.source import PostgresServer, named_tables
+from levada.spec.source import PostgresServer
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
@@ -202,7 +202,8 @@ def pipeline_config(
         staging=_staging(manifests, secrets, work_dir),
         work_dir=work_dir,
         selects=manifests.selects,
-        named_tables=named_tables(spec.tables),
+        include=spec.tables.include,
+        exclude=spec.tables.exclude,
         tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
         default_table=TableConfig(mode=spec.destination.mode),
         copy_tables=spec.copy_.max_concurrent_tables,

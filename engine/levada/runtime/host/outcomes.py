@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from levada.errors import NeedsOperator
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 from levada.status import Progress, RetryPolicy, TableProgress
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 from levada.runtime.host.secret_watcher import SecretWatcher
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
-from levada.postgres.preflight import Problem, Severity
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.errors import InvalidManifest, NeedsOperator, Transient
-from levada.postgres.preflight import Severity
+from levada.postgres.problems import Severity
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
 from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher

@@ -24,7 +24,8 @@ from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
-from levada.postgres.preflight import PreflightRequest, Problem, Severity, preflight, refuse
+from levada.postgres.preflight import PreflightRequest, preflight, refuse
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
     ensure_coverage,
@@ -36,6 +37,7 @@ from levada.postgres.publications import (
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
+from levada.postgres.unselected import NamedTables
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
@@ -298,5 +300,5 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.selects,
         copy_tables=config.copy_tables,
         excluded_columns=lambda table: config.table(table).excluded_columns,
-        named=config.named_tables,
+        named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )

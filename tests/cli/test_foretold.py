@@ -1,0 +1,92 @@
+"""`levada check` and `levada plan` say before a run what it then does, on real servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.cli.test_commands import manifest, manifest_of, on
+from tests.conftest import Database
+
+from levada.cli.exit_codes import Exit
+
+__all__ = ["manifest"]
+
+
+def replicated(db: Database, schema: str = "replica", **spec: Any) -> dict[str, Any]:
+    """Return a Pipeline whose destination is a schema of the source's database, so that a run takes no Spark."""
+    place = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    place |= {"schema": schema, "credentialsSecretRef": {"name": "shop-cdc"}}
+    return manifest_of(db, **{"destination": {"postgres": place}, "freshnessSeconds": 1, **spec})
+
+
+def of_table(db: Database, name: str, **spec: Any) -> dict[str, Any]:
+    """Return a TableSync."""
+    of = {"pipelineRef": {"name": db.name.replace("_", "-")}, "table": {"name": name}, **spec}
+    named = {"name": name.lower().replace("_", "-")}
+    return {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": named, "spec": of}
+
+
+def write(manifest: Path, *documents: dict[str, Any]) -> None:
+    """Write the manifest."""
+    manifest.write_text(yaml.safe_dump_all(documents))
+
+
+def run(manifest: Path, *options: str) -> str:
+    """Run the pipeline until it has caught up, and return its output and its log."""
+    done = on(manifest, "run", "--until", "caught-up", "--timeout", 120, *options)
+    assert done.exit_code == Exit.OK, done.output
+    return done.output
+
+
+def shown(manifest: Path, command: str = "plan") -> str:
+    """Return what a command prints, without its line breaks."""
+    return " ".join(on(manifest, command).output.split())
+
+
+def warnings(manifest: Path, command: str) -> dict[str, str]:
+    """Return the message of each warning with its code."""
+    found = json.loads(on(manifest, command, "-o", "json").stdout)["problems"]
+    return {problem["message"]: problem["code"] for problem in found if problem["severity"] == "Warning"}
+
+
+def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
+    """Each is a warning of check, of plan and in the log of a run. What exists but is not replicated is excluded."""
+    db.execute(
+        "CREATE TABLE customers (id int PRIMARY KEY)",
+        "CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)",
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (10) TO (20)",
+        "CREATE VIEW totals AS SELECT 1 AS one",
+    )
+    include = [{"schema": "public"}, {"schema": "sales", "name": "x*"}]
+    names = ["custmers", "Orders", "items", "r1", "totals", "tmp_*"]
+    pipeline = replicated(db, tables={"include": include, "exclude": [{"schema": "public", "name": n} for n in names]})
+    write(manifest, pipeline, of_table(db, "custmers"), of_table(db, "items"), of_table(db, "r2"))
+    expected = {
+        "spec.tables.include has sales.x*, which matches no table that can be replicated": "pattern_without_table",
+        "spec.tables matches public.fast, unlogged: their changes are not in the WAL, so they are left out": (
+            "unlogged_tables_left_out"
+        ),
+        "spec.tables.exclude names public.custmers, which does not exist, so it excludes nothing": (
+            "excluded_table_missing"
+        ),
+        "spec.tables.exclude names public.Orders, which does not exist, so it excludes nothing": (
+            "excluded_table_missing"
+        ),
+        "spec.tables.exclude matches partitions of public.r, which is selected: public.r1. Their rows are copied with"
+        " it": "excluded_table_missing",
+        "a TableSync names public.custmers, which does not exist": "tablesync_without_table",
+        "a TableSync names public.r2, which is a partition": "tablesync_without_table",
+        "a TableSync names public.items, which spec.tables does not select": "tablesync_without_table",
+    }
+    for command in ("check", "plan"):
+        assert warnings(manifest, command) == expected
+    assert "did you mean public.customers? Correct the TableSync" in shown(manifest, "check")
+    log = run(manifest)
+    assert [line for line in (f"{m} [{code}]" for m, code in expected.items()) if line not in log] == []
+    write(manifest, replicated(db, tables={"include": [{"schema": "public"}], "exclude": [{"schema": "tmp"}]}))
+    assert list(warnings(manifest, "check").values()) == ["unlogged_tables_left_out"]
