@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.cli.test_commands import manifest, manifest_of, on
 from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
+from levada.status import RetryPolicy
+from levada.stores import PostgresStore
+from levada.stores.phases import Errored
+from levada.values import TableId
 
 __all__ = ["manifest"]
 
@@ -52,6 +57,15 @@ def warnings(manifest: Path, command: str) -> dict[str, str]:
     return {problem["message"]: problem["code"] for problem in found if problem["severity"] == "Warning"}
 
 
+def park(db: Database, name: str, phase: Errored) -> None:
+    """Park a table, as an engine would have."""
+    [(oid,)] = db.query("SELECT %s::regclass::oid", f"public.{name}")
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    store.update_table_replication_states({TableId(oid): phase})
+    store.close()
+
+
 def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
     """Each is a warning of check, of plan and in the log of a run. What exists but is not replicated is excluded."""
     db.execute(
@@ -90,3 +104,56 @@ def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
     assert [line for line in (f"{m} [{code}]" for m, code in expected.items()) if line not in log] == []
     write(manifest, replicated(db, tables={"include": [{"schema": "public"}], "exclude": [{"schema": "tmp"}]}))
     assert list(warnings(manifest, "check").values()) == ["unlogged_tables_left_out"]
+
+
+def test_tables_that_leave_the_selection(manifest: Path, db: Database) -> None:
+    """The plan names them, and the run says the same by their names. Their tables at the destination stay."""
+    db.execute("CREATE TABLE gone (id int PRIMARY KEY)")
+    write(manifest, replicated(db))
+    run(manifest)
+    db.execute("DROP TABLE gone")
+    write(
+        manifest,
+        replicated(db, tables={"include": [{"schema": "public"}], "exclude": [{"schema": "public", "name": "items"}]}),
+    )
+    plan = shown(manifest)
+    for why in ("no longer selected: public.items", "dropped at the source: public.gone"):
+        table = why.rpartition(".")[2]
+        assert f"{why}. Its state is forgotten, and its table replica.{table} at the destination stays" in plan
+    log = run(manifest)
+    assert "table public.items is no longer selected: its state is forgotten, its destination stays" in log
+    assert "table public.gone no longer exists: its state is forgotten, its destination stays" in log
+    assert db.query("SELECT to_regclass('replica.items')::text, to_regclass('replica.gone')::text") == [
+        ("replica.items", "replica.gone")
+    ]
+    assert json.loads(on(manifest, "plan", "-o", "json").stdout)["plan"]["leaving"] == []
+
+
+def test_a_suspended_pipeline(manifest: Path, db: Database) -> None:
+    """Check and plan say that a run does nothing."""
+    write(manifest, replicated(db, suspend=True))
+    for command in ("check", "plan"):
+        assert warnings(manifest, command) == {
+            "spec.suspend is true, so a run ends at once and replicates nothing": "pipeline_suspended"
+        }
+
+
+@pytest.mark.parametrize("on_lost", ["Hold", "Resync"])
+def test_parked_tables(manifest: Path, db: Database, on_lost: str) -> None:
+    """Each has its error and what resolves it. With onLost Resync, a table that missed changes is copied again."""
+    pipeline = replicated(db)
+    pipeline["spec"]["source"]["slot"] = {"onLost": on_lost}
+    write(manifest, pipeline)
+    run(manifest)
+    park(db, "orders", Errored("no_identity", "orders has no key", "", RetryPolicy.MANUAL_RETRY))
+    missed = "levada resync MANIFEST public.items"
+    park(db, "items", Errored("destination_table_missing", "items is gone", missed, RetryPolicy.NO_RETRY))
+    plan = shown(manifest)
+    assert "no, Errored [no_identity]" in plan
+    assert "public.orders: orders has no key [no_identity] hint: levada retry" in plan
+    if on_lost == "Hold":
+        assert "parked: 2 tables" in plan
+        assert "public.items: items is gone [destination_table_missing] hint: levada resync" in plan
+    else:
+        assert "parked: 1 table" in plan
+        assert "copied again: 1 table, missed changes" in plan

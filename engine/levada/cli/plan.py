@@ -16,12 +16,14 @@ from levada.cli.check import problems_json, refused, show_problems
 from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import duration, number, size
+from levada.cli.hints import runnable
 from levada.cli.output import UNBOUNDED, Output, console, working, write_json
 from levada.errors import LevadaError
 from levada.printable import counted, one_record
 from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
 from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
+from levada.status import RetryPolicy
 
 
 def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
@@ -77,8 +79,18 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
                 "bytes": table.estimate.bytes,
                 "copied": table.copied,
                 "copiedAgain": table.again or None,
+                "errorCode": None if table.error is None else table.error.code,
             }
             for table in found.tables
+        ],
+        "leaving": [
+            {
+                "schema": table.name.schema,
+                "name": table.name.name,
+                "destinationTable": table.target,
+                "dropped": table.dropped,
+            }
+            for table in found.leaving
         ],
         "changesAtSource": list(found.changes),
         "approvalRequired": found.waits,
@@ -117,6 +129,8 @@ def _cells(table: PlannedTable) -> tuple[str, ...]:
     """Return what is between the table's two names."""
     rows = "" if table.estimate.rows is None else f"~{number(table.estimate.rows)}"
     copy = table.again or ("no" if table.copied else "yes")
+    if table.error is not None and not table.again:
+        copy += f", Errored [{table.error.code}]"
     return rows, size(table.estimate.bytes), table.estimate.identity, table.mode, one_record(copy)
 
 
@@ -125,6 +139,11 @@ def lines(found: RunPlan) -> Iterator[str]:
     yield f"to copy: {counted(len(found.to_copy), 'table')}, {size(found.bytes)}"
     for reason, count in Counter(table.again for table in found.to_copy if table.again).items():
         yield f"copied again: {counted(count, 'table')}, {reason}"
+    yield from _parked(found)
+    for gone in found.leaving:
+        why = "dropped at the source" if gone.dropped else "no longer selected"
+        stays = f", and its table {gone.target} at the destination stays" if gone.target else ""
+        yield one_record(f"{why}: {gone.name}. Its state is forgotten{stays}")
     if found.waits:
         yield "spec.approval is Manual: only levada run with the option --approve starts"
     if found.copy_s is not None and found.rates.read is not None:
@@ -144,3 +163,18 @@ def lines(found: RunPlan) -> Iterator[str]:
         yield from (f"  {change}" for change in found.changes)
     else:
         yield "a run changes nothing at the source, besides its state"
+
+
+def _parked(found: RunPlan) -> Iterator[str]:
+    """Yield the parked tables, each with its error and what resolves it."""
+    if found.parked:
+        yield f"parked: {counted(len(found.parked), 'table')}. A run copies none of them"
+    for table in found.parked:
+        assert table.error is not None
+        error = table.error
+        yield f"  {one_record(f'{table.name}: {error.reason}')} [{error.code}]"
+        if error.retry_policy == RetryPolicy.TIMED_RETRY:
+            yield "    a run retries it by itself"
+        else:
+            solution = error.solution or f"levada retry MANIFEST {table.name.argument}"
+            yield f"    hint: {one_record(runnable(solution))}"

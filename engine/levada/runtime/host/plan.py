@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from levada.postgres.estimates import TableEstimate, estimate_tables
+from levada.postgres.membership import read_publication_state
 from levada.postgres.publications import CoverageReport
 from levada.postgres.rates import SourceRates, measure_rates
 from levada.postgres.slots import inspect_slot
@@ -18,6 +19,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.approval import size_waits
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.planned_modes import planned_modes
+from levada.runtime.host.planned_state import LeavingTable, leaving_tables, missed_changes
 from levada.runtime.host.plugins import destination_class, target_names
 from levada.runtime.host.readiness import publication_coverage, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
@@ -32,13 +34,14 @@ from levada.runtime.tables.requests import (
     settings_changed,
 )
 from levada.spec import Manifests
-from levada.status import TablePhase
+from levada.status import ErrorProgress, TablePhase
 from levada.stores.interface import TableControls
 from levada.values import QualifiedTable, TableMode
 
 SETTINGS_CHANGED: Final = "settings changed"
 REQUESTED: Final = "requested"
 SLOT_LOST: Final = "slot lost"
+CHANGES_MISSED: Final = "missed changes"
 _UNKNOWN: Final = TableEstimate(None, 0, "")
 _TRIED: Final = 5
 """The number of tables of which one is read. Partition roots cannot be, and small tables take no time."""
@@ -48,10 +51,11 @@ _NOT_COPIED: Final = frozenset({TablePhase.INIT.value, TablePhase.DATA_SYNC.valu
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
     """A table of a run. ``copied`` is True if the destination has it. ``again`` is why it is copied again nevertheless:
-    its settings have changed, its resync was requested, or the slot is missing. Empty if no copy begins.
+    its settings have changed, its resync was requested, the slot is missing, or it missed changes. Empty if no copy
+    begins.
 
     ``target`` is its name at the destination, empty if only a running destination of another package knows it. ``mode``
-    is Changelog for a table without a usable key, whatever the manifest says.
+    is Changelog for a table without a usable key, whatever the manifest says. ``error`` is that of a parked table.
     """
 
     name: QualifiedTable
@@ -60,6 +64,7 @@ class PlannedTable:
     estimate: TableEstimate
     copied: bool
     again: str = ""
+    error: ErrorProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class RunPlan:
     ``changes`` is SQL of what is created at the source. ``copy_s`` is a lower bound of the time of all copies, None if
     the tables are too small to measure it. ``staged`` is an estimate of the changes that are staged meanwhile.
     ``staging_free`` is None for an object store. ``waits`` is True if a run needs an approval of the tables whose
-    settings have changed.
+    settings have changed. ``leaving`` are the tables whose state is forgotten.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -80,6 +85,7 @@ class RunPlan:
     staged: int | None
     staging_free: int | None
     waits: bool = False
+    leaving: tuple[LeavingTable, ...] = ()
 
     @property
     def to_copy(self) -> tuple[PlannedTable, ...]:
@@ -90,6 +96,11 @@ class RunPlan:
     def bytes(self) -> int:
         """The size of the tables that are copied."""
         return sum(table.estimate.bytes for table in self.to_copy)
+
+    @property
+    def parked(self) -> tuple[PlannedTable, ...]:
+        """The parked tables that are not copied."""
+        return tuple(t for t in self.tables if t.error is not None and t.copied and not t.again)
 
 
 def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> RunPlan:
@@ -106,10 +117,15 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage, copied=bool(copied))
         lost = _slot_lost(config, connection)
+        state = read_publication_state(connection, config.publication.name, [table.id for table in known])
         modes = planned_modes(config, connection, names, upsert=destination_class(manifests).capabilities.upsert)
     controls = stored_controls(manifests, config, secrets) if copied else {}
-    again = {name: _reason(config, name, controls.get(id_)) or lost for name, id_ in copied.items()}
-    tables = _tables(manifests, config, names, estimates, again, modes)
+    missed = {table.table: CHANGES_MISSED for table in known if missed_changes(config, table)}
+    again = {
+        name: _reason(config, name, controls.get(id_)) or lost or missed.get(name, "") for name, id_ in copied.items()
+    }
+    errors = {table.table: table.error for table in known if table.error is not None}
+    tables = _tables(manifests, config, names, estimates, again, modes, errors)
     to_copy = [table for table in tables if table.again or not table.copied]
     largest = sorted(to_copy, key=lambda t: -t.estimate.bytes)[:_TRIED]
     rates = measure_rates(config.source, [table.name for table in largest])
@@ -120,7 +136,8 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     staged = None if copy_s is None else int(rates.wal * copy_s)
     free = open_staging(config.staging).free_bytes()
     waits = _waits(manifests, tables)
-    return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits)
+    leaving = leaving_tables(config, state, known)
+    return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits, leaving)
 
 
 def _tables(
@@ -130,6 +147,7 @@ def _tables(
     estimates: Mapping[QualifiedTable, TableEstimate],
     again: Mapping[QualifiedTable, str],
     modes: Mapping[QualifiedTable, TableMode],
+    errors: Mapping[QualifiedTable, ErrorProgress],
 ) -> tuple[PlannedTable, ...]:
     targets = target_names(manifests)
     return tuple(
@@ -140,6 +158,7 @@ def _tables(
             estimates.get(name, _UNKNOWN),
             name in again,
             again.get(name, ""),
+            errors.get(name),
         )
         for name in names
     )

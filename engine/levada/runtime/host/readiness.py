@@ -58,7 +58,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     except LevadaError as error:
         return (_problem(error),)
-    problems = [*_raised(lambda: _check_folder(work_dir)), *check_source(config)]
+    problems = [*_suspended(manifests), *_raised(lambda: _check_folder(work_dir)), *check_source(config)]
     problems += _raised(lambda: access_token(manifests, secrets))
     stored = None
     try:
@@ -110,6 +110,12 @@ def stored_controls(
 ) -> Mapping[TableId, TableControls]:
     """Return the handled requests of each table. Raise the error of a store that cannot be used."""
     return _read_store(manifests, config, secrets).controls
+
+
+def _suspended(manifests: Manifests) -> Iterator[Problem]:
+    if manifests.pipeline.spec.suspend:
+        message = "spec.suspend is true, so a run ends at once and replicates nothing"
+        yield Problem(Severity.WARNING, "pipeline_suspended", message, "set spec.suspend to false")
 
 
 def _check_folder(work_dir: Path) -> None:

@@ -20,6 +20,7 @@ from levada.runtime.tables.retry_state import RetryState
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
 from levada.segments.manifest import Manifest
@@ -68,8 +69,12 @@ class TableMembership:
             self._positions.segment_staged(manifest)
         phases = self._store.get_table_replication_states()
         left = self._left(source)
+        names = table_names(self._store)
         for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
-            _log.info("table %d is no longer selected: its state is forgotten, its destination stays", gone)
+            there = source.publication.names.get(gone)
+            name = there or names.get(gone) or f"with OID {gone}"
+            why = "no longer exists" if there is None else "is no longer selected"
+            _log.info("table %s %s: its state is forgotten, its destination stays", name, why)
             self._forget(gone)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
