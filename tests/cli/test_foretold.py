@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.cli.test_commands import manifest, manifest_of, on
+from tests.cli.test_commands import manifest, manifest_of, on, publish
 from tests.conftest import Database
 
 from levada.cli.exit_codes import Exit
-from levada.status import RetryPolicy
+from levada.local.postgres import temporary_postgres
+from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.tables.requests import CopySettings
+from levada.spec import load_manifests
+from levada.status import CutPhase, RetryPolicy
 from levada.stores import PostgresStore
-from levada.stores.phases import Errored
-from levada.values import TableId
+from levada.stores.interface import Cut, TableControls
+from levada.stores.phases import Errored, Ready
+from levada.values import Lsn, QualifiedTable, TableId
 
 __all__ = ["manifest"]
 
@@ -157,3 +164,72 @@ def test_parked_tables(manifest: Path, db: Database, on_lost: str) -> None:
     else:
         assert "parked: 1 table" in plan
         assert "copied again: 1 table, missed changes" in plan
+
+
+def test_another_schema_at_the_destination(manifest: Path, db: Database) -> None:
+    """The plan says where tables are copied to, and what becomes of those from before, as the run then does."""
+    write(manifest, replicated(db))
+    run(manifest)
+    write(manifest, replicated(db, "other_{schema}"), of_table(db, "items", destinationTable="things"))
+    plan = shown(manifest)
+    moved = "public.orders is copied again into other_public.orders. Its table replica.orders is dropped"
+    assert moved in plan
+    assert "public.items is copied again into other_public.things. Its table replica.items is dropped" in plan
+    run(manifest)
+    there = "SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE relname IN ('orders', 'things')"
+    assert sorted(db.query(f"{there} AND relkind = 'r'")) == [
+        ("other_public.orders",),
+        ("other_public.things",),
+        ("public.orders",),
+    ]
+    assert db.query("SELECT to_regclass('replica.items')") == [(None,)]
+    assert "copied again" not in shown(manifest)
+
+
+def test_another_namespace_in_the_lake(manifest: Path, db: Database) -> None:
+    """Iceberg's tables in the former namespace stay, those of another name are dropped, and cuts lose both."""
+    publish(db)
+    config = pipeline_config(load_manifests(manifest.read_text()), secrets=manifest.parent / "secrets")
+    with closing(PostgresStore(db.connection, config.name)) as store:
+        store.next_epoch()
+        for name in ("orders", "items"):
+            [(oid,)] = db.query("SELECT %s::regclass::oid", f"public.{name}")
+            store.update_table_replication_states({TableId(oid): Ready()})
+            copied = CopySettings.of(config, QualifiedTable("public", name))
+            store.store_table_controls(TableId(oid), TableControls(made_as=copied.to_text()))
+        store.store_cut(Cut("month_end", Lsn(1), datetime.now(UTC), None, CutPhase.COMPLETE, (TableId(oid),)))
+
+    def planned() -> dict[str, tuple[str | None, bool | None]]:
+        plan = json.loads(on(manifest, "plan", "-o", "json").stdout)["plan"]
+        assert plan["cutsThatLoseTables"] == 1
+        return {table["name"]: (table["formerTable"], table["formerTableStays"]) for table in plan["tables"]}
+
+    pipeline = manifest_of(db)
+    write(manifest, pipeline, of_table(db, "items", destinationTable="things"))
+    assert planned() == {"orders": (None, None), "items": ("public.items", False)}
+    pipeline["spec"]["destination"]["iceberg"]["namespace"] = "lake_{schema}"
+    write(manifest, pipeline)
+    assert planned() == {"orders": ("public.orders", True), "items": ("public.items", True)}
+    plan = shown(manifest)
+    assert "public.orders is copied again into lake_public.orders. Its table public.orders stays until you" in plan
+    assert "1 cut will no longer have them" in plan
+
+
+def test_another_server_of_the_destination(manifest: Path, db: Database) -> None:
+    """Tables that the new address does not have are parked. Once it is set back, a retry is enough, as the hint says."""
+    pipeline = replicated(db)
+    write(manifest, pipeline)
+    run(manifest)
+    with temporary_postgres() as server:
+        Database(server, "postgres").execute(f"CREATE DATABASE {db.name}")
+        pipeline["spec"]["destination"]["postgres"]["port"] = server.port
+        write(manifest, pipeline)
+        moved = on(manifest, "run", "--until", "caught-up", "--timeout", 120)
+        assert moved.exit_code == Exit.TABLE_ERRORED, moved.output
+        assert "Resolve the cause, then: levada retry" in " ".join(moved.output.split())
+    pipeline["spec"]["destination"]["postgres"]["port"] = db.server.port
+    write(manifest, pipeline)
+    assert "hint: check that spec.destination is the one that has the table, then levada retry" in shown(manifest)
+    on(manifest, "retry", "--all")
+    run(manifest)
+    assert "parked" not in shown(manifest)

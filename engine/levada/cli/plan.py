@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -24,6 +24,9 @@ from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
 from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
 from levada.status import RetryPolicy
+
+_MOST: Final = 10
+"""The number of tables with another place that are listed."""
 
 
 def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
@@ -79,6 +82,8 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
                 "bytes": table.estimate.bytes,
                 "copied": table.copied,
                 "copiedAgain": table.again or None,
+                "formerTable": None if table.former is None else table.former.target,
+                "formerTableStays": None if table.former is None else table.former.stays,
                 "errorCode": None if table.error is None else table.error.code,
             }
             for table in found.tables
@@ -93,6 +98,7 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
             for table in found.leaving
         ],
         "changesAtSource": list(found.changes),
+        "cutsThatLoseTables": found.cuts,
         "approvalRequired": found.waits,
         "copyBytes": found.bytes,
         "copySecondsAtLeast": found.copy_s,
@@ -139,6 +145,7 @@ def lines(found: RunPlan) -> Iterator[str]:
     yield f"to copy: {counted(len(found.to_copy), 'table')}, {size(found.bytes)}"
     for reason, count in Counter(table.again for table in found.to_copy if table.again).items():
         yield f"copied again: {counted(count, 'table')}, {reason}"
+    yield from _moved(found)
     yield from _parked(found)
     for gone in found.leaving:
         why = "dropped at the source" if gone.dropped else "no longer selected"
@@ -163,6 +170,18 @@ def lines(found: RunPlan) -> Iterator[str]:
         yield from (f"  {change}" for change in found.changes)
     else:
         yield "a run changes nothing at the source, besides its state"
+
+
+def _moved(found: RunPlan) -> Iterator[str]:
+    """Yield the tables whose next copy has another place, what becomes of their tables there, and of the cuts."""
+    moved = [(table, table.former) for table in found.tables if table.former is not None]
+    for table, former in moved[:_MOST]:
+        fate = "stays until you drop it" if former.stays else "is dropped"
+        yield "  " + one_record(f"{table.name} is copied again into {table.target}. Its table {former.target} {fate}")
+    if len(moved) > _MOST:
+        yield f"  and {len(moved) - _MOST:,} more"
+    if found.cuts:
+        yield f"{counted(found.cuts, 'cut')} will no longer have them, see levada cuts"
 
 
 def _parked(found: RunPlan) -> Iterator[str]:

@@ -159,8 +159,9 @@ def final_message(name: str, outcome: Outcome, options: RunOptions) -> str:
 
 
 def _ways_out(tables: Sequence[TableProgress]) -> str:
-    """Return the commands for errored tables: a resync for those whose own hint has one, else a retry. Pure."""
-    resynced = [t for t in tables if t.error is not None and "levada resync" in t.error.solution]
+    """Return the commands for errored tables: a resync for those whose own hint has only that, else a retry. Pure."""
+    solutions = {t: "" if t.error is None else t.error.solution for t in tables}
+    resynced = [t for t, hint in solutions.items() if "levada resync" in hint and "levada retry" not in hint]
     retried = [t for t in tables if t not in resynced]
     ways = []
     if retried:

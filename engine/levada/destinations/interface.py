@@ -201,6 +201,9 @@ class Destination(ABC):
         """
         return None
 
+    keeps_former_tables: ClassVar[bool] = False
+    """True if a new driver does not find the tables of former copies under other names than its settings give them."""
+
     def startup(self) -> None:  # noqa: B027 - most destinations have nothing to open
         """Open connections. This is called after the state is loaded, before the workers start.
 

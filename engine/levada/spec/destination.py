@@ -62,6 +62,23 @@ class DestinationSection(Model):
         values = [v if isinstance(v, str) else json.dumps(v, default=str) for where, v in resynced if where != ".mode"]
         return values[0] if len(values) == 1 else json.dumps(values) if values else ""
 
+    def section_of_copies(self, depended_on: str) -> DestinationSettings:
+        """Return the section with the texts of former copies, which had ``depended_on`` as `copies_depend_on`.
+
+        Other fields keep their values, because no table's name depends on them. All do if it has another format.
+        """
+        paths = [where for where, _ in _values(self.section, Change.RESYNC, "") if where != ".mode"]
+        try:
+            former = [depended_on] if len(paths) == 1 else json.loads(depended_on or "[]")
+        except ValueError:
+            return self.section
+        if len(former) != len(paths):
+            return self.section
+        values = dict(zip(paths, former, strict=True))
+        names = {f".{field.alias or name}": name for name, field in type(self.section).model_fields.items()}
+        texts = {n: values[w] for w, n in names.items() if w in values and isinstance(getattr(self.section, n), str)}
+        return self.section.model_copy(update=texts)
+
     @property
     def place(self) -> Mapping[str, str]:
         """The values of the fields that no change may alter, by their paths."""

@@ -76,6 +76,7 @@ class IcebergDestination(Destination):
     """
 
     name: ClassVar[str] = "iceberg"
+    keeps_former_tables: ClassVar[bool] = True
     capabilities: ClassVar[Capabilities] = Capabilities(
         upsert=True,
         watermark=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +18,9 @@ from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.approval import size_waits
 from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.host.cuts_client import stored_cuts
 from levada.runtime.host.planned_modes import planned_modes
-from levada.runtime.host.planned_state import LeavingTable, leaving_tables, missed_changes
+from levada.runtime.host.planned_state import FormerPlace, LeavingTable, former_place, leaving_tables, missed_changes
 from levada.runtime.host.plugins import destination_class, target_names
 from levada.runtime.host.readiness import publication_coverage, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
@@ -56,6 +57,7 @@ class PlannedTable:
 
     ``target`` is its name at the destination, empty if only a running destination of another package knows it. ``mode``
     is Changelog for a table without a usable key, whatever the manifest says. ``error`` is that of a parked table.
+    ``former`` is the place of the last copy, if the next one has another.
     """
 
     name: QualifiedTable
@@ -65,6 +67,7 @@ class PlannedTable:
     copied: bool
     again: str = ""
     error: ErrorProgress | None = None
+    former: FormerPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class RunPlan:
     ``changes`` is SQL of what is created at the source. ``copy_s`` is a lower bound of the time of all copies, None if
     the tables are too small to measure it. ``staged`` is an estimate of the changes that are staged meanwhile.
     ``staging_free`` is None for an object store. ``waits`` is True if a run needs an approval of the tables whose
-    settings have changed. ``leaving`` are the tables whose state is forgotten.
+    settings have changed. ``leaving`` are the tables whose state is forgotten. ``cuts`` is the number of cuts that
+    tables with another place leave.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -86,6 +90,7 @@ class RunPlan:
     staging_free: int | None
     waits: bool = False
     leaving: tuple[LeavingTable, ...] = ()
+    cuts: int = 0
 
     @property
     def to_copy(self) -> tuple[PlannedTable, ...]:
@@ -125,7 +130,8 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
         name: _reason(config, name, controls.get(id_)) or lost or missed.get(name, "") for name, id_ in copied.items()
     }
     errors = {table.table: table.error for table in known if table.error is not None}
-    tables = _tables(manifests, config, names, estimates, again, modes, errors)
+    before = {n: last for n, id_ in copied.items() if (last := last_copy_settings(controls.get(id_))) is not None}
+    tables = _tables(manifests, config, names, estimates, again, modes, errors, before)
     to_copy = [table for table in tables if table.again or not table.copied]
     largest = sorted(to_copy, key=lambda t: -t.estimate.bytes)[:_TRIED]
     rates = measure_rates(config.source, [table.name for table in largest])
@@ -137,28 +143,32 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     free = open_staging(config.staging).free_bytes()
     waits = _waits(manifests, tables)
     leaving = leaving_tables(config, state, known)
-    return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits, leaving)
+    cuts = len(stored_cuts(manifests, secrets)) if any(table.former for table in tables) else 0
+    return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits, leaving, cuts)
 
 
 def _tables(
     manifests: Manifests,
     config: PipelineConfig,
-    names: Iterable[QualifiedTable],
+    names: Sequence[QualifiedTable],
     estimates: Mapping[QualifiedTable, TableEstimate],
     again: Mapping[QualifiedTable, str],
     modes: Mapping[QualifiedTable, TableMode],
     errors: Mapping[QualifiedTable, ErrorProgress],
+    before: Mapping[QualifiedTable, CopySettings],
 ) -> tuple[PlannedTable, ...]:
     targets = target_names(manifests)
+    wanted = {name: CopySettings.of(config, name, before.get(name)) for name in names}
     return tuple(
         PlannedTable(
             name,
-            target_name(targets, name, CopySettings.of(config, name)),
+            target_name(targets, name, wanted[name]),
             modes[name].value,
             estimates.get(name, _UNKNOWN),
             name in again,
             again.get(name, ""),
             errors.get(name),
+            former_place(manifests, before[name], wanted[name]) if again.get(name) == SETTINGS_CHANGED else None,
         )
         for name in names
     )

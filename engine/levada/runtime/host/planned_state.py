@@ -1,4 +1,7 @@
-"""What a run does with the tables that the store knows: those that it forgets, and those that stay parked."""
+"""What a run does with the tables that the store knows.
+
+It forgets some, leaves parked ones as they are, and gives some another place at the destination.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ from dataclasses import dataclass
 
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig
+from levada.runtime.host.plugins import destination_class, former_names, target_names
+from levada.runtime.tables.places import target_name
+from levada.runtime.tables.requests import CopySettings
+from levada.spec import Manifests
 from levada.status import RetryPolicy, TableProgress
 from levada.values import QualifiedTable
 
@@ -21,6 +28,30 @@ class LeavingTable:
     name: QualifiedTable
     target: str
     dropped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FormerPlace:
+    """The name of the table's last copy at the destination, which has another name than the next one.
+
+    ``stays`` is True if the run leaves that table there. Otherwise it drops it.
+    """
+
+    target: str
+    stays: bool
+
+
+def former_place(manifests: Manifests, before: CopySettings, wanted: CopySettings) -> FormerPlace | None:
+    """Return the place that a table loses by its next copy, None if it keeps it or if the place is not known.
+
+    A destination that finds a table by its name finds that of another ``destinationTable``, see `Recreate`.
+    """
+    now = target_names(manifests)
+    former = target_name(former_names(manifests, before.depends_on), before.table, before)
+    if former in ("", target_name(now, wanted.table, wanted)):
+        return None
+    found = target_name(now, before.table, before)
+    return FormerPlace(former, destination_class(manifests).keeps_former_tables and found != former)
 
 
 def leaving_tables(

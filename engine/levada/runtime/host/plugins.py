@@ -176,6 +176,16 @@ def target_names(manifests: Manifests) -> TargetNameOf:
     return partial(kind.planned_name, settings)
 
 
+def former_names(manifests: Manifests, depended_on: str) -> TargetNameOf:
+    """Return `target_names` with the settings of copies that depended on ``depended_on``, see `CopySettings`."""
+    destination = manifests.pipeline.spec.destination
+    kind, settings = destination_class(manifests), destination_settings(manifests)
+    if not isinstance(destination.section, CustomDestination):
+        # The first word is spec.onUnrepresentable.
+        settings = destination.section_of_copies(depended_on.partition(" ")[2])
+    return partial(kind.planned_name, settings)
+
+
 def object_store(manifests: Manifests, secrets: Path | None) -> Mapping[str, str]:
     """Return the properties of the destination's object store. They may be secret."""
     reference = manifests.pipeline.spec.destination.section.credentials_secret_ref

@@ -96,7 +96,9 @@ class Positions:
                 NeedsOperator(
                     "destination_table_missing",
                     f"the destination no longer has what was applied of table {record.name}",
-                    hint=f"copy it again: {resync_command(record.name)}",
+                    hint="check that spec.destination is the one that has the table, then"
+                    f" levada retry MANIFEST {record.name.argument}. If the table is gone, copy it again:"
+                    f" {resync_command(record.name)}",
                 ),
             )
 
