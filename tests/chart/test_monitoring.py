@@ -75,6 +75,23 @@ def test_alerts_are_promql(groups: list[dict[str, Any]], tmp_path: Path) -> None
     promtool("check", "rules", file)
 
 
+@pytest.mark.parametrize(("passed", "fires"), [(1, False), (2, True)], ids=["driven", "one without a driver"])
+def test_limits_without_a_driver(groups: list[dict[str, Any]], tmp_path: Path, passed: int, fires: bool) -> None:
+    """The driver of another Pipeline, which reports a passed limit, does not silence the alert."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    driven = 'levada_guard_limit_passed{namespace="a", pipeline="shop", measure="retainedWal", policy="ReleaseSlot"}'
+    inputs = [
+        {"series": 'levada_operator_limits_passed{policy="ReleaseSlot"}', "values": f"{passed}x60"},
+        {"series": driven, "values": "1x60"},
+    ]
+    expression = expressions(groups)["LevadaLimitPassedWithoutDriver"]
+    samples = [{"labels": "{}", "value": passed}] if fires else []
+    test = {"expr": expression, "eval_time": "15m", "exp_samples": samples}
+    tests = [{"interval": "1m", "input_series": inputs, "promql_expr_test": [test]}]
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    promtool("test", "rules", tmp_path / "tests.yaml")
+
+
 def test_dashboard_answers_the_questions() -> None:
     """Its rows begin with the three questions, every panel is a question, and every metric exists."""
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())

@@ -141,7 +141,7 @@ def test_a_suspended_pipeline(manifest: Path, db: Database) -> None:
     write(manifest, replicated(db, suspend=True))
     for command in ("check", "plan"):
         assert warnings(manifest, command) == {
-            "spec.suspend is true, so a run ends at once and replicates nothing": "pipeline_suspended"
+            "spec.suspend is true, so a run ends at once and replicates nothing": "manifest_suspended"
         }
 
 
@@ -216,7 +216,7 @@ def test_another_namespace_in_the_lake(manifest: Path, db: Database) -> None:
 
 
 def test_another_server_of_the_destination(manifest: Path, db: Database) -> None:
-    """Tables that the new address does not have are parked. Once it is set back, a retry is enough, as the hint says."""
+    """Tables that the new address does not have are parked. Once it is set back, a retry is enough."""
     pipeline = replicated(db)
     write(manifest, pipeline)
     run(manifest)

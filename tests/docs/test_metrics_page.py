@@ -98,3 +98,21 @@ def test_each_alert_fires(tmp_path: Path) -> None:
         tests.append({"interval": "1m", "input_series": inputs, "alert_rule_test": expected})
     (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
     promtool("test", "rules", tmp_path / "tests.yaml")
+
+
+def test_one_of_two_drivers_is_gone(tmp_path: Path) -> None:
+    """The other one, which still reports, does not silence the alert. It fires for a day."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "rules", "rules": rules()}]}))
+    series = {"shop": "1 1 1 stale", "stock": "1x2000"}
+    inputs = [
+        {"series": f'levada_state{{pipeline="{name}", state="Running"}}', "values": values}
+        for name, values in series.items()
+    ]
+    fired = [{"exp_labels": {"pipeline": "shop"}}]
+    expected = [
+        {"eval_time": f"{minute}m", "alertname": "LevadaGone", "exp_alerts": fired if minute in (3, 600) else []}
+        for minute in (2, 3, 600, 1500)
+    ]
+    tests = [{"interval": "1m", "input_series": inputs, "alert_rule_test": expected}]
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    promtool("test", "rules", tmp_path / "tests.yaml")

@@ -1,6 +1,6 @@
-"""What a run does with the tables that the store knows.
+"""The plan of a run for the tables that the store knows.
 
-It forgets some, leaves parked ones as they are, and gives some another place at the destination.
+The run forgets some, leaves parked ones as they are, and gives some another place at the destination.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def stored_controls(
 def _suspended(manifests: Manifests) -> Iterator[Problem]:
     if manifests.pipeline.spec.suspend:
         message = "spec.suspend is true, so a run ends at once and replicates nothing"
-        yield Problem(Severity.WARNING, "pipeline_suspended", message, "set spec.suspend to false")
+        yield Problem(Severity.WARNING, "manifest_suspended", message, "set spec.suspend to false")
 
 
 def _check_folder(work_dir: Path) -> None:
