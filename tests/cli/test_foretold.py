@@ -16,6 +16,7 @@ from tests.conftest import Database
 from levada.cli.exit_codes import Exit
 from levada.local.postgres import temporary_postgres
 from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.source.destination_place import save_place
 from levada.runtime.tables.requests import CopySettings
 from levada.spec import load_manifests
 from levada.status import CutPhase, RetryPolicy
@@ -233,3 +234,17 @@ def test_another_server_of_the_destination(manifest: Path, db: Database) -> None
     on(manifest, "retry", "--all")
     run(manifest)
     assert "parked" not in shown(manifest)
+
+
+def test_a_warehouse_with_a_slash_at_its_end(manifest: Path, db: Database) -> None:
+    """It is the same one. Another folder is not."""
+    publish(db)
+    config = pipeline_config(load_manifests(manifest.read_text()), secrets=manifest.parent / "secrets")
+    with closing(PostgresStore(db.connection, config.name)) as store:
+        store.next_epoch()
+        save_place(config, store)
+    catalog = manifest_of(db)["spec"]["destination"]["iceberg"]["catalog"]
+    for added, refused in (("/", False), ("2", True)):
+        moved = {**catalog, "warehouse": catalog["warehouse"] + added}
+        write(manifest, manifest_of(db, destination={"iceberg": {"catalog": moved}}))
+        assert ("[immutable_field_changed]" in shown(manifest, "check")) is refused

@@ -163,7 +163,7 @@ def test_truncates_and_new_columns(rig: BankRig, db: Database) -> None:
 
 
 def test_a_destination_without_cuts(rig: BankRig) -> None:
-    """A schedule or a request for a destination that keeps no states is refused with a code."""
+    """A schedule or a request for a destination that keeps no states is refused. Only a schedule is in the manifest."""
 
     class Plain(Bank):
         capabilities = Capabilities(upsert=True, watermark=True)
@@ -171,10 +171,11 @@ def test_a_destination_without_cuts(rig: BankRig) -> None:
     rig.stop()
     rig.kind = Plain
     rig.restart()
-    for request in (lambda: rig.cut("noon"), lambda: rig.change(cuts=CutSchedule(60, 2))):
+    for of_manifest, request in ((False, lambda: rig.cut("noon")), (True, lambda: rig.change(cuts=CutSchedule(60, 2)))):
         with pytest.raises(NeedsOperator) as caught:
             request()
         assert caught.value.code == "cuts_unsupported"
+        assert ("remove spec.cuts" in caught.value.hint) is of_manifest
     rig.stop()
     with pytest.raises(NeedsOperator):
         rig.start()

@@ -20,7 +20,8 @@ def require_same_place(config: PipelineConfig, store: StateStore) -> None:
     kept = json.loads(store.get_fingerprint(_SUBJECT) or "{}")
     now = config.destination_place
     for path in sorted(kept.keys() & now.keys()):
-        if kept[path] != now[path]:
+        # A folder's name may end with a slash.
+        if kept[path].rstrip("/") != now[path].rstrip("/"):
             raise InvalidManifest(
                 "immutable_field_changed",
                 f"{path} cannot be changed from {kept[path] or '(empty)'} to {now[path] or '(empty)'}: the state of"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from levada.runtime.tables.record import TableRecord
     from levada.stores.interface import Cut
 
+_OTHER_DESTINATION: Final = "use a destination that has cuts: docs/cuts.md names them"
 _SCHEDULED: Final = "levada_cut_"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
@@ -40,16 +41,16 @@ def check_cut_name(name: str) -> None:
 def check_cuts(config: PipelineConfig, destination: Destination) -> None:
     """Raise NeedsOperator ``cuts_unsupported`` if cuts are scheduled and the destination cannot keep them."""
     if config.cuts is not None:
-        require_cuts(destination)
+        require_cuts(destination, f"remove spec.cuts from the manifest, or {_OTHER_DESTINATION}")
 
 
-def require_cuts(destination: Destination) -> None:
+def require_cuts(destination: Destination, hint: str = _OTHER_DESTINATION) -> None:
     """Raise NeedsOperator ``cuts_unsupported`` if the destination cannot keep states of tables."""
     if not destination.capabilities.cuts:
         raise NeedsOperator(
             "cuts_unsupported",
             f"the destination {destination.name} keeps no former states of its tables, so there are no cuts",
-            hint="remove spec.cuts from the manifest, or use a destination that has cuts: docs/cuts.md names them",
+            hint=hint,
         )
 
 
