@@ -127,6 +127,27 @@ def test_rolled_back_and_unpublished_changes_are_not_told(versions: Database, st
     assert message.columns[-1].name == "kept"
 
 
+def test_a_partition_that_does_not_fit_for_a_while_is_told(versions: Database, stream: ReplicationStream) -> None:
+    """The root is announced with each change of a partition's identity or persistence, in their order."""
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY, v int NOT NULL) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE UNIQUE INDEX other ON r1 (v)",
+        "ALTER PUBLICATION p ADD TABLE r",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+    )
+    with versions.connect() as c, c.transaction():
+        c.execute("ALTER TABLE r1 REPLICA IDENTITY USING INDEX other")
+        c.execute("ALTER TABLE r1 REPLICA IDENTITY DEFAULT")
+        c.execute("ALTER TABLE r1 SET UNLOGGED")
+        c.execute("ALTER TABLE r1 SET LOGGED")
+        c.execute("ALTER TABLE r REPLICA IDENTITY FULL")
+    messages = told(stream, 5)
+    assert {m.name.name for m in messages} == {"r"}
+    flaws = [[flaw.kind for flaw in m.description.storage.flaws] for m in messages]
+    assert flaws == [["identity"], [], ["unlogged"], [], ["identity"]]
+
+
 def test_partitions_change_with_their_root(versions: Database, stream: ReplicationStream) -> None:
     """An ALTER of a root is told of whatever the publication streams of it: its partitions, or the root itself."""
     versions.execute(

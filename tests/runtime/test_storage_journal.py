@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ from levada.pgoutput.changes import Truncate
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.storage_journal import StorageJournal
+from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
 from levada.stores.phases import Ready
@@ -77,3 +79,17 @@ def test_looks_are_judged_however_far_the_stream_trails() -> None:
         if at == 40:
             assert made.errors == ["partition_changed"]
     assert made.journal.verified_lsn == 40
+
+
+def test_a_flawed_partition_parks_its_table() -> None:
+    """A partition whose changes do not fit its root is reported, also by the first look at a table."""
+    seen = storage(10)
+    flaw = LeafFlaw("identity", QualifiedTable("public", "t_1"), "ALTER TABLE public.t_1 REPLICA IDENTITY FULL")
+    leaves = {oid: replace(leaf, flaw=flaw) for oid, leaf in seen.leaves.items()}
+    for known in (True, False):
+        made = Journal()
+        if not known:
+            made.journal.forget(TABLE)
+        made.journal.add_snapshot(look(20, 20, replace(seen, leaves=leaves)))
+        made.judge(30)
+        assert made.errors == ["partition_identity"]

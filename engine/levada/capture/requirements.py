@@ -16,6 +16,7 @@ from levada.postgres.publications import (
     leave_out_unidentified,
     publish_hint,
     read_publication,
+    unidentified_relations,
 )
 from levada.postgres.slots import inspect_slot, validate_slot
 from levada.values import QualifiedTable
@@ -63,10 +64,11 @@ def table_not_published(
 ) -> NeedsOperator:
     """Return the error for tables that are not in the publication."""
     _, unidentified = leave_out_unidentified(connection, publication, set(missing))
+    relations = unidentified_relations(connection, unidentified)
     return NeedsOperator(
         "table_not_published",
         f"publication {publication} lacks {', '.join(map(str, missing))}",
-        hint=publish_hint(publication, missing, unidentified),
+        hint=publish_hint(publication, missing, [r for its in relations.values() for r in its]),
     )
 
 

@@ -52,12 +52,53 @@ WITH RECURSIVE used(oid) AS (
 )
 """
 
-# CREATE TABLE ... PARTITION OF adds a partition's pg_inherits row one or two command IDs after its columns, in the same
-# transaction. More commands lie between a CREATE TABLE and an ATTACH PARTITION. In between, rows may have been inserted
-# that were not streamed as the root's. The row of tableoid (attnum -6) is never updated, so it dates the columns. Each
-# level up to the root must be created in this way, because a table that was attached later may already have had rows.
+# ATTACH PARTITION updates the pg_attribute row of each inherited column by the command that adds the pg_inherits row.
+# CREATE TABLE ... PARTITION OF adds the columns by an earlier command. So a column's row that is older than the
+# pg_inherits row shows that the table was created as a partition. Rows of an attached table may have been inserted
+# before, also in the same transaction, and were not streamed as the root's. Later statements make columns' rows newer.
+# Only a savepoint that was rolled back leaves an xmax, and then an unrelated number as the cmin. Each level up to the
+# root must be created in this way, because a table that was attached later may already have had rows.
 # pg_relation_size waits for a relation that another session has locked, so it is called only where it matters.
 _NO_BLOCK: Final[LiteralString] = "coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true)"
+
+_IDENTITY_COLUMNS: Final[LiteralString] = """
+SELECT a.attname FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_attribute a
+    ON a.attrelid = i.indrelid AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = x.oid AND i.indisvalid AND i.indimmediate
+AND (i.indisprimary AND x.relreplident = 'd' OR i.indisreplident AND x.relreplident = 'i')
+"""
+_LEAF_COLUMNS: Final = _IDENTITY_COLUMNS.replace("x.", "l.")
+_ROOT_COLUMNS: Final = _IDENTITY_COLUMNS.replace("x.", "c.")
+
+# The attnums of a partition may differ from the root's, so columns are compared by name. PostgreSQL itself refuses
+# UPDATE and DELETE of a partition without an identity.
+_FLAW: Final[LiteralString] = (
+    """
+CASE
+    WHEN l.oid = c.oid THEN NULL
+    WHEN l.relpersistence <> 'p' THEN jsonb_build_array('unlogged', s.nspname, l.relname,
+        'ALTER TABLE ' || quote_ident(s.nspname) || '.' || quote_ident(l.relname) || ' SET LOGGED')
+    WHEN l.relreplident <> 'f' AND EXISTS ("""
+    + _LEAF_COLUMNS
+    + ") AND (c.relreplident = 'f' OR EXISTS ("
+    + _ROOT_COLUMNS
+    + " EXCEPT "
+    + _LEAF_COLUMNS
+    + """)) THEN jsonb_build_array('identity', s.nspname, l.relname,
+        'ALTER TABLE ' || quote_ident(s.nspname) || '.' || quote_ident(l.relname) || ' REPLICA IDENTITY ' || CASE
+            WHEN c.relreplident = 'd' AND l.relreplident <> 'd' THEN 'DEFAULT'
+            WHEN c.relreplident <> 'f' THEN coalesce((
+                SELECT 'USING INDEX ' || quote_ident(n.relname)
+                FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class n ON n.oid = i.indexrelid,
+                LATERAL pg_catalog.pg_partition_ancestors(i.indexrelid) p JOIN pg_catalog.pg_index r
+                    ON r.indexrelid = p.relid AND r.indrelid = c.oid
+                WHERE i.indrelid = l.oid AND CASE c.relreplident WHEN 'd' THEN r.indisprimary ELSE r.indisreplident END
+                LIMIT 1), 'FULL')
+            ELSE 'FULL'
+        END)
+END"""
+)
 
 _STORAGE: Final[LiteralString] = (
     """
@@ -66,19 +107,23 @@ jsonb_build_object(
         WITH RECURSIVE tree(oid, born) AS (
             SELECT c.oid, true
             UNION ALL
-            SELECT i.inhrelid, tree.born AND i.xmin = b.xmin
-                AND i.cmin::text::bigint - b.cmin::text::bigint BETWEEN 0 AND 3
+            SELECT i.inhrelid, tree.born AND i.xmax = 0 AND EXISTS (
+                SELECT FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
+                AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)
             FROM tree
             JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
-            JOIN pg_catalog.pg_attribute b ON b.attrelid = i.inhrelid AND b.attnum = -6
             WHERE c.relkind = 'p'
         )
         SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
             l.relfilenode::bigint, l.xmin::text::bigint,
             CASE WHEN tree.born THEN false ELSE """
     + _NO_BLOCK
-    + """ END, tree.born)), '{}')
-        FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid WHERE l.relkind = 'r'
+    + """ END, tree.born, """
+    + _FLAW
+    + """)), '{}')
+        FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
+        JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
     ),
     'columns', (
         SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
@@ -163,6 +208,9 @@ STORAGE_QUERY: Final = sql.SQL(_STORAGE)
 
 STORAGE_WITHOUT_SIZES: Final = sql.SQL(_STORAGE.replace(_NO_BLOCK, "false"))
 """The same query without `pg_relation_size`, which may wait for a lock. No attached partition counts as empty."""
+
+FLAW: Final = sql.SQL(_FLAW)
+"""The flaw of leaf ``l`` in schema ``s`` below root ``c`` as a JSON array, NULL for none."""
 
 DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
 """The description of relation ``c`` as one JSON object. The caller adds the WHERE clause."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 import psycopg
@@ -22,7 +22,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
-from levada.postgres.publications import leave_out_unidentified, publish_hint
+from levada.postgres.publications import leave_out_unidentified, publish_hint, unidentified_relations
 from levada.values import QualifiedTable, TableId, resync_command
 
 
@@ -79,8 +79,8 @@ class PublicationState:
     """The current state of a publication. ``identity`` is None if the publication does not exist.
 
     ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
-    ``unlogged`` are not in the WAL. ``unidentified`` are unpublished tables without a replica identity, whose UPDATEs
-    and DELETEs PostgreSQL would reject once they are published.
+    ``unlogged`` are not in the WAL. ``unidentified`` are unpublished tables whose UPDATEs and DELETEs PostgreSQL would
+    reject once they are published, with the relations that need a replica identity: the table, its partitions.
     """
 
     name: str
@@ -88,7 +88,7 @@ class PublicationState:
     names: Mapping[TableId, QualifiedTable]
     members: Mapping[TableId, Membership]
     unlogged: frozenset[TableId] = frozenset()
-    unidentified: frozenset[TableId] = frozenset()
+    unidentified: Mapping[TableId, tuple[QualifiedTable, ...]] = field(default_factory=dict)
 
     def left(self, table: TableId) -> bool:
         """Return True if the table exists at the source and is not published."""
@@ -164,7 +164,8 @@ def read_publication_state(
     }
     left = {name for table, name in names.items() if table not in members}
     refused = leave_out_unidentified(conn, publication, left)[1] if left else ()
-    unidentified = frozenset(table for table, name in names.items() if name in refused)
+    relations = unidentified_relations(conn, refused)
+    unidentified = {table: relations[name] for table, name in names.items() if name in relations}
     return PublicationState(publication, identity, names, members, unlogged, unidentified)
 
 
@@ -222,7 +223,7 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
         reason = f"table {name} is unlogged, so publication {state.name} does not stream its changes"
         return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
     exists = state.identity is not None
-    hint = publish_hint(state.name, [name], [name] if table in state.unidentified else (), exists=exists)
+    hint = publish_hint(state.name, [name], state.unidentified.get(table, ()), exists=exists)
     if exists:
         reason = f"table {name} is not in publication {state.name}"
         return NeedsOperator("table_not_published", reason, hint=f"{hint} then {resync}")

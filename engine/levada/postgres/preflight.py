@@ -23,13 +23,16 @@ from levada.postgres.publications import (
     inspect_coverage,
     leave_out_unidentified,
     read_publication,
+    unidentified_relations,
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
+from levada.postgres.storage import read_flaws
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted
 from levada.schema.changes import RESERVED_PREFIX
+from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -222,12 +225,16 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"create a table, or correct spec.tables. {_listed(possible)}",
         )
     for table in _read_tables(conn, wanted):
-        yield from _table_problems(table, server.role, publication, table.name in streamed)
+        yield from _table_problems(conn, table, server.role, publication, table.name in streamed)
         yield from _column_problems(table, request.excluded_columns(table.name))
     for name, missing in missing_columns(conn, {table: request.excluded_columns(table) for table in wanted}):
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
+        # It concerns this table only, whose copy is refused, so the others can start.
+        if (error := flaw_error(name, flaws)) is not None:
+            yield Problem(Severity.WARNING, error.code, error.message, error.hint)
 
 
 def _listed(possible: Sequence[QualifiedTable]) -> str:
@@ -369,9 +376,9 @@ def _identity_problems(
     conn: psycopg.Connection[Any], unidentified: Iterable[QualifiedTable], request: PreflightRequest
 ) -> Iterator[Problem]:
     left_out = sorted(unidentified) if request.managed else []
-    keyed = _with_unused_key(conn, left_out)
+    keyed, relations = _with_unused_key(conn, left_out), unidentified_relations(conn, left_out)
     for table in left_out:
-        remedy = f"add a primary key, or if it has no generated column, run {identify_statement(table)}"
+        remedy = f"add a primary key, or if it has no generated column, run {identify_statement(relations[table])}"
         if table in keyed:
             remedy = f"run {_sql('ALTER TABLE {}.{} REPLICA IDENTITY DEFAULT', table.schema, table.name)}"
         yield Problem(
@@ -412,7 +419,9 @@ def _coverage_problems(
             yield Problem(Severity.ERROR, code, f"publication {request.publication} {lacking}: {blocker}", hint)
 
 
-def _table_problems(table: _Table, role: str, publication: Publication | None, streamed: bool) -> Iterator[Problem]:
+def _table_problems(
+    conn: psycopg.Connection[Any], table: _Table, role: str, publication: Publication | None, streamed: bool
+) -> Iterator[Problem]:
     name = _sql("{}.{}", table.name.schema, table.name.name)
     if not table.may_select:
         yield Problem(
@@ -435,7 +444,7 @@ def _table_problems(table: _Table, role: str, publication: Publication | None, s
             "identity_missing",
             f"table {table.name} has no replica identity: PostgreSQL rejects its UPDATEs and DELETEs while it is"
             " published. Its INSERTs are written to a changelog",
-            _identify(table.name),
+            f"{identify_statement(unidentified_relations(conn, [table.name])[table.name])}, or add a primary key",
         )
     elif table.has_identity and not table.has_key:
         yield Problem(
@@ -466,10 +475,6 @@ def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTab
     }
     for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
         yield _Table(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
-
-
-def _identify(table: QualifiedTable) -> str:
-    return f"{identify_statement(table)}, or add a primary key"
 
 
 def _sql(template: str, *names: str) -> str:

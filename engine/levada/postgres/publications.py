@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,12 +14,15 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
+from levada.printable import counted
 from levada.values import PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
 LOCK_TIMEOUT: Final = "10s"
+_LISTED: Final = 10
+"""The number of partitions whose statements a hint lists."""
 _OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
 """The form of the comment of a publication that a Pipeline owns."""
 
@@ -136,6 +139,24 @@ LEFT JOIN LATERAL (
 ORDER BY r.schema, r.name
 """)
 
+# REPLICA IDENTITY of a root changes no partition. If the root gets FULL, each partition needs it, also one with a key.
+_UNIDENTIFIED: Final = """
+WITH relation AS (
+    SELECT wanted.schema, wanted.name, c.oid AS root, l.oid, l.relnamespace, l.relname, l.relreplident,
+        l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
+            WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')) AS identified
+    FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
+    JOIN pg_namespace n ON n.nspname = wanted.schema
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+    JOIN pg_class l ON l.oid = c.oid OR l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)
+)
+SELECT r.schema, r.name, n.nspname, r.relname FROM relation r JOIN pg_namespace n ON n.oid = r.relnamespace
+WHERE NOT r.identified OR r.relreplident <> 'f'
+    AND EXISTS (SELECT FROM relation other WHERE other.oid = r.root AND NOT other.identified)
+ORDER BY r.oid = r.root, n.nspname, r.relname
+"""
+
 
 @source_errors("reading the publication")
 def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | None:
@@ -216,6 +237,22 @@ def leave_out_unidentified(
     return set(required).difference(unidentified), unidentified
 
 
+@source_errors("reading the replica identities of partitions")
+def unidentified_relations(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, tuple[QualifiedTable, ...]]:
+    """Return the relations that need a replica identity, by table: the table itself, and partitions.
+
+    Partitions are first, so that no change is streamed under the root's new identity with columns of the former one.
+    """
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    found: dict[QualifiedTable, tuple[QualifiedTable, ...]] = {}
+    for root_schema, root, schema, name in conn.execute(_UNIDENTIFIED, names).fetchall() if tables else ():
+        table = QualifiedTable(root_schema, root)
+        found[table] = (*found.get(table, ()), QualifiedTable(schema, name))
+    return {table: found.get(table, (table,)) for table in tables}
+
+
 def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     """Drop the publication. Return False if it does not exist."""
     with source_errors(f"dropping publication {name}"):
@@ -290,16 +327,25 @@ def publish_hint(
 ) -> str:
     """Return the SQL that publishes the tables, for a hint. ``exists`` is False if there is no publication.
 
-    It first gives a replica identity to ``unidentified`` tables. PostgreSQL rejects their UPDATEs and DELETEs once they
-    are published: https://www.postgresql.org/docs/current/logical-replication-publication.html
+    It first gives a replica identity to ``unidentified`` relations. PostgreSQL rejects their UPDATEs and DELETEs once
+    they are published: https://www.postgresql.org/docs/current/logical-replication-publication.html
     """
     publish = add_statement(publication, tables) if exists else create_statement(publication, tables)
-    return "; ".join([*map(identify_statement, unidentified), publish])
+    return "; ".join([*_identify_each(unidentified), publish])
 
 
-def identify_statement(table: QualifiedTable) -> str:
-    """Return the SQL that gives a table without a key a replica identity."""
-    return sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(_list([table])).as_string(None)
+def identify_statement(relations: Sequence[QualifiedTable]) -> str:
+    """Return the SQL that gives a table without a key, or partitions of it, a replica identity."""
+    statements = _identify_each(relations)
+    if len(statements) <= _LISTED:
+        return "; ".join(statements)
+    more = len(statements) - _LISTED
+    return "; ".join([*statements[: _LISTED - 1], f"the same for {counted(more, 'more partition')}", statements[-1]])
+
+
+def _identify_each(relations: Iterable[QualifiedTable]) -> list[str]:
+    statement = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL")
+    return [statement.format(_list([relation])).as_string(None) for relation in relations]
 
 
 def _list(tables: Collection[QualifiedTable]) -> sql.Composed:

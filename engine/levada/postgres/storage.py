@@ -9,10 +9,11 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.postgres.description import STORAGE_QUERY, STORAGE_WITHOUT_SIZES
+from levada.postgres.description import FLAW, STORAGE_QUERY, STORAGE_WITHOUT_SIZES
 from levada.postgres.failures import source_errors
+from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import TableStorage
-from levada.values import Lsn, TableId
+from levada.values import Lsn, QualifiedTable, TableId
 
 _POSITION: Final = (
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text"
@@ -25,6 +26,18 @@ WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
 
 # The access method heap has the OID 2 in every database.
 _OTHER_METHODS: Final = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[]) AND relam <> 2 LIMIT 1"
+
+_FLAWS: Final = sql.SQL("""
+SELECT wanted.schema, wanted.name, f.flaw
+FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
+JOIN pg_namespace r ON r.nspname = wanted.schema
+JOIN pg_class c ON c.relnamespace = r.oid AND c.relname = wanted.name
+CROSS JOIN LATERAL pg_partition_tree(c.oid) t
+JOIN pg_class l ON l.oid = t.relid AND l.relkind = 'r'
+JOIN pg_namespace s ON s.oid = l.relnamespace
+CROSS JOIN LATERAL (SELECT {flaw}) AS f(flaw)
+WHERE f.flaw IS NOT NULL AND NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND NOT pubviaroot)
+""").format(flaw=FLAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,21 @@ def are_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> 
     """Return True if all relations are heaps, in which an unchanged row keeps its place until the file is rewritten."""
     row = conn.execute(_OTHER_METHODS, [[int(r) for r in relations]]).fetchone()
     return row is None
+
+
+@source_errors("looking for flawed partitions")
+def read_flaws(
+    conn: psycopg.Connection[Any], publication: str, tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, list[LeafFlaw]]:
+    """Return the flaws of partitions, by the table that has them.
+
+    There are none if the publication streams partitions as tables of their own.
+    """
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    found: dict[QualifiedTable, list[LeafFlaw]] = {}
+    for schema, name, flaw in conn.execute(_FLAWS, [*names, publication]).fetchall():
+        found.setdefault(QualifiedTable(schema, name), []).append(LeafFlaw.from_json(flaw))
+    return found
 
 
 @source_errors("looking for rewritten tables")

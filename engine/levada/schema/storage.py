@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from levada.schema.flaws import LeafFlaw
 from levada.values import TableId
 
 
@@ -20,13 +21,15 @@ class LeafStorage:
 
     ``filenode`` changes with each rewrite and TRUNCATE. ``xmin`` changes with each version of the relation's row in
     pg_class. ``born`` is False if the relation, or a table between it and the root, was attached as a partition.
-    ``empty`` is True if the file of an attached relation had no block.
+    ``empty`` is True if the file of an attached relation had no block. ``flaw`` is None for a table that is no
+    partition.
     """
 
     filenode: int
     xmin: int
     empty: bool
     born: bool
+    flaw: LeafFlaw | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class TableStorage:
     columns: Mapping[int, ColumnStorage]
     types: Mapping[int, TypeStorage]
 
+    @property
+    def flaws(self) -> tuple[LeafFlaw, ...]:
+        """The flaws of all partitions."""
+        return tuple(leaf.flaw for leaf in self.leaves.values() if leaf.flaw is not None)
+
     def has_rows_of(self, earlier: TableStorage) -> bool:
         """Return True if files, columns and type definitions are the same as in an earlier state.
 
@@ -76,7 +84,7 @@ class TableStorage:
         """Return the storage as JSON, in the form that `from_json` reads."""
         return json.dumps(
             {
-                "leaves": {str(int(k)): [v.filenode, v.xmin, v.empty, v.born] for k, v in self.leaves.items()},
+                "leaves": {str(int(k)): _leaf_to_json(v) for k, v in self.leaves.items()},
                 "columns": {str(k): [v.type_oid, v.typmod, v.xmin, v.generated] for k, v in self.columns.items()},
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
@@ -95,10 +103,20 @@ class TableStorage:
         Raise KeyError, TypeError or ValueError for anything else.
         """
         return cls(
-            {TableId(k): LeafStorage(int(f), int(x), bool(e), bool(b)) for k, (f, x, e, b) in data["leaves"].items()},
+            {TableId(k): _leaf(*leaf) for k, leaf in data["leaves"].items()},
             {int(k): ColumnStorage(int(o), int(m), int(x), bool(g)) for k, (o, m, x, g) in data["columns"].items()},
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
+
+
+def _leaf_to_json(leaf: LeafStorage) -> list[object]:
+    return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json()]
+
+
+def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None = None) -> LeafStorage:
+    """Return a leaf. Texts of older versions have no flaw."""
+    its = None if flaw is None else LeafFlaw.from_json(flaw)
+    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its)
 
 
 def _identity(storage: TableStorage) -> tuple[object, ...]:

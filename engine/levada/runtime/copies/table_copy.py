@@ -36,6 +36,7 @@ from levada.runtime.tables.publication_gaps import published_table, record_membe
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.exclusion import require_excluded
+from levada.schema.flaws import flaw_error
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -445,6 +446,8 @@ class TableCopy:
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             self._require_excluded(connection, table, name, settings)
+            if (flaw := flaw_error(name, description.storage.flaws)) is not None:
+                raise flaw
             schema = description.schema(
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,

@@ -18,10 +18,11 @@ from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
+from levada.schema.flaws import flaw_error
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import DataSync, Init
+from levada.stores.phases import DataSync, Errored, Init
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
 
 if TYPE_CHECKING:
@@ -145,7 +146,11 @@ class StorageJournal:
             if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
                 continue
             if known is None:
-                self._keep(record.id, Baseline(snapshot.start, 0, storage))
+                if not storage.flaws:
+                    self._keep(record.id, Baseline(snapshot.start, 0, storage))
+                elif not isinstance(record.phase, Errored):
+                    # The copy of an errored table was refused, and may be retried.
+                    self._park_flawed(record, storage)
                 continue
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
@@ -162,7 +167,7 @@ class StorageJournal:
         self._evaluate(record, known, Baseline(report.at, report.xid, report.storage), witness)
 
     def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
-        if known.storage == now.storage:
+        if self._park_flawed(record, now.storage) or known.storage == now.storage:
             return
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
@@ -172,6 +177,13 @@ class StorageJournal:
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
+
+    def _park_flawed(self, record: TableRecord, storage: TableStorage) -> bool:
+        """Park a table with a flawed partition, whose changes may be wrong. No copy has begun with one."""
+        error = flaw_error(record.name, storage.flaws)
+        if error is not None:
+            self._park(record, error)
+        return error is not None
 
     def _baseline(self, table: TableId) -> Baseline | None:
         text = self._store.get_fingerprint(storage_subject(table))
