@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from tests.postgres.streams import open_stream
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
 from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.publications import mark_publication
 from levada.runtime.host.work_dir import locked_work_dir
+from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.phases import Ready
+from levada.values import PipelineOwner
 
 __all__ = ["manifest"]
 
@@ -45,12 +49,11 @@ def test_cleanup_by_a_role_that_does_not_own_the_trigger(manifest: Path, db: Dat
     db.execute(f"ALTER ROLE {role} REPLICATION", f"CREATE SCHEMA levada AUTHORIZATION {role}")
     with db.connect() as connection:
         assert install_ddl_trigger(connection)
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
     (manifest.parent / "secrets" / "shop-cdc" / "username").write_text(role)
     done = on(manifest, "cleanup", "--yes")
     assert done.exit_code == Exit.OK, done.output
     told = " ".join(done.stdout.split())
-    assert f"slot levada_{db.name}: dropped" in told
+    assert f"slot levada_{db.name}: does not exist" in told
     assert "kept, because role postgres owns it. To remove it, as postgres: DROP EVENT TRIGGER levada_ddl;" in told
     assert "ownership: released" in told
     assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
@@ -102,6 +105,7 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
     with open_stream(db, slot, slot):
         refused = on(manifest, "cleanup", "--yes")
     assert (refused.exit_code, "[slot_active]" in refused.stderr) == (Exit.FAILED, True)
+    assert "hint: stop the engine that uses it" in refused.stderr
     assert "destination:" not in refused.stdout
     assert db.query("SELECT epoch FROM levada.pipelines") == epoch
     assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]
@@ -109,7 +113,98 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
 
 
 def test_cleanup_creates_no_store(manifest: Path, db: Database) -> None:
-    """Where the store was removed already, there is nothing to forget in it, and the rest goes."""
-    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
-    assert f"slot levada_{db.name}: dropped" in on(manifest, "cleanup", "--yes").stdout
+    """Where the store was removed already, there is nothing to forget in it. The publication's comment proves the slot.
+
+    The UID is that of the Pipeline object, as for the operator.
+    """
+    slot = f"levada_{db.name}"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")
+    with db.connect() as connection:
+        mark_publication(connection, slot, PipelineOwner("uid", db.name.replace("_", "-")))
+    changed(manifest, publication="Delete")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVADA_PIPELINE_UID", "uid")
+        done = on(manifest, "cleanup", "--yes").stdout
+    assert f"slot {slot}: dropped" in done
+    assert f"publication {slot}: dropped" in done
     assert db.query("SELECT count(*) FROM pg_namespace WHERE nspname = 'levada'") == [(0,)]
+
+
+def changed(manifest: Path, **policy: str) -> None:
+    """Set the deletionPolicy of the manifest."""
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["deletionPolicy"] = policy
+    manifest.write_text(yaml.safe_dump(body))
+
+
+def test_what_nothing_proves_to_be_the_pipelines_is_kept(
+    manifest: Path, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline that never ran names a slot and a publication of another program: both stay, with the SQL.
+
+    `levada check` and `levada plan` refuse them as `levada run` does. In a pod the operator is told what is kept.
+    """
+    slot = f"mine_{db.name}"
+    db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    changed(manifest, publication="Delete")
+    body = yaml.safe_load(manifest.read_text())
+    body["spec"]["source"] |= {"slot": {"name": slot}, "publication": {"name": slot}}
+    manifest.write_text(yaml.safe_dump(body))
+    for command in ("check", "plan"):
+        refused = on(manifest, command, "--work-dir", tmp_path / "work", "-o", "json")
+        assert refused.exit_code == Exit.PREFLIGHT
+        lost = [p for p in json.loads(refused.stdout)["problems"] if p["code"] == "store_empty"]
+        assert [f"slot {slot} exists: the state was lost" in p["message"] for p in lost] == [True]
+    monkeypatch.setenv("LEVADA_TERMINATION_LOG", str(tmp_path / "message"))
+    done = on(manifest, "cleanup", "--yes")
+    assert done.exit_code == Exit.OK, done.output
+    for told in (done.stdout, (tmp_path / "message").read_text()):
+        assert f"If nothing needs it: SELECT pg_drop_replication_slot('{slot}');" in told
+        assert f'If nothing needs it: DROP PUBLICATION "{slot}";' in told
+        assert "dropped" not in told
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot) == [(1,)]
+    assert db.query("SELECT pubname FROM pg_publication") == [(slot,)]
+
+
+def test_a_requested_resync_ends_the_refusal(manifest: Path, db: Database, tmp_path: Path) -> None:
+    """`levada check` reports `store_empty` until a resync is requested, because the next start then copies again.
+
+    In a pod it is a warning: the driver must start, so that the resync can be requested in it.
+    """
+    slot = f"levada_{db.name}"
+    db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders, items")
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+
+    def found() -> list[str]:
+        result = on(manifest, "check", "--work-dir", tmp_path / "work", "-o", "json")
+        return [p["severity"] for p in json.loads(result.stdout)["problems"] if p["code"] == "store_empty"]
+
+    [error] = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEVADA_TERMINATION_LOG", str(tmp_path / "message"))
+        patch.setenv("LEVADA_MANIFEST", str(manifest))
+        [warning] = found()
+    assert (error.lower(), warning.lower()) == ("error", "warning")
+    assert on(manifest, "resync", "--all").exit_code == Exit.OK
+    assert found() == []
+
+
+def test_another_destination_than_that_of_the_state_is_refused(manifest: Path, db: Database) -> None:
+    """The tables are elsewhere, so nothing is dropped, and the state still says where they are."""
+    slot = f"levada_{db.name}"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    kept(db, "orders", Ready())
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    store.store_fingerprint("destination", json.dumps({"spec.destination.iceberg.catalog.warehouse": "file:///other"}))
+    store.close()
+    changed(manifest, destinationTables="Delete")
+    place = load_manifests(manifest.read_text()).pipeline.spec.destination.place
+    assert "spec.destination.iceberg.catalog.warehouse" in place
+    refused = on(manifest, "cleanup", "--yes")
+    assert (refused.exit_code, "[immutable_field_changed]" in refused.stderr) == (Exit.USAGE, True), refused.output
+    assert "dropped" not in refused.stdout
+    assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot) == [(1,)]
+    assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]

@@ -158,6 +158,17 @@ def test_what_belongs_to_another_is_left_alone() -> None:
     assert "pg_drop_replication_slot" not in draft.message
 
 
+def test_what_the_cleanup_kept_is_reported() -> None:
+    """A clean-up without a proof that the slot is the Pipeline's keeps it and succeeds. The Event has its lines."""
+    told = f"slot levada_data__shop: kept, because of no state. If nothing needs it: {SQL};\nownership: released"
+    state = {"name": "cleanup", "state": {"terminated": {"exitCode": 0, "message": told}}}
+    cleaned = pod("cleanup", "shop-cleanup-x", phase="Succeeded", containerStatuses=[state])
+    plan = reconcile(deleting(owned=STOPPED, pods=(cleaned,), jobs=(job(succeeded=True),)))
+    assert plan.release
+    (draft,) = (n for n in plan.events if n.reason == "CleanupFinished")
+    assert draft.message == "; ".join(told.splitlines())
+
+
 def test_policy_changed_last_is_the_one_that_holds() -> None:
     """The Job reads the policy as it is when the Pipeline is deleted, not as it was when the driver started."""
     body = pipeline(spec={"deletionPolicy": {"publication": "Delete"}})

@@ -59,7 +59,8 @@ class Capabilities:
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
     the source. Without it `levada verify` refuses the pipeline. ``repairs``: `Destination.repair` writes the rows of
     some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
-    and `levada cut` are refused.
+    and `levada cut` are refused. ``guards``: the destination keeps other writers from its tables until
+    `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
     """
 
     upsert: bool = False
@@ -71,6 +72,7 @@ class Capabilities:
     verifies: bool = False
     repairs: bool = False
     cuts: bool = False
+    guards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,13 @@ class Destination(ABC):
         raises StaleEpoch, without removing data, if a newer driver has written the table. None means that the pipeline
         itself is removed, and no epoch is compared.
         """
+
+    def release_table(self, target: TableTarget) -> None:
+        """Let others write the table, because the pipeline is removed and the table stays. A missing one is no error.
+
+        Only a destination with the capability ``guards`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} keeps no writer from its tables")
 
     @abstractmethod
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:

@@ -253,6 +253,11 @@ def unidentified_relations(
     return {table: found.get(table, (table,)) for table in tables}
 
 
+def drop_statement(publication: str) -> str:
+    """Return the SQL that drops the publication, with its semicolon."""
+    return sql.SQL("DROP PUBLICATION {};").format(sql.Identifier(publication)).as_string(None)
+
+
 def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     """Drop the publication. Return False if it does not exist."""
     with source_errors(f"dropping publication {name}"):

@@ -259,7 +259,8 @@ def _in_use(status: SlotStatus) -> Transient:
     return Transient(
         "slot_active",
         f"slot {status.name} is in use by PID {status.active_pid}",
-        hint=f"SELECT pg_terminate_backend({status.active_pid})",
+        hint="stop the engine that uses it, else it connects again: end its levada run, or set spec.suspend of its"
+        f" Pipeline to true. If its machine is gone: SELECT pg_terminate_backend({status.active_pid});",
     )
 
 

@@ -150,6 +150,10 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._storage.put(None, {action_key(table): ACTION.encode(action)})
 
+    def get_table_actions(self) -> Mapping[TableId, TableAction]:
+        with self._turn:
+            return {TableId(key.name): action for key, action in self._scan(ACTION).items()}
+
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
             taken = self._delete(Key(ACTION))

@@ -282,6 +282,10 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
         """
 
     @abstractmethod
+    def get_table_actions(self) -> Mapping[TableId, TableAction]:
+        """Return the requests that were not taken yet, and keep them. Read storage, not the cache."""
+
+    @abstractmethod
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         """Return the requests and remove them, in one step. Read storage, not the cache."""
 

@@ -299,6 +299,7 @@ class StoreConformance:
             assert instance.get_replication_progress("capture") == Lsn(6)
             assert instance.get_fingerprint("slot") == "as it was"
         assert store.rollback_table_replication_state(ORDERS) == Init()
+        assert set(store.get_table_actions()) == {ORDERS, ITEMS}
         assert set(store.take_table_actions()) == {ORDERS, ITEMS}
 
     def test_table_is_forgotten(self, store: PipelineStore, open_store: OpenStore) -> None:

@@ -22,10 +22,10 @@ from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan
 from levada_operator.desired.driver import build_stateful_set
-from levada_operator.desired.jobs import CLEANUP_ROLE, build_cleanup_job
+from levada_operator.desired.jobs import build_cleanup_job
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import build_owner
-from levada_operator.names import TAKE_OVER_FROM, cleanup_name, driver_name
+from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, driver_name
 from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
@@ -62,7 +62,7 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if job is None:
         return Plan(apply=(*build_objects(owner, running=False), build_cleanup_job(owner)))
     if job.succeeded:
-        return Plan(release=True, events=(_draft(observed, "CleanupFinished", _removal_summary(manifests)),))
+        return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
     return Plan()
 
 
@@ -146,6 +146,12 @@ def _terminations(observed: Observed) -> list[Termination]:
 def _last_error(observed: Observed) -> str:
     ends = [e for e in _terminations(observed) if e.message]
     return f": {ends[-1].message}" if ends else ""
+
+
+def _summary(observed: Observed, manifests: Manifests) -> str:
+    """Return the lines of a clean-up that kept a slot or a publication against the policy, else the policy's words."""
+    told = (p.output.strip() for p in observed.pods if p.role == CLEANUP_ROLE)
+    return next(("; ".join(text.splitlines()) for text in told if text), _removal_summary(manifests))
 
 
 def _removal_summary(manifests: Manifests) -> str:

@@ -20,10 +20,9 @@ from levada_operator.desired.pod import (
 from levada_operator.desired.resources import copy_resources
 from levada_operator.desired.secrets import SECRETS_DIR
 from levada_operator.desired.spark import POD_VARIABLES, build_executor_template, copy_spark_properties
-from levada_operator.names import COPY_ROLE, cleanup_name, copy_name, executor_name, lag_name
+from levada_operator.names import CLEANUP_ROLE, COPY_ROLE, cleanup_name, copy_name, executor_name, lag_name
 
 LAG_ROLE: Final = "lag"
-CLEANUP_ROLE: Final = "cleanup"
 
 
 def build_lag_job(owner: Owner, turn: int) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from levada_operator.desired.secrets import SECRETS_DIR, secret_mounts, secret_n
 from levada_operator.desired.security import CONTAINER_SECURITY, pod_security
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
 from levada_operator.desired.templates import merged
-from levada_operator.names import DRIVER_CONTAINER, RESTART_ON, exec_prefix, labels, manifest_name, staging_name
+from levada_operator.names import (
+    CLEANUP_ROLE,
+    DRIVER_CONTAINER,
+    RESTART_ON,
+    exec_prefix,
+    labels,
+    manifest_name,
+    staging_name,
+)
 from levada_operator.observe.pods import PREFLIGHT_CONTAINER
 
 HTTP_PORT: Final = 8080
@@ -89,7 +97,7 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
         # For commands by kubectl exec.
         environment |= {"LEVADA_MANIFEST": MANIFEST, "LEVADA_SECRETS": SECRETS_DIR, "LEVADA_WORK_DIR": WORK_DIR}
         environment["LEVADA_COMMAND_PREFIX"] = exec_prefix(owner.namespace, owner.name)
-    if name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER):
+    if name in (DRIVER_CONTAINER, PREFLIGHT_CONTAINER, CLEANUP_ROLE):
         environment["LEVADA_TERMINATION_LOG"] = "/dev/termination-log"
     if owner.spec.driver.mode is DriverMode.CLUSTER and name == DRIVER_CONTAINER:
         # Of the Jobs, only dedicated copies may start executors.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from tests.destinations.memory import MemoryRows, Stream
@@ -34,7 +34,8 @@ def test_a_wrong_password_is_retried_and_a_missing_server_is_transient(replica: 
         with pytest.raises(NeedsOperator) as refused:
             destination.startup()
         assert refused.value.code == "destination_privilege_missing"
-        replica.db.execute(f"GRANT CREATE ON DATABASE {replica.db.name} TO secret_writer")
+        assert refused.value.message.startswith("opening the destination at 127.0.0.1:")
+        grant(replica, refused.value.hint)
         destination.startup()
         copy(replica, destination)
     finally:
@@ -42,6 +43,48 @@ def test_a_wrong_password_is_retried_and_a_missing_server_is_transient(replica: 
     with pytest.raises(Transient) as away:
         replica.destination({"port": 1}).startup()
     assert away.value.code == "destination_unreachable"
+
+
+def grant(replica: Replica, hint: str) -> None:
+    """Execute the statements of a hint as a superuser."""
+    statements = hint.removeprefix(f"in database {replica.db.name}: ")
+    with replica.db.connect() as connection:
+        connection.execute(statements.encode())
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "REVOKE ALL ON SCHEMA levada FROM secret_writer",
+        "REVOKE ALL ON levada.destination_tables FROM secret_writer",
+        "REVOKE ALL ON SCHEMA levada FROM secret_writer; REVOKE ALL ON ALL TABLES IN SCHEMA levada FROM secret_writer",
+        "REVOKE ALL ON SCHEMA shop_public FROM secret_writer",
+    ],
+)
+def test_lost_privileges_have_the_grants_that_restore_them(
+    replica: Replica, tmp_path: Path, lost: LiteralString
+) -> None:
+    """The hint of lost privileges names the database, the schema and the role, and helps when it is executed."""
+    replica.db.execute(
+        "CREATE ROLE secret_writer LOGIN PASSWORD 'any'", f"GRANT CREATE ON DATABASE {replica.db.name} TO secret_writer"
+    )
+    try:
+        (tmp_path / "username").write_text("secret_writer")
+        (tmp_path / "password").write_text("any")
+        copy(replica, replica.destination(credentials=tmp_path))
+        replica.db.execute(lost)
+        destination = replica.destination(credentials=tmp_path)
+        with pytest.raises(NeedsOperator) as refused:
+            copy(replica, destination, epoch=2)
+        assert refused.value.code == "destination_privilege_missing"
+        assert "…" not in refused.value.hint
+        assert "secret_writer" in refused.value.hint
+        grant(replica, refused.value.hint)
+        again = replica.destination(credentials=tmp_path)
+        again.startup()
+        copy(replica, again, epoch=3)
+    finally:
+        replica.db.execute("DROP OWNED BY secret_writer CASCADE", "DROP ROLE secret_writer")
 
 
 def test_a_connection_that_ends_is_opened_again(replica: Replica) -> None:

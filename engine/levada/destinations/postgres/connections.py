@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from levada.destinations.postgres.failures import connect_errors, destination_errors
+from levada.destinations.postgres.failures import connect_errors, destination_errors, grants_named
 from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
@@ -63,11 +63,13 @@ class Connections:
 
         Raise errors of the destination, in which ``doing`` describes the operation.
         """
-        with destination_errors(f"{doing} at {self._server.where}"):
+        what = f"{doing} at {self._server.where}"
+        with destination_errors(what):
             with connect_errors():
                 connection = self._idle.take()
+            named = grants_named(self._server.database, connection.info.user)
             try:
-                with connection.transaction():
+                with named, destination_errors(what), connection.transaction():
                     begin_transaction(connection)
                     yield connection
             except BaseException:

@@ -58,7 +58,9 @@ class PostgresDestination(Destination):
     """
 
     name: ClassVar[str] = "postgres"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, verifies=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, watermark=True, replacement=True, verifies=True, guards=True
+    )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
         self._server = server
@@ -159,6 +161,18 @@ class PostgresDestination(Destination):
                     self._state.save(connection, row, replace(row, lsn=None, epoch=epoch))
         self._seen.pop(schema.id, None)
         self._shadows.pop(schema.id, None)
+
+    def release_table(self, target: TableTarget) -> None:
+        """Remove the guard and the watermark. The owner stays, so that its next copy replaces the rows."""
+        place = self._place(target)
+        with self._transaction(f"releasing {place}") as connection:
+            row = self._state.find(connection, target.schema.id, lock=True)
+            if row is not None:
+                shadow_copy.drop_all(connection, self._state, row)
+                self._state.unguard(connection, row)
+                self._state.save(connection, row, replace(row, lsn=None))
+        self._seen.pop(target.schema.id, None)
+        self._shadows.pop(target.schema.id, None)
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
@@ -367,7 +381,7 @@ class PostgresDestination(Destination):
         """
         with self._lock:
             if not self._created and not self._context.only_checks:
-                with self._connections.transaction("creating the state of the destination") as connection:
+                with self._connections.transaction(doing) as connection:
                     self._state.create(connection)
                 self._created = True
         with self._connections.transaction(doing) as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
@@ -10,6 +11,7 @@ import psycopg
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
 from levada.postgres.failures import Failure, source_error
+from levada.values import quote_identifier
 
 _SETTINGS: Final = "the destination's settings"
 _RESYNC: Final = "copy the table again: levada resync MANIFEST TABLE"
@@ -112,13 +114,17 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     "insufficient_privilege": Failure(
         "destination_privilege_missing",
         NeedsOperator,
-        hint="GRANT CREATE, TEMPORARY ON DATABASE … TO the role, or let the role own the schemas",
+        hint="let the role of the Secret own the schema and its tables",
     ),
     "row_security": Failure(
         "destination_privilege_missing", NeedsOperator, hint="let the role of the Secret own the table"
     ),
 }
 
+_DENIED: Final = re.compile(
+    r"(?:permission denied for|must be owner of) (?P<kind>database|schema|table|function) (?P<name>.+)"
+)
+"""The server's messages in English about a missing privilege. Other languages get the general hint."""
 _MAY_QUOTE: Final = ("22", "P0")
 """The classes of SQLSTATE whose messages may quote a value: data exceptions, and those that a trigger raises."""
 
@@ -130,6 +136,32 @@ def destination_errors(doing: str) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         raise statement_error(doing, error) from (None if _quotes_values(error.sqlstate) else error)
+
+
+@contextmanager
+def grants_named(database: str, role: str) -> Iterator[None]:
+    """Give the error of a missing privilege a hint with the statement that grants it."""
+    try:
+        yield
+    except NeedsOperator as error:
+        hint = _grant(error.message, database, role) if error.code == "destination_privilege_missing" else ""
+        if not hint:
+            raise
+        raise NeedsOperator(error.code, error.message, hint=hint) from error
+
+
+def _grant(message: str, database: str, role: str) -> str:
+    """Return the statement that grants what the server's message lacks, or an empty string if it names nothing."""
+    found = _DENIED.search(message)
+    if found is None:
+        return ""
+    kind, name = found["kind"], quote_identifier(found["name"])
+    to = quote_identifier(role)
+    if kind == "database":
+        return f"GRANT CREATE, TEMPORARY ON DATABASE {name} TO {to}"
+    if kind == "schema":
+        return f"in database {database}: GRANT USAGE, CREATE ON SCHEMA {name} TO {to}"
+    return f"in database {database}, in the schema of {kind} {found['name']}: ALTER {kind.upper()} {name} OWNER TO {to}"
 
 
 @contextmanager

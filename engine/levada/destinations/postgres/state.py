@@ -19,7 +19,7 @@ from levada.errors import NeedsOperator, StaleEpoch
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.stores.schema_owner import require_own_schema
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, QualifiedTable, TableId, quote_identifier
 
 TABLES: Final = "destination_tables"
 COPIES: Final = "destination_copies"
@@ -55,6 +55,16 @@ END $guard$
 """
 
 
+_LACKS: Final = """
+SELECT NOT (has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE')),
+    bool_or(NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))),
+    quote_ident(current_user)
+FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+WHERE n.nspname = %(schema)s AND c.relname = ANY (%(tables)s::text[]) AND c.relowner = current_user::regrole
+GROUP BY n.oid
+"""
+"""The privileges that the role lacks on the state's schema and on its own tables in it. No row without such tables."""
 _OLDEST: Final = 140_000
 
 _END: Final = """
@@ -92,6 +102,8 @@ class State:
         """Create the schema and its tables if they are missing. Raise NeedsOperator if the schema is another role's."""
         _check_server(connection)
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [self.schema])
+        # First, because an owner without its privileges would count as another role.
+        self._require_rights(connection)
         if not self.exists(connection):
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
         if connection.execute("SELECT to_regclass(%s)", [self._quoted(PARTS)]).fetchone() == (None,):
@@ -105,6 +117,23 @@ class State:
             message = error.message.replace("of the store", "of the destination's state")
             hint = error.hint.partition("; or set")[0] + "; or set another stateSchema in the destination's settings"
             raise NeedsOperator("destination_schema_foreign", message, hint=hint) from None
+
+    def _require_rights(self, connection: WatchedConnection) -> None:
+        """Raise NeedsOperator ``destination_privilege_missing`` if the role has lost privileges on what it owns."""
+        found = connection.execute(_LACKS, {"schema": self.schema, "tables": [TABLES, COPIES, PARTS]}).fetchone()
+        schema_lacks, table_lacks, role = found or (False, False, "")
+        if not (schema_lacks or table_lacks):
+            return
+        schema, database = quote_identifier(self.schema), connection.info.dbname
+        grants = [
+            *([f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}"] if schema_lacks else []),
+            *([f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}"] * table_lacks),
+        ]
+        raise NeedsOperator(
+            "destination_privilege_missing",
+            f"role {role} may not use schema {self.schema} of database {database}, where the destination's state is",
+            hint=f"in database {database}: {'; '.join(grants)};",
+        )
 
     def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> TableRow | None:
         """Return the state of this pipeline's table, or None."""
@@ -191,6 +220,17 @@ class State:
         )
         # Also for sessions whose session_replication_role is replica, such as those of a subscription.
         connection.execute(sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER levada_guard").format(identifier(place)))
+
+    def unguard(self, connection: WatchedConnection, row: TableRow) -> None:
+        """Let every session write the table again. One that was renamed or dropped is no error."""
+        found = connection.execute(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = %s",
+            [row.relation],
+        ).fetchone()
+        if found is not None:
+            table = identifier(QualifiedTable(*found))
+            connection.execute(sql.SQL("DROP TRIGGER IF EXISTS levada_guard ON {}").format(table))
 
     def table(self, name: str) -> sql.Identifier:
         """Return the quoted name of a table or function of the state."""

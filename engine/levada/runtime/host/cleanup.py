@@ -1,29 +1,32 @@
 """The removal of what a pipeline left behind, as its deletionPolicy specifies, and the release of the rest.
 
-It can be repeated. Nothing is removed if any part belongs to another Pipeline, or while an engine streams.
+It can be repeated. Nothing is removed if any part belongs to another Pipeline, while an engine streams, or if the
+destination of tables to drop cannot be opened. A slot or a publication that may be another program's is kept.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from levada.destinations import Destination
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, SlotLost
+from levada.errors import LevadaError
 from levada.postgres.ddl import TRIGGER, foreign_trigger_owner, remove_ddl_trigger
-from levada.postgres.publications import drop_publication
-from levada.postgres.slots import drop_slot, inspect_slot, validate_slot, wait_until_inactive
+from levada.postgres.publications import drop_publication, read_publication, read_publication_owner
+from levada.postgres.slots import drop_slot, inspect_slot, wait_until_inactive
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.assembly import assemble, open_store, pipeline_config, store_connection
+from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
+from levada.runtime.host.cleanup_tables import CleanupTables
+from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.work_dir import engine_running, locked_work_dir, running_pid, running_progress
-from levada.runtime.resources.destination_start import start_up
 from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.destination_place import require_same_place
+from levada.runtime.source.lost_state import has_record
 from levada.runtime.source.ownership import (
     identify,
     release,
@@ -33,8 +36,7 @@ from levada.runtime.source.ownership import (
     staging_holdings,
     store_holdings,
 )
-from levada.runtime.tables.requests import table_target
-from levada.schema import TableTarget
+from levada.runtime.source.removal import Proofs, is_own, why_publication_stays, why_slot_stays
 from levada.segments.log import SegmentLog
 from levada.spec import DeletionAction, Manifests
 from levada.stores import MemoryStore, PipelineStore
@@ -42,8 +44,6 @@ from levada.stores.readiness import postgres_store_exists
 from levada.stores.slot_owners import other_pipelines
 from levada.values import PipelineOwner
 
-_NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
-"""Codes of errors for which the pipeline never created the table at the destination."""
 _DROP_TRIGGER: Final = f"DROP EVENT TRIGGER {TRIGGER};"
 WAIT_S: Final = 30.0
 """Seconds to wait for the database session of an engine that has ended."""
@@ -57,26 +57,45 @@ class Step:
     remove: Callable[[], str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Why the slot and the publication are kept, as lines for the user. Empty for one that may be dropped."""
+
+    slot: str = ""
+    publication: str = ""
+
+
 class Cleanup:
     """The removal steps of one pipeline. See `open_cleanup`."""
 
     def __init__(
-        self, config: PipelineConfig, store: PipelineStore, steps: tuple[Step, ...], foreign: NeedsOperator | None
+        self,
+        config: PipelineConfig,
+        store: PipelineStore,
+        steps: tuple[Step, ...],
+        kept: tuple[str, ...],
+        *,
+        waits: bool,
+        opened: AbstractContextManager[None],
     ) -> None:
         self.steps = steps
-        self.foreign = foreign
-        """The error of a slot that has the pipeline's name and is not its own. It stays."""
+        self.kept = kept
+        """Lines about a slot and a publication that stay, because they may be another program's."""
         self._config = config
         self._store = store
+        self._waits = waits
+        self._opened = opened
 
     def run(self) -> Iterator[str]:
         """Remove everything, and yield a line for each step that has ended.
 
-        Raise Transient ``slot_active`` if an engine streams, and StaleEpoch if an engine starts meanwhile.
+        Raise the error of a destination that cannot be opened to drop its tables, Transient
+        ``slot_active`` if an engine streams, and StaleEpoch if an engine starts meanwhile.
         """
-        _take_over(self._config, self._store, own_slot=self.foreign is None)
-        for step in self.steps:
-            yield step.remove()
+        with self._opened:
+            _take_over(self._config, self._store, waits=self._waits)
+            for step in self.steps:
+                yield step.remove()
 
 
 @contextmanager
@@ -86,7 +105,8 @@ def open_cleanup(
     """Yield the removal steps of a pipeline whose engine has ended. Nothing is removed before `Cleanup.run`.
 
     ``work_dir`` is the work folder of the engine, which is locked during the block. Raise NeedsOperator
-    ``engine_running`` if an engine uses it, and ``not_the_owner`` if any object belongs to another Pipeline.
+    ``engine_running`` if an engine uses it, and ``not_the_owner`` if any object belongs to another Pipeline. Raise
+    InvalidManifest ``immutable_field_changed`` if the manifest names another destination than that of the state.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     work_dir = config.work_dir
@@ -98,9 +118,17 @@ def open_cleanup(
         closing(_open_store(manifests, config, secrets)) as store,
     ):
         owner = _required_owner(manifests, config, store)
-        foreign = _foreign_slot(config)
-        steps = plan(manifests, config, secrets, owner, store, own_slot=foreign is None)
-        yield Cleanup(config, store, tuple(steps), foreign)
+        tables = CleanupTables(manifests, config, secrets, store)
+        require_same_place(config, store)
+        kept = _kept(config, owner, store)
+        policy = manifests.pipeline.spec.deletion_policy
+        opened = tables.opened() if policy.destination_tables is DeletionAction.DELETE else nullcontext()
+        steps = tuple(plan(manifests, config, owner, store, tables, kept))
+        # A retained slot or publication is no news.
+        slot = kept.slot if policy.slot is DeletionAction.DELETE else ""
+        publication = kept.publication if policy.publication is DeletionAction.DELETE else ""
+        told = tuple(line for line in (slot, publication) if line)
+        yield Cleanup(config, store, steps, told, waits=not kept.slot, opened=opened)
 
 
 def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
@@ -121,18 +149,21 @@ def _required_owner(manifests: Manifests, config: PipelineConfig, store: Pipelin
     return owner
 
 
-def _foreign_slot(config: PipelineConfig) -> NeedsOperator | None:
-    """Return the error of a slot that no pipeline of this database can have created, or None."""
+def _kept(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> _Kept:
+    """Return what is kept, because nothing proves that it is the pipeline's."""
+    store.load_table_replication_states()
+    store.load_fingerprints()
+    record = store.get_owner_record()
     with config.source.connect(application="cleanup") as connection:
         status = inspect_slot(connection, config.slot.name)
-    try:
-        if status is not None:
-            validate_slot(status, config.source.database)
-    except SlotLost:
-        return None
-    except NeedsOperator as error:
-        return error
-    return None
+        managed = config.publication.managed
+        found = read_publication(connection, config.publication.name) if managed else None
+        named = read_publication_owner(connection, config.publication.name) if managed else None
+    proofs = Proofs(has_record(store), "" if record is None else record.slot, named)
+    return _Kept(
+        why_slot_stays(config, status, owner, proofs),
+        why_publication_stays(config, exists=found is not None, owner=owner, proofs=proofs),
+    )
 
 
 def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PipelineStore:
@@ -147,42 +178,45 @@ def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
 def plan(
     manifests: Manifests,
     config: PipelineConfig,
-    secrets: Path | None,
     owner: PipelineOwner,
     store: PipelineStore,
-    *,
-    own_slot: bool,
+    tables: CleanupTables,
+    kept: _Kept,
 ) -> Iterator[Step]:
     """Yield the removal steps. Their order lets a second run finish what a failed first run left.
 
     A step raises StaleEpoch, and removes nothing, if an engine has started since this process took the pipeline over.
     """
     policy = manifests.pipeline.spec.deletion_policy
-    if policy.slot is DeletionAction.DELETE and own_slot:
+    if policy.slot is DeletionAction.DELETE and not kept.slot:
         yield Step(f"slot {config.slot.name}", lambda: _drop_slot(config, store))
     if policy.destination_tables is DeletionAction.DELETE:
-        yield Step(
-            "the tables at the destination, with their data", lambda: _drop_tables(manifests, config, secrets, store)
-        )
+        yield Step("the tables at the destination, with their data", tables.drop)
+    elif policy.state is DeletionAction.DELETE and destination_class(manifests).capabilities.guards:
+        # With its state the pipeline would go on, and must find its tables unchanged.
+        yield Step("the guard of the tables at the destination, so that others can write them", tables.release)
     if policy.state is DeletionAction.DELETE:
         yield Step("the pipeline's state and its staged changes", lambda: _forget(config, owner, store))
-    if policy.publication is DeletionAction.DELETE and config.publication.managed:
-        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, store))
+    if policy.publication is DeletionAction.DELETE and config.publication.managed and not kept.publication:
+        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, owner, store))
     if policy.slot is DeletionAction.DELETE:
-        yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config))
+        # A slot that is kept may be another pipeline's, which needs the trigger.
+        slot = "" if kept.slot else config.slot.name
+        yield Step("the event trigger, unless another pipeline needs it", lambda: _drop_trigger(config, slot))
     forget = policy.state is DeletionAction.DELETE
     yield Step(
-        "the ownership of what is retained, so that another Pipeline can claim it",
+        "the ownership of what is retained, so that the next Pipeline of this name can claim it",
         lambda: _release(config, owner, store, forget=forget),
     )
 
 
-def _take_over(config: PipelineConfig, store: PipelineStore, *, own_slot: bool) -> None:
+def _take_over(config: PipelineConfig, store: PipelineStore, *, waits: bool) -> None:
     """Start a new epoch, so that an engine that is starting elsewhere fails before it creates a slot.
 
-    Raise Transient ``slot_active`` if an engine streams. The engine then continues.
+    ``waits`` is False for a slot that may be another program's. Otherwise raise Transient ``slot_active`` if an engine
+    streams from it. The engine then continues.
     """
-    if own_slot:
+    if waits:
         with config.source.connect(application="cleanup") as connection:
             wait_until_inactive(connection, config.slot.name, WAIT_S)
     require_owner(config, store)
@@ -216,52 +250,18 @@ def _release(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore,
     return "ownership: released"
 
 
-def _drop_tables(manifests: Manifests, config: PipelineConfig, secrets: Path | None, store: PipelineStore) -> str:
-    store.load_table_schemas()
-    store.load_table_controls()
-    store.load_fingerprints()
-    newest = {schema.id: schema for schema in store.get_table_schemas()}
-    targets = [table_target(store, config, schema) for schema in newest.values()]
-    if not targets:
-        return "destination: no tables in the store"
-    with assemble(manifests, secrets=secrets, work_dir=config.work_dir) as parts:
-        parts.store.load_fingerprints()
-        start_up(parts.destination)
-        try:
-            errors = [drop_table(parts.destination, target, store) for target in targets]
-        finally:
-            parts.destination.shutdown()
-    kept = [error for error in errors if error is not None]
-    dropped = counted(len(targets) - len(kept), "table")
-    return ", ".join([f"destination: {dropped} dropped", *(f"kept: {e.message}" for e in kept)])
-
-
-def drop_table(destination: Destination, target: TableTarget, store: PipelineStore) -> NeedsOperator | None:
-    """Drop the table. Return the error if it stays: it belongs to another owner, or was never created.
-
-    Raise StaleEpoch if an engine has started since this process took the pipeline over. Only the store's epoch counts,
-    because a restored store has a lower epoch than the tables.
-    """
-    store.require_epoch()
-    try:
-        destination.drop_table_for_copy(target)
-    except NeedsOperator as error:
-        if not isinstance(error, DestinationChanged) and error.code not in _NOT_CREATED:
-            raise
-        return error
-    return None
-
-
-def _drop_publication(config: PipelineConfig, store: PipelineStore) -> str:
+def _drop_publication(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> str:
     store.require_epoch()
     with config.source.connect(application="cleanup") as connection:
-        dropped = drop_publication(connection, config.publication.name)
+        # Compared again, because it may have been created again since.
+        own = is_own(read_publication_owner(connection, config.publication.name), owner)
+        dropped = own and drop_publication(connection, config.publication.name)
     return f"publication {config.publication.name}: " + ("dropped" if dropped else "does not exist")
 
 
-def _drop_trigger(config: PipelineConfig) -> str:
+def _drop_trigger(config: PipelineConfig, slot: str) -> str:
     with config.source.connect(application="cleanup") as connection:
-        others = other_pipelines(connection, config.slot.name, config.publication.name)
+        others = other_pipelines(connection, slot, config.publication.name)
         if others:
             return f"event trigger: kept for {', '.join(sorted(others))}"
         if (owner := foreign_trigger_owner(connection)) is not None:

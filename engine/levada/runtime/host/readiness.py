@@ -21,26 +21,30 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
-from levada.postgres.slots import inspect_slot
+from levada.postgres.slots import inspect_slot, is_foreign
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config, store_connection
 from levada.runtime.host.plugins import destination_class, destination_settings
+from levada.runtime.host.pod import TERMINATION_LOG
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.destination_place import require_same_place
+from levada.runtime.source.lost_state import has_record, lost_state
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.rules import continues
+from levada.segments.log import SegmentLog
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
-from levada.stores.interface import OwnerRecord, TableControls
+from levada.stores import MemoryStore
+from levada.stores.interface import OwnerRecord, TableAction, TableControls
 from levada.stores.phases import DataSync, Init
-from levada.stores.readiness import check_postgres_store
+from levada.stores.readiness import check_postgres_store, postgres_store_exists
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
@@ -68,6 +72,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
     problems += _slot_problems(config, stored or _Stored())
+    problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
     problems += _destination_problems(manifests, secrets, config, stored or _Stored())
@@ -91,7 +96,7 @@ class _Stored:
 
     ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes.
     ``copied_as`` are the settings of each table's last copy. ``moved`` is the error of a destination that is not the
-    one of the state.
+    one of the state. ``empty`` is True if the store outlives the process and has no record of the pipeline.
     """
 
     begun: bool = False
@@ -99,6 +104,7 @@ class _Stored:
     owner: OwnerRecord | None = None
     controls: Mapping[TableId, TableControls] = field(default_factory=dict)
     moved: LevadaError | None = None
+    empty: bool = False
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -142,7 +148,8 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         found = check_postgres_store(connection, config.name, spec.postgres.schema_name)
         if not found.current:
             # Opening the store would create or migrate its schema.
-            return _Stored(found.has_copies, found.has_copies)
+            empty = not postgres_store_exists(connection, spec.postgres.schema_name)
+            return _Stored(found.has_copies, found.has_copies, empty=empty)
     with closing(open_store(manifests, config, secrets)) as store, plugin_errors(type(store), STORES, "a read"):
         store.load_table_replication_states()
         store.load_table_controls()
@@ -156,7 +163,10 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             require_same_place(config, store)
         except InvalidManifest as error:
             moved = error
-        return _Stored(begun, depends, store.get_owner_record(), controls, moved)
+        # A start puts tables with a requested resync back to Init, and then has their states.
+        resync = TableAction.RESYNC in store.get_table_actions().values()
+        empty = not (isinstance(store, MemoryStore) or resync or has_record(store))
+        return _Stored(begun, depends, store.get_owner_record(), controls, moved, empty)
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
@@ -177,6 +187,25 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         effect = "every table is copied again" if again else "a start ends with this error"
         message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
         yield Problem(Severity.WARNING, "slot_missing", message, "" if again else RESYNC_ALL)
+
+
+def _lost_state_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
+    """Yield a problem if the slot or staged segments exist without a record of the pipeline in its store."""
+    if not stored.empty:
+        return
+    try:
+        with config.source.connect(application="check") as connection:
+            slot = inspect_slot(connection, config.slot.name)
+        end = SegmentLog(open_staging(config.staging), config.name).end()
+    except LevadaError:
+        # The checks of the source and of the staging area report the error.
+        return
+    if slot is not None and is_foreign(slot, config.source.database):
+        slot = None
+    lost = lost_state(config, slot, end)
+    if lost is not None:
+        # In a pod the driver must start, because only there can a user request the resync.
+        yield _problem(lost, _warning_if(config.slot.resync_when_lost or TERMINATION_LOG in os.environ))
 
 
 def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:

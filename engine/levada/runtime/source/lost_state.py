@@ -14,13 +14,36 @@ from typing import Final
 from levada.errors import NeedsOperator
 from levada.postgres.slots import SlotStatus
 from levada.runtime.config import PipelineConfig
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.publication_gaps import has_publication_record
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
 
-_HINT: Final = "restore the store, or correct spec.store. To copy every table again: levada resync MANIFEST --all"
+_HINT: Final = (
+    "restore the store, or correct spec.store. If the slot is another program's, set spec.source.slot.name to another"
+    " name. To copy every table again: levada resync MANIFEST --all"
+)
+
+
+def has_record(store: PipelineStore) -> bool:
+    """Return True if the store has a record that the pipeline has run. Its phases and fingerprints are loaded."""
+    return bool(store.get_table_replication_states()) or SourceRecord(store).known or has_publication_record(store)
+
+
+def lost_state(config: PipelineConfig, slot: SlotStatus | None, staged: Lsn) -> NeedsOperator | None:
+    """Return the error ``store_empty`` of a store without a record of the pipeline, or None for a first start. Pure.
+
+    ``staged`` is the end of the newest segment, 0 without segments.
+    """
+    found = [*([f"slot {slot.name}"] if slot else []), *(["staged segments"] if staged else [])]
+    if not found:
+        return None
+    verb = "exist" if staged else "exists"
+    message = f"the store has no state of pipeline {config.name}, but {' and '.join(found)} {verb}: the state was lost"
+    return NeedsOperator("store_empty", message, hint=_HINT)
 
 
 def require_state(
@@ -32,14 +55,11 @@ def require_state(
     without segments. ``recorded`` is True if the store has the record that a pipeline writes before it creates its
     slot. A requested resync writes table states to the store, so the start after it succeeds.
     """
-    if isinstance(store, MemoryStore) or store.get_table_replication_states():
+    if isinstance(store, MemoryStore) or recorded or store.get_table_replication_states():
         return
-    if recorded or (slot is None and not staged):
+    lost = lost_state(config, slot, staged)
+    if lost is None:
         return
-    found = " and ".join(
-        what for what in (slot and f"slot {slot.name}", staged and "staged segments") if isinstance(what, str)
-    )
-    message = f"the store has no state of pipeline {config.name}, but {found} exist: the state was lost"
     if not config.slot.resync_when_lost:
-        raise NeedsOperator("store_empty", message, hint=_HINT)
-    _log.warning("%s. Every table is copied again, because spec.source.slot.onLost is Resync", message)
+        raise lost
+    _log.warning("%s. Every table is copied again, because spec.source.slot.onLost is Resync", lost.message)

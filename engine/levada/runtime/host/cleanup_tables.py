@@ -1,0 +1,134 @@
+"""The tables at the destination that a clean-up drops, or retains and lets others write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from levada.destinations import Destination
+from levada.destinations.answers import perform, require_watermark
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.printable import counted
+from levada.runtime.config import PipelineConfig
+from levada.runtime.destination_errors import destination_errors
+from levada.runtime.host.assembly import assemble
+from levada.runtime.resources.destination_start import start_up
+from levada.runtime.tables.requests import table_target
+from levada.schema import TableTarget
+from levada.spec import Manifests
+from levada.stores import PipelineStore
+
+_NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
+"""Codes of errors for which the pipeline never created the table at the destination."""
+
+
+class CleanupTables:
+    """The tables that the store has, and the destination while it is open."""
+
+    def __init__(
+        self, manifests: Manifests, config: PipelineConfig, secrets: Path | None, store: PipelineStore
+    ) -> None:
+        self._manifests = manifests
+        self._config = config
+        self._secrets = secrets
+        self._store = store
+        self._destination: Destination | None = None
+        self._targets = _targets(config, store)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the destination for the block, unless there are no tables. Raise its error if it cannot be opened."""
+        if not self._targets:
+            yield
+            return
+        with assemble(self._manifests, secrets=self._secrets, work_dir=self._config.work_dir) as parts:
+            parts.store.load_fingerprints()
+            try:
+                start_up(parts.destination)
+                self._destination = parts.destination
+                yield
+            finally:
+                self._destination = None
+                parts.destination.shutdown()
+
+    def drop(self) -> str:
+        """Drop the tables of the opened destination. Return a line for the user."""
+        destination = self._destination
+        if destination is None:
+            return "destination: no tables in the store"
+        # Asked first, because dropping a missing table is no error.
+        dropped, kept = 0, []
+        for target in self._targets:
+            there = _is_there(destination, target)
+            error = drop_table(destination, target, self._store)
+            if error is not None:
+                kept.append(f"kept: {error.message}")
+            dropped += there and error is None
+        absent = len(self._targets) - dropped - len(kept)
+        missing = [f"{counted(absent, 'table')} had no copy there"] if absent else []
+        return ", ".join([f"destination: {counted(dropped, 'table')} dropped", *missing, *kept])
+
+    def release(self) -> str:
+        """Let others write the retained tables. Return a line for the user, also if the destination cannot be opened.
+
+        An unreachable destination must not keep the state and the ownership from being released.
+        """
+        if not self._targets:
+            return "destination: no tables in the store"
+        try:
+            with self.opened():
+                return self._release()
+        except LevadaError as error:
+            if error.code == "stale_epoch":
+                raise
+            return f"destination: its tables stay read-only: {error.message}"
+
+    def _release(self) -> str:
+        destination, kept = self._destination, []
+        assert destination is not None
+        for target in self._targets:
+            self._store.require_epoch()
+            try:
+                with destination_errors(type(destination), "release_table"):
+                    perform(destination.release_table, target)
+            except NeedsOperator as error:
+                kept.append(f"read-only: {error.message}")
+        released = counted(len(self._targets) - len(kept), "table")
+        return ", ".join([f"destination: {released} may be written by others", *kept])
+
+
+def drop_table(destination: Destination, target: TableTarget, store: PipelineStore) -> NeedsOperator | None:
+    """Drop the table. Return the error if it stays: it belongs to another owner, or was never created.
+
+    Raise StaleEpoch if an engine has started since this process took the pipeline over. Only the store's epoch counts,
+    because a restored store has a lower epoch than the tables.
+    """
+    store.require_epoch()
+    try:
+        destination.drop_table_for_copy(target)
+    except NeedsOperator as error:
+        if not isinstance(error, DestinationChanged) and error.code not in _NOT_CREATED:
+            raise
+        return error
+    return None
+
+
+def _is_there(destination: Destination, target: TableTarget) -> bool:
+    """Return True if the destination has a copy of the table, or has no watermarks to find that out."""
+    if not destination.capabilities.watermark:
+        return True
+    try:
+        return require_watermark(destination.applied(target.id), destination.applied) is not None
+    except LevadaError as error:
+        # Any other error is one of a table that exists.
+        return error.code != "destination_table_missing"
+
+
+def _targets(config: PipelineConfig, store: PipelineStore) -> list[TableTarget]:
+    store.load_table_schemas()
+    store.load_table_controls()
+    store.load_fingerprints()
+    newest = {schema.id: schema for schema in store.get_table_schemas()}
+    return [table_target(store, config, schema) for schema in newest.values()]
