@@ -14,6 +14,7 @@ from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
 from levada.postgres.unselected import NamedTables
 from levada.spec.source import TableSelector
+from levada.values import QualifiedTable
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 

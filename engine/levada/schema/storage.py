@@ -113,8 +113,7 @@ def _leaf_to_json(leaf: LeafStorage) -> list[object]:
     return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json()]
 
 
-def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None = None) -> LeafStorage:
-    """Return a leaf. Texts of older versions have no flaw."""
+def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None) -> LeafStorage:
     its = None if flaw is None else LeafFlaw.from_json(flaw)
     return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its)
 
