@@ -42,10 +42,8 @@ def test_a_hint_stays_short() -> None:
 
 
 def test_flaws_are_kept_as_text() -> None:
-    """The store returns the flaw of a leaf, and reads texts of versions that knew none."""
+    """The store returns the flaw of a leaf."""
     leaves = {TableId(1): LeafStorage(5, 6, False, True, flaw("r_1")), TableId(2): LeafStorage(7, 6, False, True)}
     storage = TableStorage(leaves, {}, {})
     assert TableStorage.from_text(storage.to_text()) == storage
     assert storage.flaws == (flaw("r_1"),)
-    older = TableStorage.from_text('{"leaves":{"2":[7,6,false,true]},"columns":{},"types":{}}')
-    assert older.leaves == {TableId(2): leaves[TableId(2)]}
