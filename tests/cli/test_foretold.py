@@ -49,7 +49,7 @@ def write(manifest: Path, *documents: dict[str, Any]) -> None:
 
 def run(manifest: Path, *options: str) -> str:
     """Run the pipeline until it has caught up, and return its output and its log."""
-    done = on(manifest, "run", "--until", "caught-up", "--timeout", 120, *options)
+    done = on(manifest, "run", "--until", "caught-up", *options)
     assert done.exit_code == Exit.OK, done.output
     return done.output
 
@@ -225,7 +225,7 @@ def test_another_server_of_the_destination(manifest: Path, db: Database) -> None
         Database(server, "postgres").execute(f"CREATE DATABASE {db.name}")
         pipeline["spec"]["destination"]["postgres"]["port"] = server.port
         write(manifest, pipeline)
-        moved = on(manifest, "run", "--until", "caught-up", "--timeout", 120)
+        moved = on(manifest, "run", "--until", "caught-up")
         assert moved.exit_code == Exit.TABLE_ERRORED, moved.output
         assert "Resolve the cause, then: levada retry" in " ".join(moved.output.split())
     pipeline["spec"]["destination"]["postgres"]["port"] = db.server.port

@@ -19,7 +19,9 @@ class Kubectl:
     namespace: str = "default"
 
     def run(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = ["kubectl", "-n", self.namespace, *arguments]
+        # With a namespace, kubectl refuses to delete objects of others.
+        scope = [] if "--all-namespaces" in arguments else ["-n", self.namespace]
+        command = ["kubectl", *scope, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
         if check and done.returncode:
             raise AssertionError(f"{' '.join(command)}: {done.stderr}")
