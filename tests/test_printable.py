@@ -14,7 +14,7 @@ from levada.cli.output import show_problem
 from levada.cli.render import dashboard, summary
 from levada.cli.report import LineReport
 from levada.logs import LineFormatter
-from levada.printable import counted, one_record, printable, unreadable_reason
+from levada.printable import counted, listed, one_record, printable, unreadable_reason
 
 EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 
@@ -75,3 +75,9 @@ def test_an_unreadable_file_has_its_reason_in_words(tmp_path: Path) -> None:
             (tmp_path / name).read_text("utf-8")
         reasons[name] = unreadable_reason(raised.value)
     assert reasons == {"gone": "No such file or directory", "latin": "it is not UTF-8 text"}
+
+
+def test_long_lists_end_with_a_number() -> None:
+    """Ten items are listed, and the others counted."""
+    assert listed(range(10)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert listed(range(1_212)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 1,202 more"

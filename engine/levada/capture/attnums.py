@@ -41,8 +41,8 @@ def match_columns(
     """Return the attnum of each column, or None if several assignments need the fewest steps.
 
     ``before`` has the columns of the last known version, ``after`` those in the catalog now, both with those that are
-    excluded, because a RELATION has them too. Either is empty if it is
-    unknown. A column in both existed all the time, because PostgreSQL never reuses an attnum.
+    excluded, because a RELATION has them too. Either is empty if it is unknown. A column in both existed all the time,
+    because PostgreSQL never reuses an attnum.
     """
     earlier = {c.attnum: c for c in before}
     later = {c.attnum: c for c in after}

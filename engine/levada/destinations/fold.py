@@ -192,8 +192,8 @@ class _Images:
         return NeedsOperator(
             "unknown_value",
             f"a change of {self.table.name} leaves the value of {column} unchanged, and that value is unknown",
-            hint=f"run ALTER TABLE {self.table.name} REPLICA IDENTITY FULL, also for each of its partitions, then copy"
-            f" the table again: {resync_command(self.table.name)}",
+            hint=f"run ALTER TABLE {self.table.name} REPLICA IDENTITY FULL, and the same for each partition if it has"
+            f" any, then copy the table again: {resync_command(self.table.name)}",
         )
 
 

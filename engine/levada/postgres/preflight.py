@@ -30,7 +30,7 @@ from levada.postgres.storage import read_flaws
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.written_tables import list_written_tables
-from levada.printable import counted
+from levada.printable import counted, listed
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, resync_command
@@ -39,8 +39,6 @@ _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
 _PUBLISHES_GENERATED: Final = 180000
 _SMALL_RETENTION_MB: Final = 1024
-_LISTED: Final = 10
-"""The number of tables that a hint lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +220,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             Severity.ERROR,
             "no_tables_selected",
             f"spec.tables selects no table of database {server.database}",
-            f"create a table, or correct spec.tables. {_listed(possible)}",
+            f"create a table, or correct spec.tables. {_replicable(possible)}",
         )
     for table in _read_tables(conn, wanted):
         yield from _table_problems(conn, table, server.role, publication, table.name in streamed)
@@ -237,11 +235,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             yield Problem(Severity.WARNING, error.code, error.message, error.hint)
 
 
-def _listed(possible: Sequence[QualifiedTable]) -> str:
+def _replicable(possible: Sequence[QualifiedTable]) -> str:
     if not possible:
         return "The database has no table that can be replicated"
-    more = f" and {len(possible) - _LISTED} more" if len(possible) > _LISTED else ""
-    return f"These can be replicated: {', '.join(map(str, possible[:_LISTED]))}{more}"
+    return f"These can be replicated: {listed(possible)}"
 
 
 def _server_problems(server: _Server) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.written_tables import WRITTEN
-from levada.printable import counted
+from levada.printable import listed
 from levada.values import QualifiedTable
 
 _KINDS: Final = {
@@ -113,7 +113,7 @@ def _unlogged(
     if not (left := [t for t in found if t not in included]):
         return
     hint = "; ".join(_set_logged(conn, t) for t in left[:_LISTED])
-    message = f"spec.tables matches {_listed(left)}, unlogged: their changes are not in the WAL, so they are left out"
+    message = f"spec.tables matches {listed(left)}, unlogged: their changes are not in the WAL, so they are left out"
     yield Problem(Severity.WARNING, "unlogged_tables_left_out", message, f"{hint}; or exclude them in spec.tables")
 
 
@@ -140,15 +140,10 @@ def _excluded(
             yield Problem(
                 Severity.WARNING,
                 "excluded_table_missing",
-                f"spec.tables.exclude matches partitions of {root}, which is selected: {_listed(partitions)}. Their"
+                f"spec.tables.exclude matches partitions of {root}, which is selected: {listed(partitions)}. Their"
                 " rows are copied with it",
                 f"exclude {root} in spec.tables, or ALTER TABLE … DETACH PARTITION",
             )
-
-
-def _listed(tables: Sequence[QualifiedTable]) -> str:
-    more = f" and {counted(len(tables) - _LISTED, 'more table')}" if len(tables) > _LISTED else ""
-    return ", ".join(map(str, tables[:_LISTED])) + more
 
 
 def _set_logged(conn: psycopg.Connection[Any], table: QualifiedTable) -> str:

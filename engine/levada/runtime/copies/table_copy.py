@@ -235,7 +235,7 @@ class TableCopy:
         former = self.store.get_table_schema(table, _NEWEST)
         if former is not None and former.excluded:
             with self.config_ref.current.source.connect(application="copy") as connection:
-                self._require_excluded(connection, table, name, plan.settings)
+                self._require_excluded(connection, table, name, plan.settings.excluded_columns)
         if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
@@ -418,21 +418,20 @@ class TableCopy:
             self.store.store_table_controls(table, noted)
 
     def _require_excluded(
-        self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, settings: CopySettings
-    ) -> None:
+        self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]
+    ) -> frozenset[str]:
         """Raise NeedsOperator if the copy would have a column that the last version excludes.
 
-        A name that no column has is no error, because it may be that of a column which was dropped, or is yet to come.
+        Return the excluded names that no column has. They are no error, because a column may have been dropped, or is
+        yet to be added.
         """
-        excluded = settings.excluded_columns
         if not excluded:
-            return
+            return excluded
         names = read_column_names(connection, table)
-        if missing := excluded.difference(names.values()):
-            _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
         former = self.store.get_table_schema(table, _NEWEST)
         if former is not None:
             require_excluded(replace(former, name=name), excluded, names)
+        return excluded.difference(names.values())
 
     def _read_schema(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
@@ -445,7 +444,8 @@ class TableCopy:
             published = published_table(connection, config.publication.name, table, name)
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
-            self._require_excluded(connection, table, name, settings)
+            if missing := self._require_excluded(connection, table, name, settings.excluded_columns):
+                _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
             if (flaw := flaw_error(name, description.storage.flaws)) is not None:
                 raise flaw
             schema = description.schema(

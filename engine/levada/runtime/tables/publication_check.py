@@ -47,8 +47,8 @@ class PublicationCheck:
         for name in sorted(found - self._unidentified):
             _log.warning(
                 "table %s is left out, because it has no replica identity without a generated column: add a primary"
-                " key, or if it has no generated column, run ALTER TABLE %s REPLICA IDENTITY FULL, also for each of"
-                " its partitions, or exclude it in spec.tables [identity_missing]", name, name,
+                " key, or if it has no generated column, run ALTER TABLE %s REPLICA IDENTITY FULL, and the same for"
+                " each partition if it has any, or exclude it in spec.tables [identity_missing]", name, name,
             )  # fmt: skip
         self._unidentified = found
 
@@ -57,8 +57,8 @@ class PublicationCheck:
             name = self._tables.records[table].name
             _log.warning(
                 "PostgreSQL refuses the UPDATEs and DELETEs of table %s, because it is published without a replica"
-                " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, also for each of its partitions, or give it a"
-                " primary key [identity_missing]",
+                " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, and the same for each partition if it has any,"
+                " or give it a primary key [identity_missing]",
                 name, name,
             )  # fmt: skip
         self._refusing = found
