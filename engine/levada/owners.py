@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from levada.errors import NeedsOperator
 from levada.values import PipelineOwner
+
+_COPY_ALL: Final = ". If it is this one, whose state was lost, then also: levada resync MANIFEST --all"
 
 
 def not_the_owner(place: str, theirs: PipelineOwner, mine: PipelineOwner) -> NeedsOperator:
@@ -12,7 +16,7 @@ def not_the_owner(place: str, theirs: PipelineOwner, mine: PipelineOwner) -> Nee
         "not_the_owner",
         f"{place} belongs to {theirs}, and this is {mine}",
         hint="give this one a name, slot, publication and staging area of its own. If the other one is gone, or hands"
-        f" over: {take_over_command(theirs, mine)}",
+        f" over: {take_over_command(theirs, mine)}{_COPY_ALL if mine.new else ''}",
     )
 
 

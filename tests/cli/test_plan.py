@@ -159,7 +159,7 @@ def test_tables_that_are_copied_again(manifest: Path, db: Database, above: str |
     assert {t["copiedAgain"] for t in found["plan"]["tables"]} == {None}
     assert not any("replication_slot" in change for change in found["plan"]["changesAtSource"])
     assert [(p["severity"], p["code"]) for p in found["problems"] if p["code"] == "slot_missing"] == [
-        ("Warning", "slot_missing")
+        ("Error", "slot_missing")
     ]
 
 

@@ -51,12 +51,14 @@ class PublicationConfig:
 class StagingConfig:
     """The staging area, which has the segments. If ``durable`` is None, the kind of storage decides.
 
-    ``object_store`` returns the properties of an object store by PyIceberg's names. It is called each time the staging
-    area is opened, so that a changed Secret needs no new configuration.
+    ``object_store`` returns the properties of an object store by PyIceberg's names. It is called each time a staging
+    area on S3 is opened whose URI has no settings, so that a changed Secret needs no new configuration. ``named`` is
+    the URI of the manifest, empty for the work folder.
     """
 
     uri: str
     durable: bool | None = None
+    named: str = ""
     object_store: Callable[[], Mapping[str, str]] = field(default=dict, repr=False, compare=False)
 
 

@@ -33,10 +33,12 @@ from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.destination_place import require_same_place, save_place
 from levada.runtime.source.ownership import Claim, claim
+from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.slot_release import release_slot
+from levada.runtime.source.staging_place import save_staging
 from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
-from levada.runtime.source.store_epoch import raise_epoch
+from levada.runtime.source.store_epoch import epoch_above, raise_epoch, used_epochs
 from levada.runtime.stages.messages import (
     LakeCutDropped,
     LakeCutWanted,
@@ -329,13 +331,17 @@ class Pipeline:
         store.load_cuts()
         withdraw_orders(store)
         apply_requested_resyncs(store)
-        SegmentLog(staging, config.name).list()
+        manifests = SegmentLog(staging, config.name).list()
         phases = store.get_table_replication_states().values()
         with guarded_start(config, store, self._patience, self._stop_asked):
             open_destination(
                 self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
             )
         save_place(config, store)
+        save_staging(config, store)
+        if not SourceRecord(store).known:
+            used = used_epochs(config, self._destination, manifests)
+            self._epoch = epoch_above(store, self._epoch, used)
         self._before = read_source_objects(config)
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()

@@ -311,7 +311,9 @@ class StoreConformance:
             assert kept(instance, ORDERS) == (None,) * 5
             assert kept(instance, ITEMS) == FULL
             assert instance.get_replication_progress("capture") == Lsn(6)
+        assert set(store.get_table_actions()) == {ITEMS}, "a read leaves the requests"
         assert set(store.take_table_actions()) == {ITEMS}
+        assert store.get_table_actions() == {}
 
     def test_pipeline_is_forgotten_but_its_epoch(self, store: PipelineStore, open_store: OpenStore) -> None:
         """Everything of this pipeline goes, nothing of another one in the same place, and epochs go on."""

@@ -74,8 +74,6 @@ NAMESPACE: Final = "LEVADA_NAMESPACE"
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
 
-_S3: Final = ("s3://", "s3a://")
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineParts:
@@ -352,13 +350,11 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
 
 
 def _staging(manifests: Manifests, secrets: Path | None, work_dir: Path) -> StagingConfig:
-    staging = manifests.pipeline.spec.staging
+    staging, properties = manifests.pipeline.spec.staging, partial(object_store, manifests, secrets)
     if not staging.uri:
         # The operator mounts the volume there.
-        return StagingConfig(str(work_dir / "staging"), durable=not staging.scratch)
-    if "?" in staging.uri or not staging.uri.startswith(_S3):
-        return StagingConfig(staging.uri)
-    return StagingConfig(staging.uri, object_store=partial(object_store, manifests, secrets))
+        return StagingConfig(str(work_dir / "staging"), durable=not staging.scratch, object_store=properties)
+    return StagingConfig(staging.uri, named=staging.uri, object_store=properties)
 
 
 def _copies_depend_on(spec: PipelineSpec) -> str:

@@ -22,7 +22,7 @@ from levada.runtime.host.cuts_client import stored_cuts
 from levada.runtime.host.planned_modes import planned_modes
 from levada.runtime.host.planned_state import FormerPlace, LeavingTable, former_place, leaving_tables, missed_changes
 from levada.runtime.host.plugins import destination_class, target_names
-from levada.runtime.host.readiness import publication_coverage, stored_controls
+from levada.runtime.host.readiness import publication_coverage, requested_resyncs, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
@@ -125,9 +125,11 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
         state = read_publication_state(connection, config.publication.name, [table.id for table in known])
         modes = planned_modes(config, connection, names, upsert=destination_class(manifests).capabilities.upsert)
     controls = stored_controls(manifests, config, secrets) if copied else {}
+    resyncs = requested_resyncs(manifests, config, secrets) if copied else frozenset()
     missed = {table.table: CHANGES_MISSED for table in known if missed_changes(config, table)}
     again = {
-        name: _reason(config, name, controls.get(id_)) or lost or missed.get(name, "") for name, id_ in copied.items()
+        name: _reason(config, name, controls.get(id_), id_ in resyncs) or lost or missed.get(name, "")
+        for name, id_ in copied.items()
     }
     errors = {table.table: table.error for table in known if table.error is not None}
     before = {n: last for n, id_ in copied.items() if (last := last_copy_settings(controls.get(id_))) is not None}
@@ -186,14 +188,14 @@ def _waits(manifests: Manifests, tables: Iterable[PlannedTable]) -> bool:
     return bool(changed) and size_waits(manifests, size)
 
 
-def _reason(config: PipelineConfig, name: QualifiedTable, controls: TableControls | None) -> str:
-    """Return why a start copies a table again, or an empty string."""
+def _reason(config: PipelineConfig, name: QualifiedTable, controls: TableControls | None, requested: bool) -> str:
+    """Return why a start copies a table again, or an empty string. ``requested`` is True after `levada resync`."""
     before = last_copy_settings(controls)
     wanted = CopySettings.of(config, name, before)
     if settings_changed(before, wanted):
         return SETTINGS_CHANGED
     request = pending_request(controls or TableControls(), config.table(name), wanted)
-    return REQUESTED if request is TableRequest.RESYNC else ""
+    return REQUESTED if requested or request is TableRequest.RESYNC else ""
 
 
 def _changes(

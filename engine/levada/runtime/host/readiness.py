@@ -34,9 +34,10 @@ from levada.runtime.source.destination_place import require_same_place
 from levada.runtime.source.lost_state import has_record, lost_state
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
+from levada.runtime.source.staging_place import require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems
-from levada.runtime.tables.requests import CopySettings, last_copy_settings
+from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests
@@ -94,17 +95,21 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
 class _Stored:
     """The part of the store that the checks need.
 
-    ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes.
-    ``copied_as`` are the settings of each table's last copy. ``moved`` is the error of a destination that is not the
-    one of the state. ``empty`` is True if the store outlives the process and has no record of the pipeline.
+    ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes. ``copied_as``
+    are the settings of each table's last copy. ``resyncs`` are the tables whose resync was requested in the store.
+    ``moved`` is the error of a destination or a staging area that is not the one of the state. ``empty`` is True if the
+    store outlives the process and has no record of the pipeline. ``whole`` is False if only ``begun`` and ``depends``
+    could be read.
     """
 
     begun: bool = False
     depends: bool = False
     owner: OwnerRecord | None = None
     controls: Mapping[TableId, TableControls] = field(default_factory=dict)
+    resyncs: frozenset[TableId] = frozenset()
     moved: LevadaError | None = None
     empty: bool = False
+    whole: bool = True
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -122,6 +127,11 @@ def _suspended(manifests: Manifests) -> Iterator[Problem]:
     if manifests.pipeline.spec.suspend:
         message = "spec.suspend is true, so a run ends at once and replicates nothing"
         yield Problem(Severity.WARNING, "manifest_suspended", message, "set spec.suspend to false")
+
+
+def requested_resyncs(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> frozenset[TableId]:
+    """Return the tables whose resync `levada resync` has requested. Raise the error of a store that cannot be used."""
+    return _read_store(manifests, config, secrets).resyncs
 
 
 def _check_folder(work_dir: Path) -> None:
@@ -149,30 +159,46 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         if not found.current:
             # Opening the store would create or migrate its schema.
             empty = not postgres_store_exists(connection, spec.postgres.schema_name)
-            return _Stored(found.has_copies, found.has_copies, empty=empty)
+            return _Stored(found.has_copies, found.has_copies, empty=empty, whole=False)
     with closing(open_store(manifests, config, secrets)) as store, plugin_errors(type(store), STORES, "a read"):
         store.load_table_replication_states()
         store.load_table_controls()
         states = store.get_table_replication_states()
         begun = any(not isinstance(p, Init | DataSync) for p in states.values())
         controls = {t: its for t in states if (its := store.get_table_controls(t)) is not None}
-        depends = any(map(continues, states.values()))
+        resyncs = frozenset(t for t, action in store.get_table_actions().items() if action is TableAction.RESYNC)
+        depends = any(
+            continues(phase) and t not in resyncs and not _copied_again(config, controls.get(t))
+            for t, phase in states.items()
+        )
         store.load_fingerprints()
         moved: LevadaError | None = None
         try:
             require_same_place(config, store)
+            require_same_staging(config, store)
         except InvalidManifest as error:
             moved = error
         # A start puts tables with a requested resync back to Init, and then has their states.
         resync = TableAction.RESYNC in store.get_table_actions().values()
         empty = not (isinstance(store, MemoryStore) or resync or has_record(store))
-        return _Stored(begun, depends, store.get_owner_record(), controls, moved, empty)
+        return _Stored(begun, depends, store.get_owner_record(), controls, resyncs, moved, empty)
+
+
+def _copied_again(config: PipelineConfig, controls: TableControls | None) -> bool:
+    """Return True if a start copies the table again because the manifest requests it, or leaves it out."""
+    before = last_copy_settings(controls)
+    if controls is None or before is None:
+        return False
+    wanted = CopySettings.of(config, before.table, before)
+    request = pending_request(controls, config.table(before.table), wanted)
+    return request is TableRequest.RESYNC or not config.selects(before.table)
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
-    """Yield a warning if copied tables depend on a slot that is missing. The check of the source reports a lost one.
+    """Yield a problem if copied tables depend on a slot that is missing. The check of the source reports a lost one.
 
-    No error, because a start first handles the resyncs that the manifest requests.
+    A start handles the requested resyncs first. In a pod it is a warning, because the resync is requested in the
+    driver's container, which an error would keep from starting.
     """
     if not stored.depends:
         return
@@ -186,7 +212,8 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         again = config.slot.resync_when_lost
         effect = "every table is copied again" if again else "a start ends with this error"
         message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
-        yield Problem(Severity.WARNING, "slot_missing", message, "" if again else RESYNC_ALL)
+        severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
+        yield Problem(severity, "slot_missing", message, "" if again else RESYNC_ALL)
 
 
 def _lost_state_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:

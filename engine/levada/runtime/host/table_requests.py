@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import PublishedTable, published_tables
+from levada.postgres.catalog import PublishedTable, published_tables, read_table_ids
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.source.ownership import identify, require_own, source_holdings
+from levada.runtime.source.preparation import covered_tables
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored, TableReplicationPhase
@@ -45,14 +47,34 @@ def resync_tables(
 ) -> tuple[QualifiedTable, ...]:
     """Request a resync of the named tables, or of all tables if ``names`` is None. Return these tables.
 
-    Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline.
+    Without any state in the store, all tables are those that a start replicates, also if the publication was lost with
+    the state. Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline, and ``not_the_owner``
+    if the store has no state and the publication is that of another engine outside of Kubernetes.
     """
     with _opened(manifests, secrets) as (config, store):
-        known = known_tables(config)
+        if store.get_owner_record() is None:
+            _require_own_source(config)
+        begins = names is None and not store.get_table_replication_states()
+        known = _tables_of_start(config) if begins else known_tables(config)
         tables = tuple(sorted(known) if names is None else resolve(names, known))
         for table in tables:
             store.request_table_action(known[table], TableAction.RESYNC)
     return tables
+
+
+def _require_own_source(config: PipelineConfig) -> None:
+    """Raise NeedsOperator ``not_the_owner`` if a start would be refused for the owner of the slot or publication.
+
+    The UID of a Pipeline in Kubernetes is unknown outside of its pods, so its places are left to the start.
+    """
+    with config.source.connect(application="owner") as connection:
+        held = [h for h in source_holdings(config, connection) if h.owner.local]
+    require_own(config, identify(config, None), held)
+
+
+def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
+    with config.source.connect(application="tables") as connection:
+        return read_table_ids(connection, covered_tables(config, connection))
 
 
 def verifiable_tables(

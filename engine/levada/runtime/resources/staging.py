@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from levada.errors import LevadaError, Transient
 from levada.runtime.config import StagingConfig
@@ -11,13 +12,18 @@ from levada.segments.staging import Staging
 
 _log = logging.getLogger(__name__)
 
+_S3: Final = ("s3://", "s3a://")
+
 
 def open_staging(config: StagingConfig) -> Staging:
     """Return the staging area.
 
     Raise NeedsOperator ``staging_unusable`` if no file system supports the URI.
     """
-    return Staging.open(config.uri, durable=config.durable, properties=config.object_store())
+    has_properties = config.uri.startswith(_S3) and "?" not in config.uri
+    return Staging.open(
+        config.uri, durable=config.durable, properties=config.object_store() if has_properties else None
+    )
 
 
 def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> bool:

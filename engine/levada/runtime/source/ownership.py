@@ -21,6 +21,7 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
 from levada.postgres.publications import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
+from levada.runtime.source.staging_place import require_same_staging
 from levada.segments.owner_file import OWNER_FILE, claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.stores.interface import OwnerRecord, PipelineStore
@@ -80,7 +81,7 @@ def identify(config: PipelineConfig, record: OwnerRecord | None, *, volatile: bo
         generated = uuid.uuid5(uuid.NAMESPACE_URL, f"levada:{config.source.where}/{config.full_name}")
     else:
         generated = uuid.uuid4()
-    return PipelineOwner(f"{LOCAL_OWNER}{generated}", config.full_name)
+    return PipelineOwner(f"{LOCAL_OWNER}{generated}", config.full_name, new=not volatile)
 
 
 def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Claim:
@@ -88,6 +89,7 @@ def claim(config: PipelineConfig, store: PipelineStore, staging: Staging) -> Cla
 
     Both may have no owner, this one, or the one in ``config.take_over_from``. Raise NeedsOperator ``not_the_owner`` for
     any other owner, and ``other_slot`` if the state belongs to another slot or publication than the manifest names.
+    Raise InvalidManifest ``immutable_field_changed`` if staged changes wait in another place than the manifest's.
     """
     owner, new = _claim_store(config, store)
     claimed = Claim(owner, new, store, staging)
@@ -197,7 +199,7 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     if config.publication.managed:
         with config.source.connect(application="owner") as connection:
             mark_publication(connection, config.publication.name, owner)
-    return owner
+    return replace(owner, new=False)
 
 
 def release(
@@ -234,6 +236,7 @@ def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[Pipeline
             if record.owner is not None and record.owner.uid != config.take_over_from:
                 raise not_the_owner(f"the state of pipeline {config.name} in the store", record.owner, owner)
             _require_names(record, wanted)
+        require_same_staging(config, store)
         if store.change_owner_record(record, wanted):
             if record is not None and record.owner is not None and record.owner.uid != owner.uid:
                 _log.warning("%s takes over from %s", owner, record.owner)
