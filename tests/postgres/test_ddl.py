@@ -164,6 +164,22 @@ def test_partitions_change_with_their_root(versions: Database, stream: Replicati
     assert first.columns[-1].missing_value == "3"
 
 
+def test_typed_tables_change_with_their_type(versions: Database, stream: ReplicationStream) -> None:
+    """ALTER TYPE ... CASCADE alters typed tables. A column that is dropped and added again by it is another one."""
+    versions.execute(
+        "CREATE TYPE row_of AS (id int, v text)",
+        "CREATE TABLE typed OF row_of (PRIMARY KEY (id))",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (typed)",
+        "ALTER PUBLICATION p ADD TABLE typed",
+        "ALTER TYPE row_of DROP ATTRIBUTE v CASCADE",
+        "ALTER TYPE row_of ADD ATTRIBUTE v text CASCADE",
+    )
+    messages = told(stream, 4)
+    assert [m.name.name for m in messages] == ["typed", "child", "typed", "child"]
+    assert all(m.locked for m in messages)
+    assert [[c.attnum for c in m.columns] for m in messages] == [[1], [1], [1, 3], [1, 3]]
+
+
 def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
     """A plain owner of a table alters it, with any search path, even where the trigger cannot write its message."""
     with db.connection.connect() as c:

@@ -35,11 +35,14 @@ _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
 """Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
 
 # The published tables among the altered ones, their ancestors if they are partitions, and their children, which an
-# ALTER of the parent changes too. ALTER TYPE affects every table that has a column of a user-defined type.
+# ALTER of the parent changes too. ALTER TYPE affects every table that has a column of a user-defined type. With CASCADE
+# it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
 _ALTERED: Final = sql.SQL("""
 WITH RECURSIVE altered(relid) AS (
-    SELECT objid FROM pg_catalog.pg_event_trigger_ddl_commands()
-    WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+    (SELECT objid FROM pg_catalog.pg_event_trigger_ddl_commands()
+     WHERE classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+     UNION
+     SELECT r.oid FROM pg_catalog.pg_class r WHERE tg_tag = 'ALTER TYPE' AND r.reloftype <> 0)
     UNION
     SELECT i.inhrelid FROM altered JOIN pg_catalog.pg_inherits i ON i.inhparent = altered.relid
 ), concerned AS (
