@@ -164,6 +164,31 @@ def test_the_catalog_may_be_ahead(capture: Capture, db: Database) -> None:
     assert {v.name.name for v in capture.store.get_table_schemas()} == {"a"}
 
 
+def test_a_locked_table_stops_no_other(capture: Capture, db: Database) -> None:
+    """Its owner may hold the lock for hours. The columns of the others are read meanwhile."""
+    db.execute(BASE, "CREATE TABLE locked (id int PRIMARY KEY)")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1, 1, 'one')")
+        capture.catch_up()
+        with db.connect() as connection, connection.transaction():
+            connection.execute("LOCK TABLE locked")
+            db.execute("ALTER TABLE a ADD z int DEFAULT 7", "INSERT INTO a VALUES (2, 2, 'two', 2)")
+            capture.catch_up()
+    assert capture.failures == []
+    assert capture.replayed("a") == capture.source("a")
+
+
+def test_a_key_with_a_generated_column_is_none(capture: Capture, db: Database) -> None:
+    """The generated column is not streamed, and several rows have the same value of the other one."""
+    db.execute("CREATE TABLE a (id int, x int, g int GENERATED ALWAYS AS (x % 2) STORED, PRIMARY KEY (id, g))")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1, 1), (1, 2)")
+        capture.catch_up()
+    assert [s.key for s in capture.store.get_table_schemas()] == [()]
+
+
 def test_a_dropped_table_keeps_its_changes(capture: Capture, db: Database) -> None:
     """Changes of a table that is gone by the time they are read are staged all the same."""
     db.execute(BASE, "CREATE TABLE b (id int PRIMARY KEY)")

@@ -23,7 +23,7 @@ from levada.postgres.ddl import (
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
 from levada.stores import PostgresStore
-from levada.values import QualifiedTable, SnapshotId
+from levada.values import QualifiedTable, SnapshotId, TableId
 
 
 def is_ddl(message: bytes) -> bool:
@@ -178,6 +178,47 @@ def test_typed_tables_change_with_their_type(versions: Database, stream: Replica
     assert [m.name.name for m in messages] == ["typed", "child", "typed", "child"]
     assert all(m.locked for m in messages)
     assert [[c.attnum for c in m.columns] for m in messages] == [[1], [1], [1, 3], [1, 3]]
+
+
+def test_an_unlogged_table_is_announced(versions: Database, stream: ReplicationStream) -> None:
+    """No catalog row shows afterwards that FOR ALL TABLES left a table out while it was unlogged."""
+    versions.execute(
+        "DROP PUBLICATION p",
+        "CREATE PUBLICATION p FOR ALL TABLES",
+        "ALTER TABLE t SET UNLOGGED",
+        "ALTER TABLE t SET LOGGED",
+    )
+    assert [(m.name.name, m.logged) for m in told(stream, 2)] == [("t", False), ("t", True)]
+
+
+def test_tables_below_a_root_are_announced(versions: Database, stream: ReplicationStream) -> None:
+    """Each publication that streams them as the root is named with them, also tables between root and leaf."""
+    versions.execute(
+        "CREATE TABLE root (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE mid (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF mid DEFAULT",
+        "ALTER PUBLICATION p ADD TABLE root",
+        "CREATE PUBLICATION as_root FOR TABLE root, mid WITH (publish_via_partition_root = true)",
+        "ALTER TABLE root ATTACH PARTITION mid DEFAULT",
+        "ALTER TABLE root DETACH PARTITION mid",
+    )
+    oids = {name: TableId(oid) for name, oid in versions.query("SELECT relname, oid FROM pg_class")}
+    of_root = [m.partitions for m in told(stream, 3) if m.name.name == "root"]
+    assert of_root == [{"as_root": frozenset({oids["mid"], oids["leaf"]})}, {"as_root": frozenset()}]
+
+
+def test_an_attach_waits_for_no_other_partition(versions: Database, stream: ReplicationStream) -> None:
+    """The trigger locks no table: another session may hold one for hours, as VACUUM FULL does."""
+    versions.execute(
+        "CREATE TABLE root (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE one PARTITION OF root FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE two (id int)",
+        "ALTER PUBLICATION p ADD TABLE root",
+    )
+    with versions.connect() as c, c.transaction():
+        c.execute("LOCK TABLE one")
+        versions.execute("SET lock_timeout = '5s'; ALTER TABLE root ATTACH PARTITION two FOR VALUES FROM (10) TO (20)")
+    assert {m.name.name for m in told(stream, 2)} == {"one", "two"}
 
 
 def test_nobody_elses_alter_fails(db: Database, role: str) -> None:

@@ -58,6 +58,12 @@ ALL: LiteralString = "CREATE PUBLICATION p FOR TABLE t, u"
 CHANGED, AGAIN, LEFT = "publication_changed", "publication_membership_changed", "table_not_published"
 
 
+ATTACH: Sequence[LiteralString] = (
+    "ALTER TABLE u DROP COLUMN v",
+    "ALTER TABLE r ATTACH PARTITION u FOR VALUES FROM (10) TO (20)",
+)
+
+
 CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] = {
     "made again": (ALL, ["DROP PUBLICATION p", ALL], {"t": CHANGED, "u": CHANGED}),
     "table dropped and added": (
@@ -134,6 +140,27 @@ CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] 
     "table dropped": ("CREATE PUBLICATION p FOR TABLE t", ["DROP TABLE t"], {}),
     "none": ("CREATE PUBLICATION p FOR TABLE t", ["DROP PUBLICATION p"], {"t": "publication_missing"}),
     "partition detached": ("CREATE PUBLICATION p FOR TABLE r", ["ALTER TABLE r DETACH PARTITION r1"], {"r1": LEFT}),
+    "attached to a published table": (
+        "CREATE PUBLICATION p FOR TABLE u, r WITH (publish_via_partition_root = true)",
+        ATTACH,
+        {"u": LEFT},
+    ),
+    "attached among all tables": (
+        "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)",
+        ATTACH,
+        {"u": LEFT},
+    ),
+    "attached in a published schema": (
+        "CREATE PUBLICATION p FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)",
+        ATTACH,
+        {"u": LEFT},
+    ),
+    "attached to a table that is not published": (
+        "CREATE PUBLICATION p FOR TABLE u WITH (publish_via_partition_root = true)",
+        ATTACH,
+        {},
+    ),
+    "attached and streamed as a table of its own": ("CREATE PUBLICATION p FOR TABLE u, r", ATTACH, {}),
     "partition detached and attached": (
         "CREATE PUBLICATION p FOR TABLE r",
         ["ALTER TABLE r DETACH PARTITION r1", "ALTER TABLE r ATTACH PARTITION r1 FOR VALUES FROM (0) TO (10)"],
@@ -154,6 +181,17 @@ def test_a_gap_is_seen_afterwards(versions: Database) -> None:
         found[case] = gaps(before, state(versions), published)
         wanted[case] = {name: code for name, code in expected.items() if name in published}
     assert found == wanted
+
+
+def test_a_partition_that_is_streamed_as_its_root_has_not_left(source: Database) -> None:
+    """Nothing adds it to the publication: it is in it, and its rows are in the stream."""
+    source.execute("CREATE PUBLICATION p FOR TABLE u, r WITH (publish_via_partition_root = true)", *ATTACH)
+    table, now = tables(source)["u"], state(source)
+    assert not now.left(table)
+    gap = find_gap(None, now, table)
+    assert gap is not None
+    assert gap.message == "table public.u was attached as a partition, so its changes are streamed as those of its root"
+    assert "ALTER PUBLICATION" not in gap.hint
 
 
 def test_a_limit_that_a_schema_lifts_is_no_evidence(source: Database) -> None:

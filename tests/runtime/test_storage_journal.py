@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 from levada.errors import LevadaError
 from levada.pgoutput.changes import Truncate
+from levada.postgres.membership import set_unlogged
 from levada.postgres.storage import StorageSnapshot
+from levada.runtime.config import RetryLimits
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.storage_journal import StorageJournal
+from levada.runtime.tables.retries import park
+from levada.runtime.tables.storage_journal import StorageJournal, TablesUnpublished
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
-from levada.stores.phases import Ready
+from levada.stores.phases import DataSync, FinishedCopy, Ready
 from levada.values import Lsn, QualifiedTable, TableId
 
 TABLE = TableId(100)
@@ -79,6 +84,46 @@ def test_looks_are_judged_however_far_the_stream_trails() -> None:
         if at == 40:
             assert made.errors == ["partition_changed"]
     assert made.journal.verified_lsn == 40
+
+
+def unpublished(at: int) -> TablesUnpublished:
+    """Return the report of a statement that took the table out of the stream."""
+    return TablesUnpublished(frozenset({TABLE}), Lsn(at), set_unlogged, threading.Event())
+
+
+def test_a_table_out_of_the_stream_is_parked() -> None:
+    """It has missed changes, unless a later copy has them."""
+    made = Journal()
+    made.journal.table_unpublished(made.record, unpublished(9))
+    assert made.errors == []
+    made.journal.table_unpublished(made.record, unpublished(10))
+    assert made.errors == ["table_not_published"]
+
+
+def test_a_table_that_leaves_the_stream_while_it_is_copied() -> None:
+    """The report waits until the position of the copy is known."""
+    for copied_at, found in ((20, []), (15, ["table_not_published"])):
+        made = Journal()
+        made.record.phase = DataSync()
+        made.journal.begin_copy(TABLE)
+        made.journal.table_unpublished(made.record, unpublished(16))
+        made.journal.record_copy(TABLE, Lsn(copied_at), storage(10))
+        made.record.phase = FinishedCopy(Lsn(copied_at))
+        assert made.errors == []
+        made.journal.evaluate_held(made.record)
+        assert made.errors == found
+
+
+def test_a_shadow_copy_of_a_table_that_leaves_the_stream_begins_again() -> None:
+    """A parked table that is copied again may be read as of a position before it."""
+    made = Journal()
+    made.record.phase = park(set_unlogged(made.record.name), 1, RetryLimits(), datetime.now(UTC), needs_resync=True)
+    made.journal.table_unpublished(made.record, unpublished(30))
+    assert not made.record.resync.outdated
+    made.record.resync.request()
+    made.journal.table_unpublished(made.record, unpublished(30))
+    assert made.errors == []
+    assert made.record.resync.outdated
 
 
 def test_a_flawed_partition_parks_its_table() -> None:

@@ -196,6 +196,16 @@ def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is not None
 
 
+def test_a_widened_root_hides_no_truncated_partition() -> None:
+    """ALTER COLUMN TYPE of a root writes every partition again, also one that was truncated before."""
+    root = replace(ROOT, columns={**ROOT.columns, 2: ColumnStorage(23, -1, 10, False)})
+    leaves = {TableId(201): LeafStorage(901, 30, True, True), TableId(202): LeafStorage(902, 30, True, True)}
+    now = replace(root, leaves=leaves, columns={**root.columns, 2: ColumnStorage(20, -1, 30, False)})
+    change = find_change(TABLE, NAMES, root, now, Witness(announced=True, plain=frozenset({2})))
+    assert change is not None
+    assert change.code == "partition_changed"
+
+
 def test_storage_is_kept_as_text() -> None:
     """The store gives back what was kept."""
     for storage in (BEFORE, ROOT):

@@ -17,10 +17,11 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
-from levada.postgres.catalog import published_tables, read_table_description, read_type_infos
+from levada.postgres.catalog import read_table_description, read_type_infos
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.description import TableDescription
+from levada.postgres.membership import read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
@@ -41,6 +42,7 @@ _WARN_EVERY_S: Final = 60.0
 """The minimum interval, in seconds, of log entries on forged messages. Any role could write millions of them."""
 
 Failed = Callable[[TableId, LevadaError], None]
+Unpublished = Callable[[frozenset[TableId], Callable[[QualifiedTable], NeedsOperator], Lsn], None]
 
 
 class TableResolver(SchemaResolver):
@@ -53,9 +55,11 @@ class TableResolver(SchemaResolver):
     ``failed`` is called for a table whose schema change cannot be resolved. Later rows of that table are skipped until
     the next `begin_session`, and the table needs a resync. ``failed`` must record the failure before it returns,
     because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
-    version, with the message's LSN and the transaction's ID. ``catalog_changed`` is called if a RELATION shows that the
-    catalog entry of a table changed. ``excluded_columns`` returns the excluded columns of a table that has no version
-    yet. Each version keeps those of the version before it, until `exclude_columns` sets others.
+    version, with the message's LSN and the transaction's ID. ``unpublished`` is called for tables, replicated or not,
+    whose changes are not in the stream after an announced change, with the LSN of its commit. ``catalog_changed`` is
+    called if a RELATION shows that the catalog entry of a table changed. ``excluded_columns`` returns the excluded
+    columns of a table that has no version yet. Each version keeps those of the version before it, until
+    `exclude_columns` sets others.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class TableResolver(SchemaResolver):
         excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         altered: Callable[[DdlMessage, Lsn, int], None] = lambda ddl, lsn, xid: None,
+        unpublished: Unpublished = lambda tables, error, lsn: None,
         catalog_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
@@ -79,6 +84,7 @@ class TableResolver(SchemaResolver):
         self._excluded_columns = excluded_columns
         self._policy = policy
         self._altered = altered
+        self._unpublished = unpublished
         self._catalog_changed = catalog_changed
         self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
@@ -150,6 +156,11 @@ class TableResolver(SchemaResolver):
             )
             self._unreadable = True
             return None
+        if not ddl.logged:
+            self._unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
+            return None
+        if partitions := ddl.partitions.get(self._publication):
+            self._unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
@@ -351,8 +362,9 @@ class TableResolver(SchemaResolver):
             return None
 
     def _column_list(self, table: TableId) -> tuple[int, ...] | None:
-        published = published_tables(self._connected(), self._publication)
-        return next((p.column_attnums for p in published if p.id == table), None)
+        # Only catalog tables: a table that another session has locked must not stop the capture of all others.
+        membership = read_publication_state(self._connected(), self._publication, [table]).members.get(table)
+        return None if membership is None else membership.columns
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._catalog is None:
@@ -387,12 +399,19 @@ def _key(
     before: ReplicatedTableSchema | None,
     description: TableDescription | None,
 ) -> tuple[int, ...]:
-    """Return the key's attnums in key order, which RELATION does not contain either."""
+    """Return the key's attnums in key order, which RELATION does not contain either.
+
+    A key with a generated column is none: that column is not streamed, and several rows can have the others' values.
+    """
     orders: list[tuple[int, ...]] = [] if before is None else [before.key]
     if description is not None:
         orders.insert(0, description.primary_key if identity is IdentityKind.FULL else description.identity_key)
     if identity is IdentityKind.FULL:
         return next((order for order in orders if order and present.issuperset(order)), ())
+    if description is not None:
+        streamed = {c.attnum for c in description.columns}
+        if marked == streamed.intersection(description.identity_key) != set(description.identity_key):
+            return ()
     return next((order for order in orders if set(order) == marked), tuple(sorted(marked)))
 
 

@@ -40,6 +40,7 @@ SESSION_OPTIONS: Final = " ".join(
         "intervalstyle=postgres",
         "extra_float_digits=3",
         "bytea_output=hex",
+        "lc_monetary=C",
         # Limits that are meant for an application's short statements must not end a copy or a stream.
         "statement_timeout=0",
         "idle_in_transaction_session_timeout=0",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
@@ -34,8 +35,8 @@ _FUNCTION: Final = "emit_table_change"
 _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
 """Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
 
-# The published tables among the altered ones, their ancestors if they are partitions, and their children, which an
-# ALTER of the parent changes too. ALTER TYPE affects every table that has a column of a user-defined type. With CASCADE
+# The altered tables, their ancestors if they are partitions, and their children, which an ALTER of the parent changes
+# too. ALTER TYPE affects every table that has a column of a user-defined type. With CASCADE
 # it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
 _ALTERED: Final = sql.SQL("""
 WITH RECURSIVE altered(relid) AS (
@@ -54,8 +55,6 @@ WITH RECURSIVE altered(relid) AS (
     UNION
     SELECT a.attrelid FROM pg_catalog.pg_attribute a
     WHERE tg_tag = 'ALTER TYPE' AND a.atttypid >= 16384 AND a.attnum > 0 AND NOT a.attisdropped
-), published AS (
-    SELECT t.relid FROM pg_catalog.pg_publication p, LATERAL pg_catalog.pg_get_publication_tables(p.pubname) t
 )
 """)
 
@@ -70,6 +69,47 @@ _OUTDATED: Final = sql.SQL("""EXISTS (
     ) AS seen(replaced_by)
     WHERE replaced_by <> '0' AND pg_catalog.age(replaced_by)
         <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid))
+""")
+
+# The publications that have a relation, or a table above it, as a member. No function of PostgreSQL's, because
+# pg_get_publication_tables would wait for each published table that another session has locked.
+_MEMBERS: Final = sql.SQL("""above(relid) AS (
+        SELECT {relation}
+        UNION ALL
+        SELECT i.inhparent FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid AND r.relispartition
+        JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+    ), member(relid, publication) AS (
+        SELECT above.relid, p.oid FROM above, pg_catalog.pg_publication p WHERE p.puballtables
+        UNION ALL
+        SELECT above.relid, r.prpubid FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        {schemas}
+    )
+""")
+# Schemas of publications exist since version 15.
+_SCHEMAS: Final = sql.SQL("""UNION ALL
+        SELECT above.relid, s.pnpubid FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid
+        JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = r.relnamespace
+""")
+
+# Whether relation c is streamed under its own name. It may be unlogged: FOR ALL TABLES and TABLES IN SCHEMA leave such
+# a table out for a while, which no catalog row shows once it is logged again.
+_PUBLISHED: Final = sql.SQL("""EXISTS (
+    WITH RECURSIVE {members} SELECT FROM member m JOIN pg_catalog.pg_publication p ON p.oid = m.publication
+    GROUP BY p.oid, p.pubviaroot
+    HAVING CASE WHEN p.pubviaroot THEN pg_catalog.bool_and(m.relid = c.oid) ELSE c.relkind = 'r' END)
+""")
+
+# All tables below a partitioned one, by the publications that stream their changes as those of a table above. A table
+# that is published itself stays in its publication when it is attached, but is no longer streamed under its name.
+_PARTITIONS: Final = sql.SQL("""(
+    WITH RECURSIVE {members}, below(relid) AS (
+        SELECT i.inhrelid FROM pg_catalog.pg_inherits i
+        WHERE description->>'kind' = 'p' AND i.inhparent = (description->>'id')::pg_catalog.oid
+        UNION ALL
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+    )
+    SELECT pg_catalog.jsonb_object_agg(p.pubname, (SELECT pg_catalog.jsonb_agg(relid::bigint) FROM below))
+    FROM pg_catalog.pg_publication p WHERE p.pubviaroot AND p.oid IN (SELECT publication FROM member))
 """)
 
 _BODY: Final = sql.SQL("""
@@ -88,12 +128,15 @@ BEGIN
     WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted
       AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock');
     FOR description IN {altered} {description}
-        WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
-          AND c.oid IN (SELECT relid FROM concerned) AND c.oid IN (SELECT relid FROM published)
+        WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.oid IN (SELECT relid FROM concerned)
+          AND {published}
         ORDER BY c.oid
     LOOP
         PERFORM {emit}((description || pg_catalog.jsonb_build_object(
             'statements', statements,
+            'logged', (SELECT r.relpersistence = 'p' FROM pg_catalog.pg_class r
+                WHERE r.oid = (description->>'id')::pg_catalog.oid),
+            'partitions', {partitions},
             'locked', coalesce((description->>'id')::pg_catalog.oid = ANY (locked), false),
             'outdated', pg_catalog.current_setting('transaction_isolation') <> 'read committed' AND {outdated}))::text);
     END LOOP;
@@ -124,7 +167,7 @@ _CREATE_FUNCTION: Final = sql.SQL("""
 CREATE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'
-SET extra_float_digits = 3 SET bytea_output = 'hex'
+SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'
 AS {body}
 """)
 
@@ -135,12 +178,15 @@ class DdlMessage:
 
     If the table is not ``locked``, as with ALTER TYPE, another transaction may alter it before this one is committed.
     If it is ``outdated``, the transaction reads the catalog as it was before another one altered the table, so the
-    definition may lack that change.
+    definition may lack that change. If it is not ``logged``, its changes are not in the WAL. ``partitions`` has all
+    tables below it, for each publication that streams their changes as those of this table.
     """
 
     description: TableDescription
     locked: bool
     outdated: bool
+    logged: bool = True
+    partitions: Mapping[str, frozenset[TableId]] = field(default_factory=dict)
     statements: tuple[str, ...] = ()
     """Statements of the client's query that only retype columns by PostgreSQL's own casts."""
 
@@ -174,6 +220,8 @@ def parse_ddl_message(content: bytes) -> DdlMessage:
             TableDescription.from_json(data),
             bool(data["locked"]),
             bool(data["outdated"]),
+            bool(data["logged"]),
+            {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
             tuple(map(str, data["statements"] or ())),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -191,7 +239,7 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     Return False, with a log line, in three cases: the role is not permitted (PostgreSQL requires a superuser), the
     server is a standby, or the schema belongs to a role that could replace the trigger's functions.
     """
-    statements = _statements()
+    statements = _statements(conn.info.server_version)
     mark = f"levada {hashlib.sha256(''.join(s.as_string(None) for s in statements).encode()).hexdigest()[:16]}"
     if _installed(conn, mark):
         return True
@@ -269,17 +317,21 @@ def _owner(conn: psycopg.Connection[Any]) -> tuple[str, bool] | None:
     return None if row is None else (str(row[0]), bool(row[1]))
 
 
-def _statements() -> tuple[sql.Composed, ...]:
-    """Return the statements that create the trigger.
+def _statements(version: int) -> tuple[sql.Composed, ...]:
+    """Return the statements that create the trigger on a server of this version.
 
     The trigger fires in every replication role, because a change that it misses is a lost change.
     """
     function, trigger = sql.Identifier(SEAL_SCHEMA, _FUNCTION), sql.Identifier(TRIGGER)
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX)).as_string(None)
+    schemas = _SCHEMAS if version >= 150000 else sql.SQL("")
+    root = sql.SQL("(description->>'id')::pg_catalog.oid")
     body = _BODY.format(
         altered=_ALTERED,
         description=DESCRIPTION_QUERY,
         outdated=_OUTDATED,
+        published=_PUBLISHED.format(members=_MEMBERS.format(relation=sql.SQL("c.oid"), schemas=schemas)),
+        partitions=_PARTITIONS.format(members=_MEMBERS.format(relation=root, schemas=schemas)),
         emit=EMIT,
         separator=sql.Literal(SEPARATOR_PREFIX),
         opaque=sql.Literal(_OPAQUE),

@@ -181,10 +181,15 @@ SELECT jsonb_build_object(
                 -- A partitioned table has no rows. Only its partitions have values for rows older than the column. A
                 -- default such as now() or a function is evaluated for each partition, and may differ.
                 WHEN c.relkind = 'p' THEN (
+                    -- pg_partition_tree would wait for a partition that another session has locked.
+                    WITH RECURSIVE below(relid) AS (
+                        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
+                        UNION ALL
+                        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+                    )
                     SELECT pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
-                    FROM pg_catalog.pg_partition_tree(c.oid) p
-                    JOIN pg_catalog.pg_attribute l ON l.attrelid = p.relid AND l.attname = a.attname
-                    WHERE p.isleaf AND l.atthasmissing AND NOT l.attisdropped
+                    FROM below JOIN pg_catalog.pg_attribute l ON l.attrelid = below.relid AND l.attname = a.attname
+                    WHERE l.atthasmissing AND NOT l.attisdropped
                     HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)
             END,
             'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL

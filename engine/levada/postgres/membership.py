@@ -79,8 +79,9 @@ class PublicationState:
     """The current state of a publication. ``identity`` is None if the publication does not exist.
 
     ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
-    ``unlogged`` are not in the WAL. ``unidentified`` are unpublished tables whose UPDATEs and DELETEs PostgreSQL would
-    reject once they are published, with the relations that need a replica identity: the table, its partitions.
+    ``unlogged`` are not in the WAL. Those of ``partitions`` are streamed as changes of a published root.
+    ``unidentified`` are unpublished tables whose UPDATEs and DELETEs PostgreSQL would reject once they are published,
+    with the relations that need a replica identity: the table, its partitions.
     """
 
     name: str
@@ -88,11 +89,12 @@ class PublicationState:
     names: Mapping[TableId, QualifiedTable]
     members: Mapping[TableId, Membership]
     unlogged: frozenset[TableId] = frozenset()
+    partitions: frozenset[TableId] = frozenset()
     unidentified: Mapping[TableId, tuple[QualifiedTable, ...]] = field(default_factory=dict)
 
     def left(self, table: TableId) -> bool:
-        """Return True if the table exists at the source and is not published."""
-        return table in self.names and table not in self.members
+        """Return True if the table exists at the source and its changes are not published."""
+        return table in self.names and table not in self.members and table not in self.partitions
 
 
 _PUBLICATION: Final = sql.SQL("""
@@ -122,9 +124,11 @@ WITH RECURSIVE chain(id, relation, path) AS (
 SELECT c.oid::bigint, n.nspname, c.relname,
     coalesce(array_agg(m.name ORDER BY m.name) FILTER (WHERE m.id IS NOT NULL), '{{}}'),
     max(m.name) FILTER (WHERE m.own AND (m.row_filter IS NOT NULL OR m.columns IS NOT NULL)),
-    max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relpersistence <> 'p'
+    max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relispartition,
+    c.relpersistence <> 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
-WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relpersistence
+WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relispartition,
+    c.relpersistence
 """)
 
 # Row filters, column lists and schemas of publications exist since version 15.
@@ -157,16 +161,20 @@ def read_publication_state(
                 break
     names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
     unlogged = frozenset(TableId(row[0]) for row in rows if row[-1])
+    via_root = identity is not None and identity.via_root
+    partitions = frozenset(
+        TableId(row[0]) for row in rows if via_root and row[-2] and any(_publishes_root(m) for m in row[3])
+    )
     members = {
         TableId(table): _membership(identity, of_table, limit, row_filter, columns)
-        for table, _, _, of_table, limit, row_filter, columns, _ in rows
-        if of_table and identity is not None
+        for table, _, _, of_table, limit, row_filter, columns, *_ in rows
+        if of_table and identity is not None and table not in partitions
     }
-    left = {name for table, name in names.items() if table not in members}
+    left = {name for table, name in names.items() if table not in members and table not in partitions}
     refused = leave_out_unidentified(conn, publication, left)[1] if left else ()
     relations = unidentified_relations(conn, refused)
     unidentified = {table: relations[name] for table, name in names.items() if name in relations}
-    return PublicationState(publication, identity, names, members, unlogged, unidentified)
+    return PublicationState(publication, identity, names, members, unlogged, partitions, unidentified)
 
 
 def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
@@ -178,6 +186,8 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
     if name is None:
         return None
     resync = resync_command(name)
+    if table in state.partitions:
+        return streamed_as_root(name)
     if state.left(table):
         return _left(table, state, resync)
     if kept is None:
@@ -196,9 +206,33 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
     return None
 
 
+def streamed_as_root(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a replicated table that is, or was, a partition of a published table."""
+    return NeedsOperator(
+        "table_not_published",
+        f"table {table} was attached as a partition, so its changes are streamed as those of its root",
+        hint=f"exclude it in spec.tables, or detach it; then {resync_command(table)}",
+    )
+
+
+def set_unlogged(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a replicated table that is, or was, unlogged."""
+    statement = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(table.schema, table.name)).as_string(None)
+    return NeedsOperator(
+        "table_not_published",
+        f"table {table} was set UNLOGGED, so its changes are not in the WAL from then on",
+        hint=f"{statement}, if it is not logged again; then {resync_command(table)}",
+    )
+
+
 def _read_identity(conn: psycopg.Connection[Any], publication: str) -> PublicationIdentity | None:
     row = conn.execute(_PUBLICATION, [publication]).fetchone()
     return None if row is None else PublicationIdentity(row[0], row[1], tuple(row[2]), row[3])
+
+
+def _publishes_root(member: str) -> bool:
+    """Return True if this member of a partition publishes its root too: an ancestor, or FOR ALL TABLES."""
+    return "/" in member or member.startswith("all:")
 
 
 def _membership(
@@ -219,9 +253,7 @@ def _membership(
 def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator:
     name = state.names[table]
     if table in state.unlogged:
-        statement = sql.SQL("ALTER TABLE {} SET LOGGED").format(sql.Identifier(name.schema, name.name)).as_string(None)
-        reason = f"table {name} is unlogged, so publication {state.name} does not stream its changes"
-        return NeedsOperator("table_not_published", reason, hint=f"{statement}; then {resync}")
+        return set_unlogged(name)
     exists = state.identity is not None
     hint = publish_hint(state.name, [name], state.unidentified.get(table, ()), exists=exists)
     if exists:

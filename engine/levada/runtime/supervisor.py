@@ -58,7 +58,7 @@ from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.storage_journal import TableAltered
+from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublished
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
@@ -240,6 +240,12 @@ class Supervisor:
             case TableAltered(table):
                 if table in tables:
                     self.registry.storage.table_altered(tables[table], report)
+                report.recorded.set()
+            case TablesUnpublished(left):
+                for table in left & tables.keys():
+                    self.registry.storage.table_unpublished(tables[table], report)
+                    # A table that was attached for good is no longer replicated as its own.
+                    self._discovery.soon()
                 report.recorded.set()
             case StorageRead(snapshot):
                 self._storage_poller.ended()

@@ -131,29 +131,20 @@ def _leaves(
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = [leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)]
-    if not renewed or _one_statement(renewed, kept, columns, before, now, witness):
+    if not renewed or _was_truncated(renewed, kept, witness):
         return None
-    return RowsChanged("partition_changed", "a partition was truncated, or rewritten by VACUUM FULL or CLUSTER")
+    return RowsChanged(
+        "partition_changed", "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
+    )
 
 
-def _one_statement(
-    renewed: Collection[LeafStorage],
-    kept: Mapping[TableId, LeafStorage],
-    columns: Mapping[int, str],
-    before: TableStorage,
-    now: TableStorage,
-    witness: Witness,
-) -> bool:
-    """Return True if one known statement on the root created every partition's new file."""
+def _was_truncated(renewed: Collection[LeafStorage], kept: Mapping[TableId, LeafStorage], witness: Witness) -> bool:
+    """Return True if one streamed TRUNCATE of the root created every partition's new file.
+
+    Another statement that writes all partitions again may hide that one of them was truncated before.
+    """
     transactions = {leaf.xmin for leaf in kept.values()}
-    if len(renewed) != len(kept) or len(transactions) != 1:
-        return False
-    widened = {
-        now.columns[attnum].xmin
-        for attnum in columns.keys() & before.columns.keys() & now.columns.keys() & witness.plain
-        if _is_widening(before.columns[attnum].type_oid, now.columns[attnum].type_oid)
-    }
-    return not transactions.isdisjoint(witness.truncates | widened)
+    return len(renewed) == len(kept) and len(transactions) == 1 and transactions <= witness.truncates
 
 
 def _new_file(before: LeafStorage | None, now: LeafStorage) -> bool:

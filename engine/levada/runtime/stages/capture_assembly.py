@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.history import Witnessed
-from levada.errors import LevadaError, Transient
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import TableAltered
+from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublished
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from levada.postgres.ddl import DdlMessage
     from levada.postgres.server import ServerIdentity
     from levada.segments.manifest import Manifest
-    from levada.values import Lsn, TableId, Witness
+    from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 _POLL_S: Final = 0.1
 
@@ -55,6 +55,14 @@ class CaptureReports:
         """Report a DDL statement on a table, committed at ``at`` by transaction ``xid``."""
         storage, recorded = ddl.description.storage, threading.Event()
         self._inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
+        self._wait_for(recorded)
+
+    def tables_unpublished(
+        self, tables: frozenset[TableId], error: Callable[[QualifiedTable], NeedsOperator], at: Lsn
+    ) -> None:
+        """Report tables whose changes a DDL statement, committed at ``at``, took out of the stream."""
+        recorded = threading.Event()
+        self._inbox.put(TablesUnpublished(tables, at, error, recorded))
         self._wait_for(recorded)
 
     def source_restarted(self, verified_to: Lsn) -> None:
@@ -120,6 +128,7 @@ def assemble_worker(
         excluded_columns=lambda table: config_ref.current.table(table).excluded_columns,
         policy=config.on_unrepresentable,
         altered=reports.table_altered,
+        unpublished=reports.tables_unpublished,
         catalog_changed=catalog_changed,
     )
     settings = CaptureSettings(

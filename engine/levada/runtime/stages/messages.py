@@ -17,7 +17,7 @@ from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
-from levada.runtime.tables.storage_journal import TableAltered
+from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublished
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
@@ -276,6 +276,7 @@ Report = (
     | ResyncEnded
     | TableFailed
     | TableAltered
+    | TablesUnpublished
     | StorageRead
     | SourceRestarted
     | Discovered

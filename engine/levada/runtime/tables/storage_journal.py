@@ -50,6 +50,20 @@ class TableAltered:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesUnpublished:
+    """Tables whose changes a DDL statement took out of the stream, for good or until another statement.
+
+    The event trigger announced it in a transaction that was committed at LSN ``at``. ``error`` returns the error of a
+    table. Capture waits for ``recorded``.
+    """
+
+    tables: frozenset[TableId]
+    at: Lsn
+    error: Callable[[QualifiedTable], NeedsOperator]
+    recorded: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """The storage for which a table's rows at the destination are known to be correct, as of ``lsn``.
 
@@ -85,7 +99,7 @@ class StorageJournal:
     def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
         self._store = store
         self._park = park
-        self._held: dict[TableId, list[TableAltered]] = {}
+        self._held: dict[TableId, list[TableAltered | TablesUnpublished]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._snapshots: list[StorageSnapshot] = []
         """The oldest snapshot that was not evaluated yet, and the newest."""
@@ -111,7 +125,10 @@ class StorageJournal:
     def evaluate_held(self, record: TableRecord) -> None:
         """Evaluate the messages that arrived while the table was copied."""
         for report in self._held.pop(record.id, ()):
-            self._evaluate_announcement(record, report)
+            if isinstance(report, TableAltered):
+                self._evaluate_announcement(record, report)
+            else:
+                self._park_unpublished(record, report)
 
     def record_truncates(self, manifest: Manifest) -> None:
         """Record the transactions of a segment that truncated tables. A TRUNCATE changes the storage too."""
@@ -125,6 +142,16 @@ class StorageJournal:
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
             self._evaluate_announcement(record, report)
+
+    def table_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
+        """Park a table whose changes are not in the stream. While it is copied, hold the report like `table_altered`.
+
+        A shadow copy begins again, as its snapshot may be older.
+        """
+        if isinstance(record.phase, DataSync):
+            self._held.setdefault(record.id, []).append(report)
+        elif not isinstance(record.phase, Init):
+            self._park_unpublished(record, report)
 
     def add_snapshot(self, snapshot: StorageSnapshot) -> None:
         """Queue a snapshot of the catalog for `evaluate_snapshots`.
@@ -165,6 +192,15 @@ class StorageJournal:
             return
         witness = Witness(True, report.plain, self._truncates.get(record.id, frozenset()))
         self._evaluate(record, known, Baseline(report.at, report.xid, report.storage), witness)
+
+    def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
+        known = self._baseline(record.id)
+        if known is not None and report.at < known.lsn:
+            return
+        if not needs_resync(record.phase):
+            self._park(record, report.error(record.name))
+        elif record.resync.has_copy and not record.resync.abandoned:
+            record.resync.restart()
 
     def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
         if self._park_flawed(record, now.storage) or known.storage == now.storage:
