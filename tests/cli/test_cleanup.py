@@ -27,7 +27,8 @@ __all__ = ["manifest"]
 
 def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     """Slot and state go by default, the publication stays; a second run finds nothing and is content."""
-    db.execute("CREATE PUBLICATION mine FOR TABLE orders")
+    published = f"levada_{db.name}"
+    db.execute(f"CREATE PUBLICATION {published} FOR TABLE orders")
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
     kept(db, "orders", Ready())
     refused = levada("cleanup", manifest, "--secrets", manifest.parent / "secrets")
@@ -36,9 +37,12 @@ def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
     first = on(manifest, "cleanup", "--yes")
     assert first.exit_code == 0
     assert f"slot levada_{db.name}: dropped" in first.stdout
+    assert f"will stay: publication {published} (deletionPolicy.publication: Retain)" in first.stdout
+    assert "will stay: the tables at the destination (deletionPolicy.destinationTables: Retain)" in first.stdout
+    assert "deletionPolicy.slot" not in first.stdout
     assert db.query("SELECT count(*) FROM pg_replication_slots WHERE database = %s", db.name) == [(0,)]
     assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(0,)]
-    assert db.query("SELECT pubname FROM pg_publication") == [("mine",)]
+    assert db.query("SELECT pubname FROM pg_publication") == [(published,)]
     again = on(manifest, "cleanup", "--yes")
     assert again.exit_code == 0
     assert "does not exist" in again.stdout

@@ -20,7 +20,7 @@ def cleanup(manifests: Manifests, secrets: Path | None, work_dir: Path, *, confi
     with open_cleanup(manifests, secrets=secrets, work_dir=work_dir) as found:
         for step in found.steps:
             out.print(f"will remove: {step.what}", markup=False)
-        for line in found.kept:
+        for line in (*found.kept, *found.retained):
             # Statements are copied from the terminal, so they have no line breaks of its width.
             out.print(f"will stay: {line}", markup=False, soft_wrap=True)
         if not confirmed and not typer.confirm("Remove them?"):

@@ -63,6 +63,8 @@ class _Kept:
 
     slot: str = ""
     publication: str = ""
+    found: frozenset[str] = frozenset()
+    """Those of the two that exist, by their names in the deletionPolicy. A publication of others is not among them."""
 
 
 class Cleanup:
@@ -74,6 +76,7 @@ class Cleanup:
         store: PipelineStore,
         steps: tuple[Step, ...],
         kept: tuple[str, ...],
+        retained: tuple[str, ...],
         *,
         waits: bool,
         opened: AbstractContextManager[None],
@@ -81,6 +84,8 @@ class Cleanup:
         self.steps = steps
         self.kept = kept
         """Lines about a slot and a publication that stay, because they may be another program's."""
+        self.retained = retained
+        """Lines about what stays because the deletionPolicy retains it."""
         self._config = config
         self._store = store
         self._waits = waits
@@ -128,7 +133,8 @@ def open_cleanup(
         slot = kept.slot if policy.slot is DeletionAction.DELETE else ""
         publication = kept.publication if policy.publication is DeletionAction.DELETE else ""
         told = tuple(line for line in (slot, publication) if line)
-        yield Cleanup(config, store, steps, told, waits=not kept.slot, opened=opened)
+        retained = tuple(_retained(manifests, config, kept))
+        yield Cleanup(config, store, steps, told, retained, waits=not kept.slot, opened=opened)
 
 
 def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
@@ -160,10 +166,26 @@ def _kept(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) ->
         found = read_publication(connection, config.publication.name) if managed else None
         named = read_publication_owner(connection, config.publication.name) if managed else None
     proofs = Proofs(has_record(store), "" if record is None else record.slot, named)
+    existing = {"slot": status, "publication": found}
     return _Kept(
         why_slot_stays(config, status, owner, proofs),
         why_publication_stays(config, exists=found is not None, owner=owner, proofs=proofs),
+        frozenset(name for name, value in existing.items() if value is not None),
     )
+
+
+def _retained(manifests: Manifests, config: PipelineConfig, kept: _Kept) -> Iterator[str]:
+    """Yield a line for each object that stays because the deletionPolicy retains it."""
+    policy = manifests.pipeline.spec.deletion_policy
+    objects = (
+        ("slot", policy.slot, f"slot {config.slot.name}", "slot" in kept.found),
+        ("publication", policy.publication, f"publication {config.publication.name}", "publication" in kept.found),
+        ("destinationTables", policy.destination_tables, "the tables at the destination", True),
+        ("state", policy.state, "the pipeline's state and its staged changes", True),
+    )
+    for field, action, what, exists in objects:
+        if exists and action is DeletionAction.RETAIN:
+            yield f"{what} (deletionPolicy.{field}: Retain)"
 
 
 def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PipelineStore:
