@@ -19,6 +19,7 @@ import pytest
 import yaml
 from psycopg import sql
 from tests.conftest import Database
+from tests.postgres.streams import open_stream
 from tests.runtime import samples
 from typer.testing import CliRunner, Result
 
@@ -277,6 +278,35 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
     result = on(manifest, "status")
     assert result.exit_code == Exit.OK, result.output
     assert not db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'")
+
+
+def test_status_of_an_engine_elsewhere_says_so(manifest: Path, db: Database) -> None:
+    """The slot is in use, so the pipeline is not stopped. What the store has may be old, so scripts are told."""
+    publish(db)
+    slot = f"levada_{db.name}"
+    kept(db, "orders", Ready())
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    with open_stream(db, slot, slot):
+        result = on(manifest, "status")
+        document = json.loads(on(manifest, "status", "-o", "json").stdout)
+    assert result.exit_code == Exit.FAILED
+    assert "runs elsewhere" in result.stdout
+    assert "[engine_elsewhere]" in result.stdout
+    assert "Stopped" not in result.stdout
+    assert document["error"]["code"] == "engine_elsewhere"
+
+
+def test_status_of_a_lost_store_says_what_check_does(manifest: Path, db: Database) -> None:
+    """A slot without a state is no first start. A resync of all tables is the way on, and ends the error."""
+    publish(db)
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    result = on(manifest, "status")
+    assert result.exit_code == Exit.FAILED, result.output
+    assert "the state was lost [store_empty]" in result.stdout
+    assert "levada resync" in result.stdout
+    assert not db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'")
+    assert on(manifest, "resync", "--all").exit_code == Exit.OK
+    assert on(manifest, "status").exit_code == Exit.OK
 
 
 def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path, db: Database) -> None:

@@ -20,7 +20,7 @@ from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.host.manifest_file import work_folder
 from levada.runtime.host.outcomes import Refused, Suspended
 from levada.runtime.host.stored_progress import slot_progress
-from levada.runtime.host.work_dir import engine_is_starting, running_address, running_progress
+from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_address, running_progress
 from levada.spec import Manifests
 from levada.status import PipelineState
 
@@ -45,11 +45,7 @@ def local_engine(
         return
     slot = slot_progress(manifests, secrets=secrets)
     if slot.active:
-        raise NeedsOperator(
-            "engine_elsewhere",
-            f"an engine on another machine or in another work folder streams from slot {slot.name}",
-            hint=f"run the command where the engine runs, for example: kubectl exec POD -- levada {command}",
-        )
+        raise engine_elsewhere(slot.name, command)
     engine = Engine(manifest, secrets=secrets, work_dir=work_dir)
     signals.call(engine.stop)
     with engine:

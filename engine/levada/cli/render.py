@@ -71,7 +71,9 @@ def headline(now: Progress) -> str:
     ready = f"{now.tables_by_phase.get(TablePhase.READY, 0)}/{counted(len(now.tables), 'table')} ready"
     if now.error is not None and now.error.code in _SLOT_GONE:
         ready = f"[bold red]slot lost[/bold red], {counted(len(now.tables), 'table')}"
-    text = f"[bold]{escape(now.pipeline)}[/bold]  {escape(now.state)}  {ready}"
+    elsewhere = now.error is not None and now.error.code == "engine_elsewhere"
+    state = "runs elsewhere" if elsewhere else escape(now.state)
+    text = f"[bold]{escape(now.pipeline)}[/bold]  {state}  {ready}"
     arriving = rate(now.capture.rows_per_second)
     text += f"  {arriving} arriving" if arriving else ""
     left = _outlook(now.catch_up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,8 @@ from levada.cli.output import Output, console, write_json
 from levada.cli.render import dashboard
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.stored_progress import slot_progress, stored_progress
-from levada.runtime.host.work_dir import engine_is_starting, running_progress
+from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_progress
+from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 
@@ -21,18 +23,22 @@ _STARTING: Final = "an engine is starting on this machine. This is the state in 
 def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
     """Print the progress of each table.
 
-    Return `Exit.TABLE_ERRORED` if a table is errored, and `Exit.FAILED` if the pipeline is.
+    Return `Exit.TABLE_ERRORED` if a table is errored, and `Exit.FAILED` if the pipeline is, or if its engine runs
+    elsewhere.
     """
     headers = request_headers(manifests, secrets)
     progress = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
+    starting = progress is None and engine_is_starting(work_dir, headers)
     if progress is None:
         progress = stored_progress(manifests, secrets=secrets, work_dir=work_dir)
+        if progress.slot.active and not starting:
+            progress = replace(progress, error=fatal_progress(engine_elsewhere(progress.slot.name, "status")))
     if output is Output.JSON:
         write_json(progress.to_json())
     else:
         console().print(dashboard(progress))
         if progress.state == PipelineState.STOPPED:
-            words = _STARTING if engine_is_starting(work_dir, headers) else _without_engine(manifests)
+            words = _STARTING if starting else _without_engine(manifests)
             console().print(words, style="dim")
     return verdict(progress)
 

@@ -21,17 +21,17 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
-from levada.postgres.slots import inspect_slot, is_foreign
+from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config, store_connection
+from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.host.pod import TERMINATION_LOG
 from levada.runtime.resources.spark import borrowed_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.destination_place import require_same_place
-from levada.runtime.source.lost_state import has_record, lost_state
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.staging_place import require_same_staging
@@ -39,10 +39,8 @@ from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
-from levada.segments.log import SegmentLog
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
-from levada.stores import MemoryStore
 from levada.stores.interface import OwnerRecord, TableAction, TableControls
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store, postgres_store_exists
@@ -178,10 +176,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             require_same_staging(config, store)
         except InvalidManifest as error:
             moved = error
-        # A start puts tables with a requested resync back to Init, and then has their states.
-        resync = TableAction.RESYNC in store.get_table_actions().values()
-        empty = not (isinstance(store, MemoryStore) or resync or has_record(store))
-        return _Stored(begun, depends, store.get_owner_record(), controls, resyncs, moved, empty)
+        return _Stored(begun, depends, store.get_owner_record(), controls, resyncs, moved, is_empty(store))
 
 
 def _copied_again(config: PipelineConfig, controls: TableControls | None) -> bool:
@@ -218,18 +213,8 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
 
 def _lost_state_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
     """Yield a problem if the slot or staged segments exist without a record of the pipeline in its store."""
-    if not stored.empty:
-        return
-    try:
-        with config.source.connect(application="check") as connection:
-            slot = inspect_slot(connection, config.slot.name)
-        end = SegmentLog(open_staging(config.staging), config.name).end()
-    except LevadaError:
-        # The checks of the source and of the staging area report the error.
-        return
-    if slot is not None and is_foreign(slot, config.source.database):
-        slot = None
-    lost = lost_state(config, slot, end)
+    # The checks of the source and of the staging area report their errors.
+    lost = find_lost_state(config) if stored.empty else None
     if lost is not None:
         # In a pod the driver must start, because only there can a user request the resync.
         yield _problem(lost, _warning_if(config.slot.resync_when_lost or TERMINATION_LOG in os.environ))

@@ -11,6 +11,7 @@ from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.lag import sample_lag
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
+from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
 from levada.runtime.report.snapshot import fatal_progress
@@ -49,7 +50,7 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
 
     Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
     a slot that is gone, and ``slot_released`` if the guard dropped it. It is ``slot_foreign`` if the slot of that name
-    belongs to another database.
+    belongs to another database, and ``store_empty`` if the store has lost the pipeline's state.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
@@ -89,12 +90,14 @@ class _Stored:
     """The content of the store. There is none before the first run, which creates the store.
 
     ``depending`` is the number of tables that continue from the slot. ``released`` is why the guard dropped it.
+    ``empty`` is True if the store outlives the process and has no record of the pipeline.
     """
 
     tables: tuple[TableProgress, ...] = ()
     depending: int = 0
     actions: tuple[GuardAction, ...] = ()
     released: str = ""
+    empty: bool = False
 
 
 def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> _Stored:
@@ -102,7 +105,7 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
     if postgres is not None:
         connection = store_connection(manifests, config, secrets)
         if not postgres_store_exists(connection, postgres.schema_name):
-            return _Stored()
+            return _Stored(empty=True)
     store = open_store(manifests, config, secrets)
     try:
         store.load_table_schemas()
@@ -119,7 +122,7 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
             for id_, phase in phases.items()
         )
         depending = sum(continues(phase) for phase in phases.values())
-        return _Stored(tables, depending, guard_actions(store), slot_release(store))
+        return _Stored(tables, depending, guard_actions(store), slot_release(store), is_empty(store))
     finally:
         store.close()
 
@@ -153,7 +156,8 @@ def _slot_state(config: PipelineConfig, stored: _Stored) -> tuple[SlotProgress, 
         slot = _sample_slot(config)
     except LevadaError as error:
         return SlotProgress(config.slot.name), error if error.code == "slot_foreign" else None
-    return slot, _lost(config, slot, stored)
+    held = stored.empty and not config.slot.resync_when_lost
+    return slot, find_lost_state(config) if held else _lost(config, slot, stored)
 
 
 def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLost | None:

@@ -70,6 +70,16 @@ def engine_running(work_dir: Path, pid: str) -> NeedsOperator:
     )
 
 
+def engine_elsewhere(slot: str, command: str) -> NeedsOperator:
+    """Return the error of a slot that an engine streams from which does not use this work folder."""
+    return NeedsOperator(
+        "engine_elsewhere",
+        f"an engine on another machine or in another work folder streams from slot {slot}",
+        hint=f"run the command where the engine runs, for example: kubectl exec POD -- levada {command},"
+        " or with the --work-dir of that engine",
+    )
+
+
 @contextmanager
 def published_address(work_dir: Path, address: str) -> Iterator[None]:
     """Keep the address of this process's port in the work folder during the block.
