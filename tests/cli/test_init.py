@@ -137,6 +137,23 @@ def test_a_folder_that_cannot_have_a_lake(db: Database, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("lake", ["s3://bucket/lake", "gs://bucket", "file://host/lake", ""])
+def test_a_lake_that_is_no_folder(db: Database, tmp_path: Path, lake: str) -> None:
+    """An object store is edited into the manifest. No folder of that name comes into being below the current one."""
+    done = levada("init", dsn(db), "--dir", tmp_path, "--lake", lake)
+    assert done.exit_code == Exit.USAGE
+    told = " ".join(done.output.replace("│", " ").split())
+    assert "must be a folder of this machine" in told
+    assert "edit spec.destination.iceberg.catalog in pipeline.yaml" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lake_by_its_uri(db: Database, tmp_path: Path) -> None:
+    """A file URI is the folder that it names."""
+    assert levada("init", dsn(db), "--dir", tmp_path, "--lake", f"file://{tmp_path}/l").exit_code == Exit.OK
+    assert f'warehouse: "file://{tmp_path}/l"' in (tmp_path / "pipeline.yaml").read_text()
+
+
 @pytest.mark.parametrize("below", ["file/shop", "/proc/shop"])
 def test_a_folder_that_cannot_be_written(db: Database, tmp_path: Path, below: str) -> None:
     """The error has the folder and its hint the option, not a traceback."""

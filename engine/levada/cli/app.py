@@ -150,8 +150,8 @@ def init(
         str, typer.Option("--name", metavar="NAME", help="The pipeline's name. Default: from the database's.")
     ] = "",
     lake: Annotated[
-        Path | None,
-        typer.Option("--lake", metavar="DIR", help="Folder of the tables. Default: lake.", file_okay=False),
+        str | None,
+        typer.Option("--lake", metavar="DIR", help="Folder of the tables, or a file:// URI. Default: lake."),
     ] = None,
     directory: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Folder for the manifest and the Secrets.", file_okay=False)

@@ -32,6 +32,7 @@ from levada.values import MAX_PIPELINE_NAME, QualifiedTable
 
 _LOOPBACK: Final = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|/.*")
 _MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OPTIONAL_TLS: Final = ("prefer", "allow")
 _MANIFEST: Final = "pipeline.yaml"
 _NAMES: Final = ServerNames(
@@ -49,7 +50,7 @@ class InitOptions:
 
     dsn: str
     name: str
-    lake: Path | None
+    lake: str | None
     folder: Path
 
 
@@ -68,6 +69,7 @@ def init(options: InitOptions) -> Exit:
     name = options.name or _pipeline_name(str(database))
     if problem := pipeline_name_problem(name):
         raise typer.BadParameter(problem, param_hint="--name")
+    lake = folder / "lake" if options.lake is None else _lake_folder(options.lake)
     secret = f"{name}-source"
     _require_new(manifest, secrets / secret)
     user = given.get("user") or _ask("User", default="postgres")
@@ -83,7 +85,7 @@ def init(options: InitOptions) -> Exit:
         database=str(database),
         secret=secret,
         tls=tls,
-        warehouse=f"file://{(options.lake or folder / 'lake').absolute()}",
+        warehouse=f"file://{lake.absolute()}",
         staging="file://" + str(folder / "staging").replace("%", "%25"),
         tables=tables,
     )
@@ -120,6 +122,20 @@ def _parameters(dsn: str) -> dict[str, Any]:
     if given.get("sslmode") not in (None, "", *_MODES, *_OPTIONAL_TLS):
         raise typer.BadParameter(f"has an unknown sslmode. Known are {', '.join(_MODES)}", param_hint="DSN")
     return given
+
+
+def _lake_folder(given: str) -> Path:
+    """Return the folder of a path or of a file URI. Raise a usage error for another URI, and for a file."""
+    scheme, _, rest = given.partition("://") if _URI.match(given) else ("", "", given)
+    if not rest or scheme.lower() not in ("", "file") or (scheme and not rest.startswith("/")):
+        raise typer.BadParameter(
+            "must be a folder of this machine. For an object store or another catalog, run the command without --lake,"
+            f" then edit spec.destination.iceberg.catalog in {_MANIFEST}: see docs/destinations/iceberg.md#catalogs",
+            param_hint="--lake",
+        )
+    if Path(rest).is_file():
+        raise typer.BadParameter(f"{given} is a file, and must be a folder", param_hint="--lake")
+    return Path(rest)
 
 
 def _address(given: dict[str, Any]) -> tuple[str, int]:
