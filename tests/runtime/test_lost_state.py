@@ -146,3 +146,29 @@ def test_staged_rows_need_the_columns_in_the_store(db: Database, tmp_path: Path)
     finally:
         rig.stop()
     assert rig.destination.copies_of("orders") == 2
+
+
+def test_a_table_restored_to_an_earlier_state_is_copied_again(db: Database, tmp_path: Path) -> None:
+    """Its changes since were applied and removed. The error names that beside a lost segment, and a resync repairs it."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    rig = Rig(db, tmp_path)
+    rig.config = replace(rig.config, selects=Only("orders"))
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        saved = dict(rig.destination.marks)
+        db.execute("INSERT INTO orders VALUES (2)")
+        rig.wait(lambda p: p.tables[0].rows_applied == 1)
+        rig.wait_caught_up()
+        rig.stop()
+        rig.destination.marks = saved
+        rig.start()
+        parked = rig.wait(lambda p: bool(p.tables) and p.tables[0].error is not None).tables[0].error
+        assert parked is not None
+        assert (parked.code, parked.solution) == ("segment_missing", "levada resync MANIFEST public.orders")
+        assert "the table at the destination was restored or rolled back" in parked.reason
+        rig.say("orders", resync_nonce=1)
+        rig.wait_caught_up()
+    finally:
+        rig.stop()
+    assert rig.destination.copies_of("orders") == 2

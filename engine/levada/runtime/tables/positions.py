@@ -135,14 +135,20 @@ class Positions:
         self._unverified.save()
 
     def _require_complete(self, record: TableRecord) -> None:
-        """Park the table with ``segment_missing`` if a segment that it needs is lost."""
+        """Park the table with ``segment_missing`` if a segment that it needs is gone.
+
+        The store does not have what was applied to each table. So a lost segment looks like one that was applied and
+        removed, if the table at the destination is older than that.
+        """
         missing = self._tables.backlog.missing(record.id)
         if missing is not None:
             self._phases.park_until_resync(
                 record,
                 NeedsOperator(
                     "segment_missing",
-                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is lost or damaged",
+                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is not there. It was"
+                    " lost or damaged, or it was applied and removed, and the table at the destination was restored or"
+                    " rolled back to an earlier state",
                     hint=resync_command(record.name),
                 ),
             )
