@@ -144,7 +144,7 @@ def test_a_lake_that_is_no_folder(db: Database, tmp_path: Path, lake: str) -> No
     assert done.exit_code == Exit.USAGE
     told = " ".join(done.output.replace("│", " ").split())
     assert "must be a folder of this machine" in told
-    assert "edit spec.destination.iceberg.catalog in pipeline.yaml" in told
+    assert "edit spec.destination in pipeline.yaml" in told
     assert list(tmp_path.iterdir()) == []
 
 

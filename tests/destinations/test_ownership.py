@@ -38,7 +38,10 @@ class Source:
         return identity in self.former
 
     def has_table(self, table: TableId) -> bool:
-        return any(schema.id == table for schema in self.tables)
+        return self.table_name(table) is not None
+
+    def table_name(self, table: TableId) -> QualifiedTable | None:
+        return next((schema.name for schema in self.tables if schema.id == table), None)
 
 
 def one_namespace(lake: Lake) -> Lake:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from tests.conftest import Database
+from tests.faults.test_names_in_the_lake import table_sync
 from tests.scenarios import shop
 from tests.scenarios.engine import Engine
 
@@ -89,6 +90,54 @@ def test_traffic_kills_and_columns(engine: Engine, db: Database, target: Databas
     engine.wait_caught_up()
     assert differences(db, target, *shop.TABLES) == []
     assert engine.stop() == 0
+
+
+def by_name(progress: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the progress of a table, empty if it has none."""
+    return next((t for t in progress["tables"] if t["name"] == name), {})
+
+
+def is_ready(progress: dict[str, Any], name: str) -> bool:
+    """Return True if the table streams."""
+    return bool(by_name(progress, name).get("phase") == "Ready")
+
+
+@pytest.mark.parametrize("way", ["keep both", "replace"])
+def test_a_table_swapped_by_rename(engine: Engine, db: Database, target: Database, way: str) -> None:
+    """The former table is not selected any more. Both ways of the hint work as they are written."""
+    db.execute("CREATE TABLE t2 (id int PRIMARY KEY)", "INSERT INTO t2 VALUES (1), (2)")
+    engine.spec["tables"] = {"include": [{"schema": "public", "name": "t2"}]}
+    write_manifest(engine, target)
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    db.execute(
+        "BEGIN; ALTER TABLE t2 RENAME TO t2_old; CREATE TABLE t2 (id int PRIMARY KEY);"
+        " INSERT INTO t2 VALUES (3), (4); COMMIT"
+    )
+    [(old, new)] = db.query("SELECT 't2_old'::regclass::oid::int, 't2'::regclass::oid::int")
+    engine.stop()
+    engine.start()
+    parked = engine.wait_for(lambda p: (by_name(p, "t2").get("error") or {}).get("code") == "destination_collision")
+    error = by_name(parked, "t2")["error"]
+    assert error["reason"] == (
+        f"public.t2 at the destination has the rows of public.t2 (OID {old}), which is called public.t2_old now, and"
+        f" not those of the table with OID {new}"
+    )
+    assert error["solution"] == (
+        "set destinationTable in a TableSync of public.t2. Or, if public.t2_old is not needed any more, drop it at the"
+        " source. Then: levada retry MANIFEST public.t2"
+    )
+    verified = engine.levada("verify", *engine.options(), "--table", "public.t2", check=False)
+    assert "which is called public.t2_old now" in " ".join((verified.stdout + verified.stderr).split())
+    assert "no longer has" not in verified.stdout + verified.stderr
+    if way == "replace":
+        db.execute("DROP TABLE t2_old")
+    else:
+        write_manifest(engine, target, table_sync("t2", destinationTable="t2_new"))
+    engine.levada("retry", *engine.options(), "public.t2")
+    engine.wait_for(lambda p: is_ready(p, "t2"))
+    place = "t2" if way == "replace" else "t2_new"
+    assert target.query(f"SELECT id FROM public.{place} ORDER BY id") == [(3,), (4,)]
 
 
 TYPES: dict[str, tuple[str, ...]] = {

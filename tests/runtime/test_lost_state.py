@@ -149,7 +149,7 @@ def test_staged_rows_need_the_columns_in_the_store(db: Database, tmp_path: Path)
 
 
 def test_a_table_restored_to_an_earlier_state_is_copied_again(db: Database, tmp_path: Path) -> None:
-    """Its changes since were applied and removed. The error names that beside a lost segment, and a resync repairs it."""
+    """Its changes since were applied and removed. The error names that beside a lost segment."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     rig = Rig(db, tmp_path)
     rig.config = replace(rig.config, selects=Only("orders"))

@@ -130,7 +130,7 @@ def _lake_folder(given: str) -> Path:
     if not rest or scheme.lower() not in ("", "file") or (scheme and not rest.startswith("/")):
         raise typer.BadParameter(
             "must be a folder of this machine. For an object store or another catalog, run the command without --lake,"
-            f" then edit spec.destination.iceberg.catalog in {_MANIFEST}: see docs/destinations/iceberg.md#catalogs",
+            f" then edit spec.destination in {_MANIFEST}: see docs/cli.md#a-first-manifest",
             param_hint="--lake",
         )
     if Path(rest).is_file():

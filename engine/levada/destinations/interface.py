@@ -84,7 +84,7 @@ class NamedCut:
 
 
 class Source(Protocol):
-    """The questions that a destination may ask about the source. Both methods raise Transient if it does not answer."""
+    """The questions that a destination may ask about the source. The methods raise Transient if it does not answer."""
 
     def __str__(self) -> str:
         """Return the source's identity, which is unique to one database of one server."""
@@ -96,6 +96,10 @@ class Source(Protocol):
 
     def has_table(self, table: TableId) -> bool:
         """Return True if the source has a table with this OID, under any name."""
+        ...
+
+    def table_name(self, table: TableId) -> QualifiedTable | None:
+        """Return the current name of the table with this OID, or None if there is none."""
         ...
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
-from levada.destinations.interface import DestinationContext
-from levada.errors import DestinationChanged
+from levada.destinations.interface import DestinationContext, Source
+from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
 
@@ -68,16 +69,45 @@ class Owner:
         if source is not None and owner.source_name == schema.name and not source.has_table(owner.table):
             _log.warning("%s is the table of an earlier %s, which was dropped", name, schema.name)
             return
-        raise DestinationChanged(
-            "destination_collision",
-            f"{name} is the table of {owner.source_name} (OID {int(owner.table)}),"
-            f" not of the table with OID {int(schema.id)}",
-            hint="set destinationTable in the TableSync of one of the two",
-        )
+        raise collision(name, owner.table, owner.source_name, source, schema.id, schema.name)
 
     def _is_ours(self, owner: TableOwner) -> bool:
         # Check the former names last, because reading them needs the store.
         return owner.pipeline == self.context.full_name or owner.pipeline in self.context.former_names()
+
+
+def collision(
+    name: object,
+    owner: TableId,
+    copied_as: QualifiedTable | None,
+    source: Source | None,
+    table: TableId,
+    wanted: QualifiedTable | None = None,
+    *,
+    otherwise: str = "",
+) -> DestinationChanged:
+    """Return the error for a place that has the table of the source table ``owner``, when ``table`` needs it.
+
+    ``copied_as`` is the owner's name at its copy, and ``wanted`` the name of ``table``. None if they are unknown.
+    ``otherwise`` is another solution, which begins with "or".
+    """
+    now = None
+    if source is not None:
+        with suppress(LevadaError):
+            now = source.table_name(owner)
+    whose = f"the source table with OID {int(owner)}" if copied_as is None else f"{copied_as} (OID {int(owner)})"
+    if now is not None and now != copied_as:
+        whose += f", which is called {now} now"
+    hint = f"set destinationTable in a TableSync of {wanted or 'one of the two'}"
+    if now is not None and copied_as == wanted:
+        hint += f". Or, if {now} is not needed any more, drop it at the source"
+    elif otherwise:
+        hint += f", {otherwise}"
+    return DestinationChanged(
+        "destination_collision",
+        f"{name} at the destination has the rows of {whose}, and not those of the table with OID {int(table)}",
+        hint=f"{hint}. Then: levada retry MANIFEST TABLE",
+    )
 
 
 def not_ours(name: object, why: str) -> DestinationChanged:

@@ -10,11 +10,14 @@ import psycopg
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.values import TableId
+from levada.values import QualifiedTable, TableId
 
 _IDENTITY: Final[LiteralString] = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text, oid::text
 FROM pg_database WHERE datname = current_database()
+"""
+_NAME: Final[LiteralString] = """
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 """
 
 
@@ -47,8 +50,13 @@ class SourceIdentity:
 
     def has_table(self, table: TableId) -> bool:
         """Return True if the database has a table with this OID, under any name."""
+        return self.table_name(table) is not None
+
+    def table_name(self, table: TableId) -> QualifiedTable | None:
+        """Return the current name of the table with this OID, or None if there is none."""
         with self.connection.connect(application="identity") as conn, source_errors("looking for a table"):
-            return conn.execute("SELECT FROM pg_class WHERE oid = %s", [int(table)]).fetchone() is not None
+            found = conn.execute(_NAME, [int(table)]).fetchone()
+        return None if found is None else QualifiedTable(*found)
 
 
 def read_identity(conn: psycopg.Connection[Any]) -> str:

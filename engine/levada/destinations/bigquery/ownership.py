@@ -16,9 +16,10 @@ from typing import Any, Final
 from levada.destinations.bigquery.names import TableName
 from levada.destinations.bigquery.state import Description
 from levada.destinations.interface import DestinationContext
+from levada.destinations.ownership import collision
 from levada.errors import DestinationChanged
 from levada.schema import ReplicatedTableSchema
-from levada.values import TableId
+from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +52,18 @@ class Owner:
         for name in self.context.former_names():
             yield f"state_{int(table)}_{self._digest(name)}"
 
-    def require(self, name: TableName, resource: Mapping[str, Any], table: TableId, read: ReadDescription) -> None:
+    def require(
+        self,
+        name: TableName,
+        resource: Mapping[str, Any],
+        table: TableId,
+        read: ReadDescription,
+        wanted: QualifiedTable | None = None,
+    ) -> None:
         """Raise DestinationChanged unless this owner owns the table, and it is the one of the source table.
 
         The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for that of another
-        source table. ``resource`` is the table's resource in BigQuery.
+        source table. ``resource`` is the table's resource in BigQuery. ``wanted`` is the source table's name, if known.
         """
         found = _STATE.fullmatch(label(resource))
         if found is None or not self._is_ours(found[2]):
@@ -65,12 +73,10 @@ class Owner:
                 hint="set destinationTable in the table's TableSync, or move the existing table away",
             )
         if int(found[1]) != table:
-            raise DestinationChanged(
-                "destination_collision",
-                f"{name} is the table of the source table with OID {found[1]}, not of that with OID {int(table)}",
-                hint="set destinationTable in the TableSync of one of the two,"
-                f" or drop {name} in BigQuery and retry: levada retry MANIFEST TABLE",
-            )
+            former, otherwise = read(label(resource)), f"or drop {name} in BigQuery"
+            copied_as = None if former is None else former.source
+            owner = TableId(int(found[1]))
+            raise collision(name, owner, copied_as, self.context.source, table, wanted, otherwise=otherwise)
 
     def require_replaceable(
         self, name: TableName, resource: Mapping[str, Any], schema: ReplicatedTableSchema, read: ReadDescription
@@ -80,7 +86,7 @@ class Owner:
         It may replace the table of a dropped source table of the same name, and any table of a former source.
         """
         if not self._may_replace(name, label(resource), schema, read):
-            self.require(name, resource, schema.id, read)
+            self.require(name, resource, schema.id, read, schema.name)
 
     def _may_replace(self, name: TableName, state: str, schema: ReplicatedTableSchema, read: ReadDescription) -> bool:
         source, found = self.context.source, _STATE.fullmatch(state)

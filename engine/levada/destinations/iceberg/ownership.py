@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.interface import DestinationContext
+from levada.destinations.ownership import collision
 from levada.errors import DestinationChanged
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
@@ -52,11 +53,17 @@ class Owner:
         name = self.context.full_name
         return {} if properties.get(Property.PIPELINE) == name else {Property.PIPELINE.value: name}
 
-    def require(self, name: TableName, properties: Mapping[str, str], table: TableId) -> None:
+    def require(
+        self,
+        name: TableName,
+        properties: Mapping[str, str],
+        table: TableId,
+        wanted: QualifiedTable | None = None,
+    ) -> None:
         """Raise DestinationChanged unless this owner owns the table, and it is the one of the source table.
 
         The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for that of another
-        source table.
+        source table. ``wanted`` is the name of the source table, if it is known.
         """
         if not self.owns(properties):
             raise DestinationChanged(
@@ -64,13 +71,16 @@ class Owner:
                 f"{name} exists and {self._owner(properties)}",
                 hint="set destinationTable in the table's TableSync, or move the existing table away",
             )
-        if table_id_of(properties) != table:
-            raise DestinationChanged(
-                "destination_collision",
-                f"{name} is the table of {source_of(properties)} (OID {properties.get(Property.TABLE_ID)}),"
-                f" not of the table with OID {int(table)}",
-                hint="set destinationTable in the TableSync of one of the two,"
-                f" or drop {name} in the catalog and retry: levada retry MANIFEST TABLE",
+        owner = table_id_of(properties)
+        if owner != table:
+            raise collision(
+                name,
+                owner or TableId(0),
+                source_of(properties),
+                self.context.source,
+                table,
+                wanted,
+                otherwise=f"or drop {name} in the catalog",
             )
 
     def require_replaceable(
@@ -78,7 +88,7 @@ class Owner:
     ) -> None:
         """Raise DestinationChanged as `require` does, unless a copy of the source table may replace the table."""
         if not self.may_replace(name, properties, schema):
-            self.require(name, properties, schema.id)
+            self.require(name, properties, schema.id, schema.name)
 
     def may_replace(self, name: TableName, properties: Mapping[str, str], schema: ReplicatedTableSchema) -> bool:
         """Return True if the table belongs to a former source table.

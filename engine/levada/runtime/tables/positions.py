@@ -146,9 +146,9 @@ class Positions:
                 record,
                 NeedsOperator(
                     "segment_missing",
-                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is not there. It was"
-                    " lost or damaged, or it was applied and removed, and the table at the destination was restored or"
-                    " rolled back to an earlier state",
+                    f"staging: the segment that ends at {missing} has changes of {record.name}, and is not there. It"
+                    " was lost or damaged, or it was applied and removed, and the table at the destination was restored"
+                    " or rolled back to an earlier state",
                     hint=resync_command(record.name),
                 ),
             )

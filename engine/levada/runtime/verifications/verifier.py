@@ -36,6 +36,7 @@ from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import Errored
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
 from levada.verify.report import NotRepaired, TableReport
 from levada.verify.source_table import SourceTable
@@ -310,11 +311,7 @@ class Verifier:
                     self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self.destination.fixed(target)
                     if lake is None:
-                        raise DestinationChanged(
-                            "destination_table_missing",
-                            f"the destination no longer has table {name}",
-                            hint=f"copy it again: {resync_command(name)}",
-                        )
+                        raise self._without_copy(held.table, name)
                     keep(lake)
                     if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
@@ -334,6 +331,18 @@ class Verifier:
         finally:
             versions.close()
             release.now()
+
+    def _without_copy(self, table: TableId, name: QualifiedTable) -> DestinationChanged:
+        """Return the error of a table that the destination does not have: that with which it is parked, if it is."""
+        phase = self.store.get_table_replication_state(table)
+        if isinstance(phase, Errored):
+            message = f"the destination has no copy of {name}, which is parked: {phase.reason}"
+            return DestinationChanged(phase.code, message, hint=phase.solution)
+        return DestinationChanged(
+            "destination_table_missing",
+            f"the destination no longer has table {name}",
+            hint=f"copy it again: {resync_command(name)}",
+        )
 
     def _hold(self, name: QualifiedTable, cancelled: threading.Event) -> Held:
         answers: queue.SimpleQueue[Held | LevadaError] = queue.SimpleQueue()
