@@ -77,6 +77,8 @@ def run(capture: ChangeCapture, tables: Sequence[QualifiedTable], path: Path) ->
 
 
 def main() -> None:
+    if len(sys.argv) < 6:
+        sys.exit(f"usage: python {sys.argv[0]} HOST PORT DATABASE FILE SCHEMA.TABLE ...")
     host, port, database, path, *names = sys.argv[1:]
     tables = [QualifiedTable(*name.split(".", 1)) for name in names]
     source = PostgresConnection(host, int(port), database, sslmode="prefer")

@@ -4,7 +4,7 @@
 
 Each request is one JSON document: a slice of a table's copy, or a slice of the WAL in commit order. Delivery is at
 least once: after a crash the same changes come again, with the same (commit LSN, ordinal), by which a service knows
-them.
+them. SIGINT and SIGTERM end the program. The slot and the publication stay, and the slot keeps WAL.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import datetime as dt
 import json
 import logging
 import math
+import signal
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from levada import (
     Durability,
@@ -60,7 +62,7 @@ class HttpDestination(Destination):
             retry=retry_if_exception(lambda error: isinstance(error, Transient)),
             stop=stop_after_attempt(attempts),
             wait=wait_exponential_jitter(multiplier=first_delay_s, max=10),
-            before_sleep=lambda state: logging.getLogger(__name__).warning("posting again: %s", state.outcome),
+            before_sleep=_warn,
             reraise=True,
         )
         self._tables: dict[TableId, str] = {}
@@ -130,6 +132,12 @@ class HttpDestination(Destination):
             raise Transient("http_unavailable", f"cannot reach {self._url}: {error}") from None
 
 
+def _warn(state: RetryCallState) -> None:
+    """Log why a request is posted again."""
+    if state.outcome is not None:
+        logging.getLogger(__name__).warning("posting again: %s", state.outcome.exception())
+
+
 def _place(lsn: Lsn, ordinal: int) -> Message:
     return {"lsn": str(lsn), "ordinal": ordinal}
 
@@ -178,9 +186,12 @@ def pipeline(source: PostgresConnection, url: str, work_dir: Path) -> Pipeline:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO)
+    if len(sys.argv) != 5:
+        sys.exit(f"usage: python {sys.argv[0]} HOST PORT DATABASE URL")
     host, port, database, url = sys.argv[1:]
     source = PostgresConnection(host, int(port), database, sslmode="prefer")
-    with pipeline(source, url, Path(".levada/http")) as running:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), pipeline(source, url, Path(".levada/http")) as running:
         running.run_until(running.caught_up())
         print("caught up; Ctrl-C ends it")
         running.wait()

@@ -132,11 +132,16 @@ def example() -> ModuleType:
     return load_example("custom_destination")
 
 
-def test_what_a_service_cannot_do_now_is_posted_again(example: ModuleType, service: Service) -> None:
-    """Three failures cost three tries and nothing else."""
+def test_what_a_service_cannot_do_now_is_posted_again(
+    example: ModuleType, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three failures cost three tries and nothing else. The log says why."""
     service.refusals = [503, 429, 500]
     example.HttpDestination(service.url, first_delay_s=0.001)._post({"type": "drop", "table": "public.t"})
     assert service.posted == [{"type": "drop", "table": "public.t"}]
+    assert caplog.messages == [
+        f"posting again: {service.url} answers {code} [http_unavailable]" for code in (503, 429, 500)
+    ]
 
 
 def test_what_a_service_refuses_is_for_a_person(example: ModuleType, service: Service) -> None:

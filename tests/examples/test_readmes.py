@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from tests.conftest import Database
 from tests.docs.pages import run_page
 from tests.examples.test_custom_destination import Service, service
@@ -41,7 +45,7 @@ def test_change_capture(shop: Database, tmp_path: Path) -> None:
 
 
 def test_custom_destination(shop: Database, service: Service, tmp_path: Path) -> None:
-    """The service has the rows of the source."""
+    """The service has the rows of the source, the end is no traceback, and nothing is left at the source."""
     end = "http://localhost:8080/changes"
     here = {
         "127.0.0.1 5432 shop": f"127.0.0.1 {shop.server.port} {shop.name}",
@@ -49,6 +53,18 @@ def test_custom_destination(shop: Database, service: Service, tmp_path: Path) ->
     }
     follow("custom-destination", tmp_path, **here)
     assert sorted(row["id"] for row in service.rows("public.orders")) == [1, 2]
+    assert "Traceback" not in (tmp_path / "run.log").read_text()
+    assert shop.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
+    assert shop.query("SELECT pubname FROM pg_publication") == []
+    assert shop.query("SELECT evtname FROM pg_event_trigger") == []
+
+
+@pytest.mark.parametrize("example", ["custom-destination/custom_destination.py", "change-capture/change_capture.py"])
+def test_an_example_without_arguments_prints_its_usage(example: str) -> None:
+    """It is no traceback."""
+    done = subprocess.run([sys.executable, EXAMPLES / example], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"usage: python \S+ HOST PORT DATABASE [^\n]+\n", done.stderr)
 
 
 def test_custom_store(tmp_path: Path, shop: Database) -> None:
