@@ -129,7 +129,25 @@ def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: py
     with pytest.raises(NeedsOperator) as raised:
         read_bundle([wanted], file)
     assert raised.value.code == "bundle_unusable"
-    assert [p.name for p in (tmp_path / "offline" / "jars").iterdir()] == [".lock"]
+    assert list((tmp_path / "offline").rglob("*.jar")) == []
+
+
+def test_a_bundle_is_read_also_where_nothing_is_missing(cache: Path, tmp_path: Path) -> None:
+    """A file that is no bundle is told before it is carried to another machine."""
+    ensure_jars([JAR])
+    (tmp_path / "bad.tar").write_text("no archive")
+    for file in ("bad.tar", "nothing.tar"):
+        with pytest.raises(NeedsOperator) as raised:
+            read_bundle([JAR], tmp_path / file)
+        assert raised.value.code == "bundle_unusable"
+
+
+def test_a_bundle_in_a_folder_that_does_not_exist(cache: Path, tmp_path: Path) -> None:
+    """The error has the file and the reason."""
+    with pytest.raises(NeedsOperator) as raised:
+        write_bundle([JAR], tmp_path / "nowhere" / "bundle.tar")
+    assert raised.value.code == "bundle_unwritable"
+    assert "No such file or directory" in raised.value.message
 
 
 def test_certificates_of_the_variable_stay_in_effect() -> None:

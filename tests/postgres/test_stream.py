@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 
 import pytest
@@ -169,9 +171,21 @@ def test_ended_walsender_is_transient(db: Database) -> None:
     prepare(db)
     stream = open_stream(db)
     db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 's'")
-    with pytest.raises(Transient):
+    with pytest.raises(Transient) as raised:
         receive_until(stream, lambda _: False)
+    assert "HOST" not in raised.value.hint
     stream.close()
+
+
+def test_lost_stream_names_the_address(db: Database) -> None:
+    """The command of the hint can be copied, as that of a connection that was refused."""
+    prepare(db)
+    with open_stream(db) as stream:
+        with socket.socket(fileno=os.dup(stream._pg.socket)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(Transient) as raised:
+            receive_until(stream, lambda _: False)
+    assert f"pg_isready -h 127.0.0.1 -p {db.server.port}" in raised.value.hint
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])

@@ -161,6 +161,10 @@ def test_a_bad_manifest_leaves_the_old_one_running(tmp_path: Path, caplog: pytes
         engine.looks(4)
         assert engine.error == code
         assert len(caplog.records) == 1
+    shown = engine.watcher.progress.error
+    assert shown is not None
+    assert "levada retry" not in shown.solution
+    assert shown.solution
     path.write_text(text(freshnessSeconds=3))
     engine.looks()
     assert (engine.error, len(engine.taken)) == ("", 1)

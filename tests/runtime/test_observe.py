@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.runtime import samples
 from tests.runtime.recording import Recording
 
 from levada.capture import CaptureWorker
+from levada.cli.render import changed_lines
+from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.report.snapshot import table_progress
+from levada.runtime.report.snapshot import fatal_progress, table_progress
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.source_tables import SourceTables
-from levada.status import CopyProgress
+from levada.status import CopyProgress, RetryPolicy, StoreProgress
 from levada.stores import MemoryStore
-from levada.stores.phases import Init, Ready, TableReplicationPhase
+from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 ID, NAME = TableId(1), QualifiedTable("public", "orders")
@@ -55,6 +59,34 @@ def test_a_copy_that_has_not_begun_is_not_the_last_one(tmp_path: Path) -> None:
     registry = roster_with(tmp_path, Init())
     registry.tables[ID].copy.finished = CopyProgress(5, 50, 5, 50, 100.0, 2.5, None)
     assert table_progress(registry.tables[ID], registry, 0).copy is None
+
+
+def test_a_note_is_of_a_copy_that_runs_or_waits(tmp_path: Path) -> None:
+    """A parked table has no copy that an interruption would let begin again."""
+    for phase, note in ((Init(), "it begins again"), (parked(), "")):
+        registry = roster_with(tmp_path, phase)
+        record = registry.tables[ID]
+        record.copy.finished = record.copy.interrupted = CopyProgress(5, 50, 5, 50, 100.0, 2.5, note="it begins again")
+        copy = table_progress(record, registry, 0).copy
+        assert copy is not None
+        assert copy.note == note
+
+
+def test_an_error_of_the_pipeline_is_told_once() -> None:
+    """It has neither the number of an attempt nor a time, which change in each snapshot, nor a table's command."""
+    before = samples.progress(store=StoreProgress(fatal_progress(Transient("store_unreachable", "it is away"))))
+    later = replace(before, store=StoreProgress(fatal_progress(Transient("store_unreachable", "it is away"))))
+    assert list(changed_lines(later, before)) == []
+    lines = [line for line in changed_lines(before, None) if "store" in line]
+    assert lines == ["store: it is away [store_unreachable]"]
+    failed = fatal_progress(NeedsOperator("broken", "it is broken"))
+    assert failed is not None
+    assert failed.solution == ""
+
+
+def parked() -> TableReplicationPhase:
+    """Return the phase of a table that waits for a user."""
+    return Errored("broken", "it is broken", "mend it", RetryPolicy.MANUAL_RETRY)
 
 
 def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyPatch) -> None:

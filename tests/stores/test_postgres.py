@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -95,11 +96,12 @@ def test_request_whose_taking_lost_its_answer_is_taken(
     assert store.take_table_actions() == {}
 
 
-def test_unreachable_server_is_transient(db: Database) -> None:
-    """A server that does not answer is reported as Transient after a bounded number of attempts."""
+def test_unreachable_server_is_transient(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """A server that does not answer is reported as Transient after a bounded number of attempts, and logged once."""
     store = PostgresStore(replace(db.connection, port=1), "shop")
-    with pytest.raises(Transient):
+    with caplog.at_level(logging.WARNING), pytest.raises(Transient):
         store.next_epoch()
+    assert len(caplog.messages) == 1
 
 
 def test_write_waits_for_a_takeover_under_way(db: Database, store: PostgresStore) -> None:

@@ -95,21 +95,38 @@ def ensure_jars(jars: Iterable[Jar], downloaded: Downloaded | None = None) -> tu
 
 
 def write_bundle(jars: Iterable[Jar], file: Path) -> None:
-    """Write the jars of the cache into one file. Raise an error of `ensure_jars` if one cannot be obtained."""
+    """Write the jars of the cache into one file.
+
+    Raise NeedsOperator ``bundle_unwritable``, or an error of `ensure_jars` if a jar cannot be obtained.
+    """
     paths = ensure_jars(jars)
     part = file.with_name(f"{file.name}.part")
-    with tarfile.open(part, "w") as bundle:
-        for path in paths:
-            bundle.add(path, path.name)
-    part.replace(file)
+    try:
+        with tarfile.open(part, "w") as bundle:
+            for path in paths:
+                bundle.add(path, path.name)
+        part.replace(file)
+    except OSError as error:
+        raise NeedsOperator(
+            "bundle_unwritable",
+            f"{file} cannot be written: {error.strerror}",
+            hint="name a file in a folder that exists and can be written",
+        ) from error
 
 
 def read_bundle(jars: Iterable[Jar], file: Path) -> None:
     """Copy the jars that are missing in the cache from a bundle.
 
-    Raise NeedsOperator ``bundle_unusable`` if the file is none, or lacks one of the jars.
+    Raise NeedsOperator ``bundle_unusable`` if the file is none, or lacks one of the jars, missing or not.
     """
-    folder = jars_folder()
+    jars, folder = tuple(jars), jars_folder()
+    try:
+        with tarfile.open(file) as bundle:
+            names = frozenset(bundle.getnames())
+    except (OSError, tarfile.TarError) as error:
+        raise _unusable(file, "cannot be read as a bundle") from error
+    if lacks := [jar for jar in jars if jar.file_name not in names]:
+        raise _unusable(file, f"has no {lacks[0]}")
     with only_process(folder) as scratch:
         for jar in missing_jars(jars):
             try:

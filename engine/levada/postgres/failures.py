@@ -245,11 +245,11 @@ def source_error(doing: str, sqlstate: str | None, message: str, names: ServerNa
     return failure.error(failure.code, f"{doing}: {message}{tail}", hint=names.fill(failure.hint))
 
 
-def result_error(doing: str, result: pq.abc.PGresult) -> LevadaError:
+def result_error(doing: str, result: pq.abc.PGresult, names: ServerNames = SOURCE) -> LevadaError:
     """Return the error for a failed result."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    return source_error(doing, state.decode() if state else None, text.decode("utf-8", "replace").strip())
+    return source_error(doing, state.decode() if state else None, text.decode("utf-8", "replace").strip(), names)
 
 
 @contextmanager

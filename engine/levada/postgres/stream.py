@@ -59,6 +59,7 @@ class ReplicationStream:
         ``publication_missing``, or the error of a rejected login.
         """
         self._doing = f"streaming from slot {slot} of {connection.where}"
+        self._names = connection.names.at(connection.host, connection.port)
         self._lock = threading.Lock()
         self._acknowledging = threading.Lock()
         self._acknowledged = Lsn(0)
@@ -74,7 +75,7 @@ class ReplicationStream:
         try:
             self._status_interval_s = self._read_status_interval()
             self._require_publication(publication)
-            execute_replication(self._pg, GROW, self._doing, connection.silence())
+            execute_replication(self._pg, GROW, self._doing, connection.silence(), self._names)
             names = quote_literal(quote_identifier(publication))
             options = f"proto_version '1', publication_names {names}, messages 'true'"
             execute_replication(
@@ -82,6 +83,7 @@ class ReplicationStream:
                 f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
                 self._doing,
                 connection.silence(),
+                self._names,
             )
         except BaseException:
             self._pg.finish()
@@ -123,7 +125,7 @@ class ReplicationStream:
         Return as soon as there are ``max_messages``, or at least ``max_bytes``. Otherwise return once the stream is
         quiet for a few milliseconds, or after ``timeout_s``. Raise Transient when the connection or the server ends.
         """
-        with self._lock, source_errors(self._doing):
+        with self._lock, source_errors(self._doing, self._names):
             messages = self._receive(max_messages, max_bytes, time.monotonic() + timeout_s)
         if messages:
             self._server_wal_end = max(self._server_wal_end, Lsn(int.from_bytes(messages[-1][9:17])))
@@ -141,7 +143,7 @@ class ReplicationStream:
         """Report to the server if a report is due, unless another thread is using the stream."""
         if self._lock.acquire(blocking=False):
             try:
-                with source_errors(self._doing):
+                with source_errors(self._doing, self._names):
                     if not self._closed.is_set():
                         self._report(time.monotonic())
             finally:
@@ -259,7 +261,7 @@ class ReplicationStream:
     def _ended(self) -> LevadaError:
         result = next_result(self._pg, self._doing, self._silence)
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            return result_error(self._doing, result)
+            return result_error(self._doing, result, self._names)
         return Transient("source_stopping", f"{self._doing}: the server ended the stream")
 
     def _close_gracefully(self) -> None:
@@ -283,12 +285,12 @@ class ReplicationStream:
     def _require_publication(self, publication: str) -> None:
         # Since version 18 the server streams nothing, without an error, for a publication that does not exist.
         query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
-        if not execute_replication(self._pg, query, self._doing, self._silence).ntuples:
+        if not execute_replication(self._pg, query, self._doing, self._silence, self._names).ntuples:
             raise source_error(self._doing, None, f'publication "{publication}" does not exist')
 
     def _read_status_interval(self) -> float:
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"
-        value = execute_replication(self._pg, query, self._doing, self._silence).get_value(0, 0)
+        value = execute_replication(self._pg, query, self._doing, self._silence, self._names).get_value(0, 0)
         timeout_s = int(value or 0) / 1000
         return min(_MAX_STATUS_INTERVAL_S, timeout_s / 6) if timeout_s else _MAX_STATUS_INTERVAL_S
 

@@ -119,13 +119,16 @@ class ConfigMapStorage(Storage):
             reraise=True,
         )
         answer: _T = retrying(request)
+        if self.last_error is not None:
+            _log.info("the store answers again")
         self._patience.reached, self.last_error = True, None
         return answer
 
     def _record_error(self, state: RetryCallState) -> None:
         error = None if state.outcome is None else state.outcome.exception()
+        # Once an outage. The status has the newest error.
+        _log.log(logging.WARNING if self.last_error is None else logging.DEBUG, "%s", error)
         self.last_error = error if isinstance(error, LevadaError) else None
-        _log.warning("%s", error)
 
     def _read(self, name: str) -> Version:
         return self._ask(lambda: self._maps.read(name))

@@ -112,12 +112,15 @@ class PostgresStorage(Storage):
                 connection = self._connected()
                 with connection.transaction():
                     done = work(connection)
+            if self.last_error is not None:
+                _log.info("the store answers again")
             self.last_error = None
             return done
         except LevadaError as error:
             if self._is_retryable(error):
+                # Once an outage. The status has the newest error.
+                _log.log(logging.WARNING if self.last_error is None else logging.DEBUG, "%s", error.message)
                 self.last_error = error
-                _log.warning("%s", error.message)
                 self._disconnect()
             raise
 

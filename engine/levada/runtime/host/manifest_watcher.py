@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
 from levada.runtime.host.manifest_file import UTF_8_HINT
@@ -19,6 +20,8 @@ from levada.status import ManifestProgress, WaitingField
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
+
+_SAVE: Final = "correct the file and save it. The engine reads it again by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,10 @@ class ManifestWatcher:
         try:
             self._apply(self.path, content, apply)
         except LevadaError as error:
-            self._progress = replace(self._progress, error=fatal_progress(error))
+            shown = fatal_progress(error)
+            assert shown is not None
+            shown = replace(shown, solution=error.hint or _SAVE)
+            self._progress = replace(self._progress, error=shown)
             _log.error("the changed manifest is rejected, and the previous one stays in effect: %s", error)
 
     def _apply(self, path: Path, content: bytes, apply: Callable[[Manifests], None]) -> None:

@@ -77,8 +77,10 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
     # The size of an earlier copy does not describe one that has not begun.
     running = record.copy.running
     copied = running.progress() if running is not None else record.copy.interrupted if copying else record.copy.finished
-    if copied is not None and copying and record.copy.began_again and not copied.note:
-        copied = replace(copied, note=record.copy.began_again)
+    if copied is not None:
+        # The note is of a copy that runs or waits.
+        note = (copied.note or record.copy.began_again) if copying else ""
+        copied = replace(copied, note=note)
     return TableProgress(
         id=record.id,
         schema=record.name.schema,
@@ -217,8 +219,14 @@ def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progres
 
 
 def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
-    """Return an error of the whole pipeline in the form that users see, or None without an error."""
-    return None if error is None else error_progress(park(error, 1, RetryLimits(), datetime.now(UTC)))
+    """Return an error of the whole pipeline in the form that users see, or None without an error.
+
+    It has no time of a retry and no command that retries a table: both are of tables.
+    """
+    if error is None:
+        return None
+    parked = park(error, 1, RetryLimits(), datetime.now(UTC))
+    return replace(error_progress(parked), solution=error.hint, next_retry=None)
 
 
 def _finished_before() -> CopyProgress:

@@ -99,11 +99,13 @@ class CaptureThread:
                 self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
                 delay = self._limits().delay(self.attempts) if known.retried else None
                 self._error = _progress(known, self.attempts, delay)
+                # Without the hint, whose commands the log could not complete. The status has it.
+                said = f"{known.message} [{known.code}]"
                 if delay is None:
-                    _log.error("capture failed: %s", known, exc_info=error if known is not error else None)
+                    _log.error("capture failed: %s", said, exc_info=error if known is not error else None)
                     self._failed(known)
                     return
-                _log.warning("capture interrupted, next try in %.0f s: %s", delay, known)
+                _log.warning("capture interrupted, next try in %.0f s: %s", delay, said)
                 self._stop.wait(delay)
 
 
