@@ -280,8 +280,11 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
     assert not db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'")
 
 
-def test_status_of_an_engine_elsewhere_says_so(manifest: Path, db: Database) -> None:
-    """The slot is in use, so the pipeline is not stopped. What the store has may be old, so scripts are told."""
+def test_status_of_an_engine_elsewhere_says_so(manifest: Path, tmp_path: Path, db: Database) -> None:
+    """The slot is in use, so the pipeline is not stopped. What the store has may be old, so scripts are told.
+
+    An engine that is here and does not answer is not elsewhere.
+    """
     publish(db)
     slot = f"levada_{db.name}"
     kept(db, "orders", Ready())
@@ -289,6 +292,9 @@ def test_status_of_an_engine_elsewhere_says_so(manifest: Path, db: Database) -> 
     with open_stream(db, slot, slot):
         result = on(manifest, "status")
         document = json.loads(on(manifest, "status", "-o", "json").stdout)
+        with published_address(tmp_path, "http://127.0.0.1:1"):
+            here = on(manifest, "status", "--work-dir", tmp_path)
+    assert (here.exit_code, "no engine answers" in here.stdout) == (Exit.OK, True)
     assert result.exit_code == Exit.FAILED
     assert "runs elsewhere" in result.stdout
     assert "[engine_elsewhere]" in result.stdout

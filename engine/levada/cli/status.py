@@ -12,7 +12,12 @@ from levada.cli.output import Output, console, write_json
 from levada.cli.render import dashboard
 from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.stored_progress import slot_progress, stored_progress
-from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_progress
+from levada.runtime.host.work_dir import (
+    engine_elsewhere,
+    engine_is_starting,
+    engine_process_exists,
+    running_progress,
+)
 from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
@@ -31,7 +36,8 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     starting = progress is None and engine_is_starting(work_dir, headers)
     if progress is None:
         progress = stored_progress(manifests, secrets=secrets, work_dir=work_dir)
-        if progress.slot.active and not starting:
+        # An engine here may not answer, for example because it asks for a token.
+        if progress.slot.active and not engine_process_exists(work_dir):
             progress = replace(progress, error=fatal_progress(engine_elsewhere(progress.slot.name, "status")))
     if output is Output.JSON:
         write_json(progress.to_json())

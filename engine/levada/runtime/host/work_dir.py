@@ -130,6 +130,20 @@ def running_pid(work_dir: Path) -> str:
     return str(_read(work_dir).get("pid", ""))
 
 
+def engine_process_exists(work_dir: Path) -> bool:
+    """Return True if the process that left its PID in the work folder exists, whether or not it answers."""
+    pid = running_pid(work_dir)
+    if not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None) -> bool:
     """Return True if the engine that uses the work folder has no progress yet because it still starts."""
     request = _progress_request(work_dir, headers)
