@@ -68,10 +68,11 @@ class ServerState:
 def read_server(connection: PostgresConnection, slot: str) -> ServerState:
     """Return the server's identity, the end of its WAL and the slot's row."""
     doing, silence = f"identifying the server at {connection.where}", connection.silence()
+    names = connection.names.at(connection.host, connection.port)
     pg = connection.connect_replication(application="identify")
 
     def ask(command: str) -> pq.abc.PGresult:
-        return execute_replication(pg, command, doing, silence)
+        return execute_replication(pg, command, doing, silence, names)
 
     try:
         system_id, timeline, wal_end, _ = _values(ask("IDENTIFY_SYSTEM"))
