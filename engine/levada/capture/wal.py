@@ -81,7 +81,7 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         Return the report from *before*.
         """
         with self._connection.connect(application="coverage") as connection:
-            return ensure_coverage(connection, self._publication, required, manage=manage)
+            return self._ensure_coverage(connection, required, manage=manage)
 
     def prepare(self) -> Continuity:
         """Check the source, then create the publication and the slot, in this order, if they are missing.
@@ -147,10 +147,21 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         sample = sample_lag(self._connection, self._slot)
         return None if sample is None else sample.lag_bytes
 
+    def _ensure_coverage(
+        self, connection: psycopg.Connection[Any], required: AbstractSet[QualifiedTable], *, manage: bool
+    ) -> CoverageReport:
+        report = ensure_coverage(connection, self._publication, required, manage=manage)
+        if not report.satisfied and not (manage and report.manageable):
+            left = ", ".join(map(str, report.blocked if manage else report.missing)) or "itself"
+            reason = ", ".join(report.blockers) if manage else "its management is External"
+            sql = " ".join(report.remediation)
+            _log.warning("publication %s lacks %s: %s. To add them: %s", self._publication, left, reason, sql)
+        return report
+
     def _prepare(self, connection: psycopg.Connection[Any]) -> Continuity:
         require_source(connection, self._slot, self._publication, self._required, manage=self._manage)
         if self._required:
-            ensure_coverage(connection, self._publication, self._required, manage=self._manage)
+            self._ensure_coverage(connection, self._required, manage=self._manage)
         if inspect_slot(connection, self._slot) is not None:
             return self._compare(connection)
         # The known position belongs to a slot that no longer exists.

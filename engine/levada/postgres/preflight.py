@@ -22,6 +22,7 @@ from levada.postgres.publications import (
     identify_statement,
     inspect_coverage,
     leave_out_unidentified,
+    publish_all_hint,
     read_publication,
     unidentified_relations,
 )
@@ -206,7 +207,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from _server_problems(server)
     yield from _slot_problems(server, slot, request)
     if publication is not None:
-        yield from _operation_problems(publication)
+        yield from _operation_problems(conn, publication)
         if server.version >= _PUBLISHES_GENERATED:
             yield from _generated_problems(conn, publication, request)
     wanted = selected if request.managed or publication is None else selected & streamed
@@ -223,7 +224,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"create a table, or correct spec.tables. {_replicable(possible)}",
         )
     for table in _read_tables(conn, wanted):
-        yield from _table_problems(conn, table, server.role, publication, table.name in streamed)
+        yield from _reading_problems(table, server.role)
+        yield from _table_problems(conn, table, publication, table.name in streamed)
         yield from _column_problems(table, request.excluded_columns(table.name))
     for name, missing in missing_columns(conn, {table: request.excluded_columns(table) for table in wanted}):
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
@@ -321,16 +323,15 @@ def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
     )
 
 
-def _operation_problems(publication: Publication) -> Iterator[Problem]:
-    hint = _sql("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')", publication.name)
+def _operation_problems(conn: psycopg.Connection[Any], publication: Publication) -> Iterator[Problem]:
     rows = {"insert": publication.insert, "update": publication.update, "delete": publication.delete}
     lacking = ", ".join(name for name, published in rows.items() if not published)
     if lacking:
         message = f"publication {publication.name} does not publish {lacking}, so such changes would be lost"
-        yield Problem(Severity.ERROR, "publication_operations", message, hint)
+        yield Problem(Severity.ERROR, "publication_operations", message, publish_all_hint(conn, publication.name))
     if not publication.truncate:
         message = f"publication {publication.name} does not publish truncate, so rows stay after a TRUNCATE"
-        yield Problem(Severity.WARNING, "publication_operations", message, hint)
+        yield Problem(Severity.WARNING, "publication_operations", message, publish_all_hint(conn, publication.name))
 
 
 def _generated_problems(
@@ -411,14 +412,21 @@ def _coverage_problems(
     elif not report.manageable:
         missing = publication is None
         code = "publication_missing" if missing else "publication_incomplete"
-        lacking = "does not exist and cannot be created" if missing else "lacks tables and cannot be changed"
+        lacking = "does not exist and cannot be created" if missing else "lacks tables that cannot be added"
         for blocker in report.blockers:
-            yield Problem(Severity.ERROR, code, f"publication {request.publication} {lacking}: {blocker}", hint)
+            message = f"publication {request.publication} {lacking}: {blocker}"
+            yield Problem(Severity.ERROR, code, message, hint, spares_others=not missing)
 
 
-def _table_problems(
-    conn: psycopg.Connection[Any], table: _Table, role: str, publication: Publication | None, streamed: bool
-) -> Iterator[Problem]:
+def require_readable(conn: psycopg.Connection[Any], table: QualifiedTable) -> None:
+    """Raise NeedsOperator ``select_privilege_missing`` or ``row_security`` if a copy could not read every row."""
+    role = conn.execute("SELECT current_user::text").fetchall()[0][0]
+    for found in _read_tables(conn, {table}):
+        for problem in _reading_problems(found, role):
+            raise NeedsOperator(problem.code, problem.message, hint=f"{problem.hint}; then levada retry MANIFEST TABLE")
+
+
+def _reading_problems(table: _Table, role: str) -> Iterator[Problem]:
     name = _sql("{}.{}", table.name.schema, table.name.name)
     if not table.may_select:
         yield Problem(
@@ -427,6 +435,7 @@ def _table_problems(
             f"role {role} has no SELECT privilege on table {table.name}",
             _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
             + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
+            spares_others=True,
         )
     if table.hides_rows:
         yield Problem(
@@ -434,7 +443,14 @@ def _table_problems(
             "row_security",
             f"row-level security may hide rows of table {table.name} from role {role}",
             _sql("ALTER ROLE {} BYPASSRLS", role),
+            spares_others=True,
         )
+
+
+def _table_problems(
+    conn: psycopg.Connection[Any], table: _Table, publication: Publication | None, streamed: bool
+) -> Iterator[Problem]:
+    name = _sql("{}.{}", table.name.schema, table.name.name)
     if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
         yield Problem(
             Severity.WARNING,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -15,9 +16,22 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of the source. ``hint`` is the SQL that resolves it, if there is any."""
+    """A problem of the source. ``hint`` is the SQL that resolves it, if there is any.
+
+    ``spares_others`` is True if it concerns one table, without which a pipeline that has run before starts.
+    """
 
     severity: Severity
     code: str
     message: str
     hint: str = ""
+    spares_others: bool = False
+
+
+def of_restart(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems as those of a pipeline that has run before, errors first.
+
+    An error of one table is a warning then. It must not stop the stream of the others.
+    """
+    eased = (replace(p, severity=Severity.WARNING) if p.spares_others else p for p in problems)
+    return tuple(sorted(eased, key=lambda p: p.severity is Severity.WARNING))

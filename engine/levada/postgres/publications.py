@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,8 +16,6 @@ from levada.postgres.failures import source_errors
 from levada.printable import counted
 from levada.values import PipelineOwner, QualifiedTable
 
-_log = logging.getLogger(__name__)
-
 _ATTEMPTS: Final = 5
 LOCK_TIMEOUT: Final = "10s"
 _LISTED: Final = 10
@@ -32,9 +29,10 @@ class CoverageReport:
     """A publication's coverage of the required tables.
 
     ``present`` and ``missing`` are sorted, and together are all required tables. ``unidentified`` are those missing
-    tables that have no replica identity: PostgreSQL would reject their UPDATEs and DELETEs once they are published.
-    ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now, for the same reason. ``manageable``
-    is True if the publication covers the required tables, or this role can extend it. ``blockers`` are the reasons why
+    tables that have no replica identity: PostgreSQL would reject their UPDATEs and DELETEs once updates are published.
+    ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now, for the same reason. ``blocked`` are
+    those missing tables that this role cannot add, the unidentified ones among them. ``manageable`` is True if the
+    publication covers the required tables, or this role can extend it by all of them. ``blockers`` are the reasons why
     it cannot. ``remediation`` is the SQL that adds every missing table except the unidentified ones, with semicolons.
     ``notes`` describe limitations of the stream of present tables.
     """
@@ -44,6 +42,7 @@ class CoverageReport:
     missing: tuple[QualifiedTable, ...]
     unidentified: tuple[QualifiedTable, ...]
     refusing: tuple[QualifiedTable, ...]
+    blocked: tuple[QualifiedTable, ...]
     manageable: bool
     blockers: tuple[str, ...]
     remediation: tuple[str, ...]
@@ -84,6 +83,11 @@ class _Table:
     def streamed(self) -> bool:
         """Return True if the table's changes are in the publication's stream, under any name."""
         return self.covered_by is not None or self.as_partitions
+
+    @property
+    def breaks(self) -> bool:
+        """Return True if PostgreSQL rejects the table's UPDATEs and DELETEs once the publication has these."""
+        return self.kind is not None and self.kind in "rp" and self.persistence == "p" and not self.identified
 
 
 _PUBLICATION: Final = """
@@ -172,18 +176,20 @@ def inspect_coverage(
     found = read_publication(conn, publication)
     with source_errors("comparing the publication with the tables"):
         tables = _read_tables(conn, publication, required)
-        blockers = _server_blockers(conn, publication, found)
+        of_server = _server_blockers(conn, publication, found)
     missing = [t for t in tables if not t.streamed]
-    unidentified = [t.name for t in missing if _would_break(t, found)]
+    unidentified = [t.name for t in missing if t.breaks]
     addable = [t.name for t in missing if t.name not in unidentified]
-    blockers += [reason for t in missing for reason in _table_blockers(t, found)]
+    of_tables = {t.name: reasons for t in missing if (reasons := _table_blockers(t, found))}
+    blockers = [*of_server, *(reason for reasons in of_tables.values() for reason in reasons)]
     satisfied = found is not None and not missing
     return CoverageReport(
         satisfied=satisfied,
         present=tuple(t.name for t in tables if t.streamed),
         missing=tuple(t.name for t in missing),
         unidentified=tuple(unidentified),
-        refusing=tuple(t.name for t in tables if t.streamed and _would_break(t, found)),
+        refusing=tuple(t.name for t in tables if t.streamed and _refuses(t, found)),
+        blocked=tuple(t.name for t in missing if of_server or t.name in of_tables),
         manageable=satisfied or not blockers,
         blockers=() if satisfied else tuple(blockers),
         remediation=(_statement(publication, found, addable),) if addable or found is None else (),
@@ -199,25 +205,19 @@ def ensure_coverage(
     manage: bool,
     check: Callable[[], None] = lambda: None,
 ) -> CoverageReport:
-    """Create the publication or add the missing tables, if ``manage`` is True and the role's rights allow it.
+    """Create the publication or add the missing tables, if ``manage`` is True. Leave out those that cannot be added.
 
-    Return the report from before the change. Missing rights are logged as a warning. A concurrent change by another
-    session is not an error. ``check`` is called before each change, and raises an error to prevent the change.
+    Return the report from before the change. A concurrent change by another session is not an error. ``check`` is
+    called before each change, and raises an error to prevent the change.
     """
     report = first = inspect_coverage(conn, publication, required)
     for attempt in range(1, _ATTEMPTS + 1):
-        if report.satisfied:
-            break
-        if not (manage and report.manageable):
-            reason = ", ".join(report.blockers) if manage else "its management is External"
-            _log.warning(
-                "publication %s lacks %s: %s. To add them: %s",
-                publication, ", ".join(map(str, report.missing)) or "itself", reason, " ".join(report.remediation),
-            )  # fmt: skip
+        addable = [t for t in report.missing if t not in report.blocked]
+        if report.satisfied or not manage or not (addable or report.manageable):
             break
         check()
         try:
-            _apply(conn, publication, report.missing)
+            _apply(conn, publication, addable)
         except NeedsOperator as error:
             # Another session created the publication, or added one of the tables, since the report.
             if error.code != "object_exists" or attempt == _ATTEMPTS:
@@ -232,7 +232,10 @@ def ensure_coverage(
 def leave_out_unidentified(
     conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
 ) -> tuple[set[QualifiedTable], tuple[QualifiedTable, ...]]:
-    """Return the required tables that can be published, and those whose UPDATEs and DELETEs would fail then."""
+    """Return the required tables that can be published, and those whose UPDATEs and DELETEs would fail then.
+
+    This holds whatever operations the publication has now, because a pipeline needs all of them.
+    """
     unidentified = inspect_coverage(conn, publication, required).unidentified
     return set(required).difference(unidentified), unidentified
 
@@ -339,6 +342,21 @@ def publish_hint(
     return "; ".join([*_identify_each(unidentified), publish])
 
 
+@source_errors("reading the tables of the publication")
+def publish_all_hint(conn: psycopg.Connection[Any], publication: str) -> str:
+    """Return the SQL by which the publication publishes all operations, for a hint.
+
+    It first gives a replica identity to published tables without one, whose UPDATEs and DELETEs would fail then.
+    """
+    rows = conn.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
+    published = {QualifiedTable(*row) for row in rows}
+    broken = [t.name for t in _read_tables(conn, publication, published) if t.breaks]
+    relations = unidentified_relations(conn, broken)
+    statement = sql.SQL("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')")
+    publish = statement.format(sql.Identifier(publication)).as_string(None)
+    return "; ".join([*_identify_each(r for its in relations.values() for r in its), publish])
+
+
 def identify_statement(relations: Sequence[QualifiedTable]) -> str:
     """Return the SQL that gives a table without a key, or partitions of it, a replica identity."""
     statements = _identify_each(relations)
@@ -431,16 +449,14 @@ def _table_blockers(table: _Table, found: Publication | None) -> list[str]:
         blockers.append(f"table {table.name} is owned by another role")
     if found is not None and found.all_tables:
         blockers.append(f"publication {found.name} is FOR ALL TABLES, but does not stream {table.name}")
-    if _would_break(table, found):
+    if table.breaks:
         blockers.append(f"table {table.name} has no replica identity: add a primary key, or set REPLICA IDENTITY FULL")
     return blockers
 
 
-def _would_break(table: _Table, found: Publication | None) -> bool:
-    """Return True if PostgreSQL rejects UPDATEs and DELETEs of the table once it is in the publication."""
-    if table.kind is None or table.kind not in "rp" or table.persistence != "p" or table.identified:
-        return False
-    return found is None or found.update or found.delete
+def _refuses(table: _Table, found: Publication | None) -> bool:
+    """Return True if PostgreSQL rejects UPDATEs or DELETEs of the table, which is in the publication."""
+    return table.breaks and found is not None and (found.update or found.delete)
 
 
 def _notes(publication: Publication, tables: Iterable[_Table]) -> list[str]:

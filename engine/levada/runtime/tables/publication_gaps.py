@@ -14,6 +14,7 @@ from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, published_tables
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
+from levada.postgres.publications import publish_all_hint
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import needs_resync
@@ -64,7 +65,7 @@ def record_membership(
             "publication_operations",
             f"publication {publication} does not publish {', '.join(sorted(lacking))}, so a copy of table {name} would"
             " miss such changes",
-            hint=f"ALTER PUBLICATION \"{publication}\" SET (publish = 'insert, update, delete, truncate')",
+            hint=f"{publish_all_hint(connection, publication)}; the table is copied then, within a minute",
         )
     text = membership.to_text()
     store.store_fingerprint(_copy_of(table), text)
