@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -18,6 +19,14 @@ from typer.testing import Result
 
 from levada.cli.exit_codes import Exit
 from levada.local.postgres import temporary_postgres
+from levada.postgres.problems import Severity
+from levada.postgres.publications import ensure_coverage
+from levada.runtime.host.assembly import pipeline_config
+from levada.runtime.host.readiness import source_problems
+from levada.spec import load_manifests
+from levada.stores import PostgresStore
+from levada.stores.phases import Ready
+from levada.values import QualifiedTable, TableId
 
 PASSWORD = "not-to-be-printed"
 
@@ -254,6 +263,35 @@ def test_a_store_that_may_not_be_created(folder: Path, db: Database) -> None:
         assert_told(result, Exit.PREFLIGHT, "store_privilege_missing", "GRANT CREATE ON DATABASE", "TO")
     finally:
         db.execute("DROP OWNED BY replicates", "DROP ROLE replicates")
+
+
+def test_errors_of_one_table_are_warnings_once_tables_are_known(folder: Path, db: Database, role: str) -> None:
+    """Before the first start they are errors. Later, a start streams the other tables, so the check lets it begin."""
+    db.execute(
+        f"ALTER ROLE {role} REPLICATION",
+        f"GRANT CREATE ON DATABASE {db.name} TO {role}",
+        "CREATE TABLE theirs (id int PRIMARY KEY)",
+        "CREATE TABLE closed (id int PRIMARY KEY)",
+        f"ALTER TABLE closed OWNER TO {role}",
+        f"REVOKE SELECT ON closed FROM {role}",
+    )
+    log_in_as(folder, role)
+    with replace(db.connection, user=role).connect() as connection:
+        ensure_coverage(connection, f"levada_{db.name}", {QualifiedTable("public", "closed")}, manage=True)
+    codes = ("publication_incomplete", "select_privilege_missing")
+    for code in codes:
+        assert_told(check(folder, db), Exit.PREFLIGHT, code, "error: ")
+    [(closed,)] = db.query("SELECT 'closed'::regclass::oid")
+    store = PostgresStore(replace(db.connection, user=role), db.name.replace("_", "-"))
+    store.update_table_replication_states({TableId(closed): Ready()})
+    store.close()
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    for code in codes:
+        assert_told(check(folder, db), Exit.OK, code, "warning: ")
+    manifests = load_manifests((folder / "pipeline.yaml").read_text())
+    config = pipeline_config(manifests, secrets=folder / "secrets")
+    found = {p.code: p.severity for p in source_problems(manifests, config, folder / "secrets")}
+    assert [found[code] for code in codes] == [Severity.WARNING, Severity.WARNING]
 
 
 @pytest.mark.parametrize(

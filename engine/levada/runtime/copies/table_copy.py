@@ -24,6 +24,7 @@ from levada.destinations.answers import perform, require_durability, require_fla
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.preflight import require_readable
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
@@ -230,13 +231,15 @@ class TableCopy:
         store keeps until the destination has dropped the table. So an attempt after a crash drops it too. A plan that
         replaces the table keeps the schema, because the copy may still have to drop the table.
 
-        Raise NeedsOperator ``excluded_column_renamed`` before anything is dropped or cleared.
+        Raise NeedsOperator ``excluded_column_renamed``, or the error of a table that the role cannot read, before
+        anything is dropped or cleared.
         """
         former = self.store.get_table_schema(table, _NEWEST)
-        if former is not None and former.excluded:
-            with self.config_ref.current.source.connect(application="copy") as connection:
-                self._require_excluded(connection, table, name, plan.settings.excluded_columns)
         if former is not None:
+            with self.config_ref.current.source.connect(application="copy") as connection:
+                require_readable(connection, name)
+                if former.excluded:
+                    self._require_excluded(connection, table, name, plan.settings.excluded_columns)
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
                 self._drop(self._target(plan.former or plan.settings, former))
@@ -442,6 +445,7 @@ class TableCopy:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
             published = published_table(connection, config.publication.name, table, name)
+            require_readable(connection, name)
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             if missing := self._require_excluded(connection, table, name, settings.excluded_columns):

@@ -19,8 +19,8 @@ from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
-from levada.postgres.problems import Problem, Severity
-from levada.postgres.publications import CoverageReport, inspect_coverage, leave_out_unidentified
+from levada.postgres.problems import Problem, Severity, of_restart
+from levada.postgres.publications import CoverageReport, inspect_coverage
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
@@ -61,13 +61,14 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     except LevadaError as error:
         return (_problem(error),)
-    problems = [*_suspended(manifests), *_raised(lambda: _check_folder(work_dir)), *check_source(config)]
-    problems += _raised(lambda: access_token(manifests, secrets))
-    stored = None
+    stored, of_store = None, list[Problem]()
     try:
         stored = _read_store(manifests, config, secrets)
     except LevadaError as error:
-        problems.append(_problem(error))
+        of_store.append(_problem(error))
+    of_source = check_source(config, begun=stored is not None and stored.known)
+    problems = [*_suspended(manifests), *_raised(lambda: _check_folder(work_dir)), *of_source]
+    problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
     problems += _slot_problems(config, stored or _Stored())
@@ -78,14 +79,33 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
 
 
+def source_problems(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> tuple[Problem, ...]:
+    """Return every problem of the source that a start would meet, errors before warnings.
+
+    The store is opened only for an error that a pipeline with tables starts without.
+    """
+    problems = check_source(config)
+    if not any(p.spares_others and p.severity is Severity.ERROR for p in problems):
+        return problems
+    try:
+        begun = _read_store(manifests, config, secrets).known
+    except LevadaError:
+        # The start reports the error of the store.
+        begun = True
+    return of_restart(problems) if begun else problems
+
+
 def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -> CoverageReport:
-    """Return which of the selected tables the publication has, and its limitations."""
+    """Return which of the selected tables the publication has, and its limitations.
+
+    Tables that cannot be added to a managed publication are left out.
+    """
     config = pipeline_config(manifests, secrets=secrets)
     publication = config.publication
     with config.source.connect(application="check") as connection:
         required = {table for table in list_tables(connection) if config.selects(table)}
         if publication.managed:
-            required, _ = leave_out_unidentified(connection, publication.name, required)
+            required.difference_update(inspect_coverage(connection, publication.name, required).blocked)
         return inspect_coverage(connection, publication.name, required)
 
 
@@ -93,13 +113,14 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
 class _Stored:
     """The part of the store that the checks need.
 
-    ``begun`` is set once a table was copied, and ``depends`` if a copied table needs the slot's changes. ``copied_as``
-    are the settings of each table's last copy. ``resyncs`` are the tables whose resync was requested in the store.
-    ``moved`` is the error of a destination or a staging area that is not the one of the state. ``empty`` is True if the
-    store outlives the process and has no record of the pipeline. ``whole`` is False if only ``begun`` and ``depends``
-    could be read.
+    ``known`` is set if there are tables, ``begun`` once one was copied, and ``depends`` if a copied table needs the
+    slot's changes. ``copied_as`` are the settings of each table's last copy. ``resyncs`` are the tables whose resync
+    was requested in the store. ``moved`` is the error of a destination or a staging area that is not the one of the
+    state. ``empty`` is True if the store outlives the process and has no record of the pipeline. ``whole`` is False if
+    only ``known``, ``begun`` and ``depends`` could be read.
     """
 
+    known: bool = False
     begun: bool = False
     depends: bool = False
     owner: OwnerRecord | None = None
@@ -157,7 +178,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         if not found.current:
             # Opening the store would create or migrate its schema.
             empty = not postgres_store_exists(connection, spec.postgres.schema_name)
-            return _Stored(found.has_copies, found.has_copies, empty=empty, whole=False)
+            return _Stored(found.has_copies, found.has_copies, found.has_copies, empty=empty, whole=False)
     with closing(open_store(manifests, config, secrets)) as store, plugin_errors(type(store), STORES, "a read"):
         store.load_table_replication_states()
         store.load_table_controls()
@@ -176,7 +197,8 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             require_same_staging(config, store)
         except InvalidManifest as error:
             moved = error
-        return _Stored(begun, depends, store.get_owner_record(), controls, resyncs, moved, is_empty(store))
+        empty = is_empty(store)
+        return _Stored(bool(states), begun, depends, store.get_owner_record(), controls, resyncs, moved, empty)
 
 
 def _copied_again(config: PipelineConfig, controls: TableControls | None) -> bool:

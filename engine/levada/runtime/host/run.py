@@ -19,10 +19,10 @@ from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
+from levada.runtime.host.readiness import source_problems
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
 from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
-from levada.runtime.source.preparation import check_source
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
@@ -110,7 +110,9 @@ class Run:
         parts = self._parts
         try:
             config = pipeline_config(parts.watcher.running, secrets=parts.secrets, work_dir=parts.work_dir)
-            problems = self._wait_for("checking the source", lambda: check_source(config))
+            problems = self._wait_for(
+                "checking the source", lambda: source_problems(parts.watcher.running, config, parts.secrets)
+            )
             if any(p.severity is Severity.ERROR for p in problems):
                 return Refused(problems)
             while (end := self._run_pipeline()) is None:

@@ -25,7 +25,7 @@ from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
-from levada.postgres.problems import Problem, Severity
+from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import (
     CoverageReport,
     ensure_coverage,
@@ -38,7 +38,7 @@ from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables
-from levada.printable import counted
+from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
@@ -58,6 +58,10 @@ from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 _log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S: Final = 60.0
+_MOST_ADDED: Final = 10
+"""The number of tables whose SQL a hint has."""
+_REPORTED_WITH_TABLES: Final = frozenset({"identity_missing", "publication_incomplete"})
+"""Codes of tables that are left out. They are logged when they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,13 @@ class SourceState:
         return self.found.published
 
 
-def check_source(config: PipelineConfig) -> tuple[Problem, ...]:
-    """Return every problem that keeps the pipeline from running, and every warning. Nothing is changed."""
-    return preflight(config.source, _preflight_request(config))
+def check_source(config: PipelineConfig, *, begun: bool = False) -> tuple[Problem, ...]:
+    """Return every problem that keeps the pipeline from running, and every warning. Nothing is changed.
+
+    ``begun`` is True if the store has tables of the pipeline. An error of one table does not keep it from running then.
+    """
+    problems = preflight(config.source, _preflight_request(config))
+    return of_restart(problems) if begun else problems
 
 
 def prepare_source(
@@ -97,13 +105,14 @@ def prepare_source(
     whose ``slot.onLost`` is Resync. ``owner`` is the owner that this process runs as.
 
     Raise NeedsOperator ``preflight_failed`` with all problems, and ``not_the_owner`` if the slot or the publication
-    belongs to another owner. If ``slot.onLost`` is Hold, raise SlotLost when the slot or the history of the source is
-    lost while tables depend on it, and NeedsOperator ``store_empty`` when the store has lost the pipeline's state.
+    belongs to another owner. Problems of single tables are left out if the store has tables. If ``slot.onLost`` is
+    Hold, raise SlotLost when the slot or the history of the source is lost while tables depend on it, and NeedsOperator
+    ``store_empty`` when the store has lost the pipeline's state.
     """
-    problems = check_source(config)
+    begun = bool(store.get_table_replication_states())
+    problems = check_source(config, begun=begun)
     for problem in problems:
-        # A table without a replica identity is reported with the tables, when it is left out.
-        if problem.severity is Severity.WARNING and problem.code != "identity_missing":
+        if problem.severity is Severity.WARNING and problem.code not in _REPORTED_WITH_TABLES:
             _log.warning("%s [%s]", problem.message, problem.code)
     refuse(problems)
     with config.source.connect(application="start") as connection:
@@ -114,6 +123,8 @@ def prepare_source(
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or has_publication_record(store))
         tables = discover(config, connection, store, owner)
+        if tables.incomplete is not None and not begun:
+            raise tables.incomplete
         _require_tables(config, tables)
         if owner is not None and config.publication.managed:
             # Replaces the comment of a former owner.
@@ -150,8 +161,8 @@ def _discover(
         selected = {t for t in list_tables(connection) if config.selects(t)}
         required, unidentified = leave_out_unidentified(connection, name, selected)
         if required:
-            report = ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
-            incomplete = _incomplete(config, report)
+            ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
+            incomplete = _incomplete(config, inspect_coverage(connection, name, required))
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
@@ -168,7 +179,7 @@ def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) 
     if not config.publication.managed:
         return {t.name for t in _published(config, connection)}
     selected = {t for t in list_tables(connection) if config.selects(t)}
-    return leave_out_unidentified(connection, config.publication.name, selected)[0]
+    return selected.difference(inspect_coverage(connection, config.publication.name, selected).blocked)
 
 
 def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
@@ -182,19 +193,20 @@ def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> t
 
 
 def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator | None:
-    if report.satisfied or report.manageable:
+    if report.manageable:
         return None
+    few = len(report.missing) <= _MOST_ADDED
+    add = (
+        f"as a superuser: {' '.join(report.remediation)}" if few else "levada check MANIFEST has the SQL that adds them"
+    )
     return NeedsOperator(
         "publication_incomplete",
-        f"publication {config.publication.name} lacks {', '.join(map(str, report.missing))}:"
-        f" {'; '.join(report.blockers)}",
-        hint=" ".join(report.remediation),
+        f"publication {config.publication.name} lacks {listed(report.missing)}: {listed(report.blockers)}",
+        hint=f"{add} Or exclude such tables in spec.tables",
     )
 
 
 def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
-    if tables.incomplete is not None:
-        raise tables.incomplete
     if not tables.published:
         raise NeedsOperator(
             "no_tables_selected",
