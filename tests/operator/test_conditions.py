@@ -230,6 +230,22 @@ def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
         assert (found["Ready"].reason, phase(seen)) == ("SlotUnhealthy", "Failed")
 
 
+def test_tables_that_are_left_out_of_the_publication_are_told() -> None:
+    """They are in the message, beside errors of tables. The pipeline stays Ready, because the others are replicated."""
+    error = error_document(
+        code="publication_incomplete", reason="publication p lacks t", solution="ALTER PUBLICATION p"
+    )
+    left_out = {"publication": {"error": error}}
+    found = conditions(running(report=progress(**left_out)))
+    text = "publication p lacks t [publication_incomplete]; ALTER PUBLICATION p"
+    assert found["TablesHealthy"] == Condition("TablesHealthy", True, "AllHealthy", text)
+    assert found["Ready"].status is True
+    errored = table_document("a", "Errored", error=error_document())
+    found = conditions(running(report=progress(errored, **left_out)))
+    assert (found["TablesHealthy"].status, found["TablesHealthy"].reason) == (False, "SomeErrored")
+    assert found["TablesHealthy"].message.endswith(text)
+
+
 @pytest.mark.parametrize("container", ["preflight", "driver"])
 def test_reason_of_a_failure_is_held_until_it_has_passed(container: str) -> None:
     """A container that runs again has not shown that its failure is gone. The reason stays until the pod is ready."""

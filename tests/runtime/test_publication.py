@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Database
 from tests.runtime.publication_rig import Published
-from tests.runtime.test_changes import Only, wait_for
+from tests.runtime.test_changes import Only, table, wait_for
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
@@ -70,6 +70,73 @@ def test_a_table_without_identity_is_left_out(rig: Published, db: Database, capl
     assert "identity_missing" in caplog.text
     db.execute("ALTER TABLE scratch ADD PRIMARY KEY (id)")
     rig.wait(lambda p: p.ready and rig.destination.copies_of("scratch") == 1)
+
+
+def test_a_table_without_identity_is_left_out_of_inserts_too(rig: Published, db: Database) -> None:
+    """It is not added while only INSERTs are published, so its updates work when the others are published again.
+
+    A table that waits for its first copy is copied then without a request.
+    """
+    rig.config = replace(rig.config, selects=Only("orders", "items", "nokey", "later"))
+    db.execute("CREATE TABLE nokey (id int)", "INSERT INTO nokey VALUES (1)")
+    rig.start()
+    rig.wait_caught_up()
+    rig.sql("ALTER PUBLICATION {p} SET (publish = 'insert')")
+    db.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    error = rig.parked("later")
+    assert error.code == "publication_operations"
+    published = db.query("SELECT tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1", rig.publication)
+    assert published == [("items",), ("later",), ("orders",)]
+    statement, _, effect = error.solution.partition("; ")
+    assert "copied" in effect
+    db.execute(statement)  # type: ignore[arg-type]  # as a user would
+    db.execute("UPDATE nokey SET id = 2", "DELETE FROM nokey")
+    rig.wait(lambda p: table(p, "later").phase == "Ready")
+    rig.code("orders", "publication_changed")
+
+
+def test_tables_that_the_role_may_not_publish_or_read_hold_up_no_other(
+    role: str, rig: Published, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are left out or stream on, now and after a restart. The status says so, and a copy parks its table alone."""
+    db.execute(f"ALTER ROLE {role} REPLICATION", f"GRANT CREATE ON DATABASE {db.name} TO {role}")
+    db.execute(*[f"ALTER TABLE {t} OWNER TO {role}" for t in ("orders", "items")])
+    rig.config = replace(
+        rig.config,
+        source=replace(db.connection, user=role),
+        selects=Only("orders", "items", "other_owner", "later"),
+    )
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE other_owner (id int PRIMARY KEY)", "CREATE TABLE later (id int PRIMARY KEY)")
+    db.execute(f"ALTER TABLE later OWNER TO {role}")
+    seen = rig.wait(lambda p: p.ready and rig.destination.copies_of("later") == 1)
+    error = seen.publication.error
+    assert error is not None
+    assert error.code == "publication_incomplete"
+    assert "public.other_owner" in error.reason
+    assert f'ALTER PUBLICATION "{rig.publication}" ADD TABLE "public"."other_owner";' in error.solution
+    assert caplog.text.count("lacks public.other_owner") == 1
+    db.execute(f"REVOKE SELECT ON orders FROM {role}")
+    db.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY", "ALTER TABLE items FORCE ROW LEVEL SECURITY")
+    rig.stop()
+    rig.start()
+    assert rig.wait_caught_up().publication.error is not None
+    db.execute(*[f"INSERT INTO {t} VALUES (100)" for t in ("orders", "items", "later")])
+    rig.wait(lambda p: p.ready and all(rig.destination.applied_rows.get(t) for t in ("orders", "items", "later")))
+
+    store, ids = rig.store(), {t.table.name: t.id for t in rig.wait_caught_up().tables}
+    for name, code in (("orders", "select_privilege_missing"), ("items", "row_security")):
+        store.request_table_action(ids[name], TableAction.RESYNC)
+        error = rig.parked(name)
+        assert error.code == code
+        assert f"levada retry MANIFEST public.{name}" in error.solution
+    db.execute(f"GRANT SELECT ON orders TO {role}", "ALTER TABLE items DISABLE ROW LEVEL SECURITY")
+    for name in ("orders", "items"):
+        store.request_table_action(ids[name], TableAction.RETRY)
+    rig.wait(lambda p: p.ready and all(rig.destination.copies_of(t) == 2 for t in ("orders", "items")))
+    db.execute(f"ALTER TABLE other_owner OWNER TO {role}")
+    rig.wait(lambda p: p.ready and p.publication.error is None and rig.destination.copies_of("other_owner") == 1)
 
 
 def test_a_copy_after_the_loss_is_retried(rig: Published, db: Database) -> None:

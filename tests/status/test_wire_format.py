@@ -19,6 +19,7 @@ from levada.status import (
     ManifestProgress,
     MemoryProgress,
     Progress,
+    PublicationProgress,
     ResyncProgress,
     ResyncStep,
     StagingProgress,
@@ -96,6 +97,7 @@ def full() -> Progress:
             "/srv/pipeline.yaml --secrets /srv/secrets",
             "kubectl exec shop-driver-0 --",
         ),
+        publication=PublicationProgress(retried),
         store=StoreProgress(retried),
         verified_lsn=Lsn(1),
     )

@@ -269,6 +269,7 @@ def errors(now: Progress) -> Iterator[str]:
         ("pipeline", now.error),
         ("store", now.store.error),
         ("capture", now.capture.error),
+        ("publication", now.publication.error),
         ("changed manifest", now.manifest.error),
     )
     yield from (error_text(what, error, now.at) for what, error in own if error is not None)

@@ -343,6 +343,14 @@ class ManifestProgress(Part):
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationProgress(Part):
+    """A managed publication."""
+
+    error: ErrorProgress | None = None
+    """The selected tables that cannot be added to it. They are not replicated, and the others are."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreProgress(Part):
     """The store."""
 
@@ -373,6 +381,7 @@ class Progress(Part):
     guard: GuardProgress = GuardProgress()
     cuts: CutsProgress = CutsProgress()
     manifest: ManifestProgress = ManifestProgress()
+    publication: PublicationProgress = PublicationProgress()
     store: StoreProgress = StoreProgress()
     tables_by_phase: dict[str, int] = field(init=False, default_factory=dict)
     """The number of tables in each phase. Phases without tables are left out."""

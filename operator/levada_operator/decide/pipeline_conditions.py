@@ -194,18 +194,22 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
 
 
 def tables_healthy(observed: Observed) -> Condition:
-    """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition."""
+    """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition.
+
+    The message has the tables that cannot be added to the publication.
+    """
     of = "TablesHealthy"
     if observed.progress is None:
         return stored_condition(of, observed.pipeline.status)
-    errored = errored_tables(observed.progress.tables)
+    errored, incomplete = errored_tables(observed.progress.tables), observed.progress.publication.error
+    left_out = "" if incomplete is None else error_text(incomplete)
     if not errored:
-        return Condition(of, True, "AllHealthy")
+        return Condition(of, True, "AllHealthy", left_out)
     first = errored[0]
     why = f"{first.schema}.{first.name} [{first.error.code}]" if first.error else f"{first.schema}.{first.name}"
     more = f" and {len(errored) - 1} more" if len(errored) > 1 else ""
     ask = f"kubectl get tablesyncs -n {observed.pipeline.namespace} -l {PIPELINE_LABEL}={observed.pipeline.name}"
-    return Condition(of, False, "SomeErrored", f"{why}{more}; see: {ask}")
+    return Condition(of, False, "SomeErrored", f"{why}{more}; see: {ask}" + (f"; {left_out}" if left_out else ""))
 
 
 def suspended(observed: Observed, acceptance: Acceptance) -> Condition:

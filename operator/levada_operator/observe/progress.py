@@ -27,6 +27,7 @@ def read_report(progress: Progress, fetched_at: datetime) -> ProgressReport:
         progress,
         error=of(progress.error),
         store=replace(progress.store, error=of(progress.store.error)),
+        publication=replace(progress.publication, error=of(progress.publication.error)),
         capture=replace(progress.capture, error=of(progress.capture.error)),
         tables=tuple(_of_table(table, of) for table in progress.tables),
     )

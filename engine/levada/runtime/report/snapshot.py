@@ -27,6 +27,7 @@ from levada.status import (
     MemoryProgress,
     PipelineState,
     Progress,
+    PublicationProgress,
     ResyncProgress,
     ResyncStep,
     SlotProgress,
@@ -182,6 +183,7 @@ def pipeline_progress(
         memory=MemoryProgress(memory.limit, memory.used, memory.waiting),
         guard=supervisor.guard.progress(),
         cuts=supervisor.lake_cuts.progress(),
+        publication=PublicationProgress(fatal_progress(registry.membership.incomplete)),
         tables=tables,
         error=fatal_progress(registry.fatal),
     )
@@ -219,7 +221,7 @@ def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progres
 
 
 def fatal_progress(error: LevadaError | None) -> ErrorProgress | None:
-    """Return an error of the whole pipeline in the form that users see, or None without an error.
+    """Return an error of the pipeline, not of a table, in the form that users see, or None without an error.
 
     It has no time of a retry and no command that retries a table: both are of tables.
     """

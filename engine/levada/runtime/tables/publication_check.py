@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from levada.errors import NeedsOperator
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import find_gaps, published_again
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class PublicationCheck:
-    """Parks tables that may have missed changes, and logs tables without a replica identity, each of them once."""
+    """Parks tables that may have missed changes, and logs tables that are left out or refuse updates, each once."""
 
     def __init__(self, store: PipelineStore, tables: PipelineTables, phases: PhaseChanges) -> None:
         self._store = store
@@ -24,12 +25,15 @@ class PublicationCheck:
         self._phases = phases
         self._unidentified: frozenset[QualifiedTable] = frozenset()
         self._refusing: frozenset[TableId] = frozenset()
+        self.incomplete: NeedsOperator | None = None
+        """The tables that cannot be added to a managed publication, None if there are none."""
 
     def check(self, source: SourceTables) -> None:
         """Compare the publication with the membership that each copy has seen."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self._tables.records:
                 self._phases.park_until_resync(self._tables.records[table], gap)
+        self._log_incomplete(source.incomplete)
         self._log_unidentified(frozenset(source.unidentified))
         self._log_refusing(frozenset(r.id for r in self._tables.records.values() if r.name in source.refusing))
 
@@ -42,6 +46,11 @@ class PublicationCheck:
     def refuses_updates(self, table: TableId) -> bool:
         """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
         return table in self._refusing
+
+    def _log_incomplete(self, found: NeedsOperator | None) -> None:
+        if found is not None and str(found) != str(self.incomplete):
+            _log.warning("%s [%s]. %s", found.message, found.code, found.hint)
+        self.incomplete = found
 
     def _log_unidentified(self, found: frozenset[QualifiedTable]) -> None:
         for name in sorted(found - self._unidentified):

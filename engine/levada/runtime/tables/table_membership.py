@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from levada.errors import NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.tables.excluded_columns import ExcludedColumns
@@ -130,6 +131,11 @@ class TableMembership:
     def refuses_updates(self, table: TableId) -> bool:
         """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
         return self._publication.refuses_updates(table)
+
+    @property
+    def incomplete(self) -> NeedsOperator | None:
+        """The tables that cannot be added to a managed publication, None if there are none."""
+        return self._publication.incomplete
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
         """Return the known tables that exist and are selected, but are missing from the publication."""
