@@ -231,15 +231,13 @@ class TableCopy:
         store keeps until the destination has dropped the table. So an attempt after a crash drops it too. A plan that
         replaces the table keeps the schema, because the copy may still have to drop the table.
 
-        Raise NeedsOperator ``excluded_column_renamed``, or the error of a table that the role cannot read, before
-        anything is dropped or cleared.
+        Raise NeedsOperator ``excluded_column_renamed`` before anything is dropped or cleared.
         """
         former = self.store.get_table_schema(table, _NEWEST)
-        if former is not None:
+        if former is not None and former.excluded:
             with self.config_ref.current.source.connect(application="copy") as connection:
-                require_readable(connection, name)
-                if former.excluded:
-                    self._require_excluded(connection, table, name, plan.settings.excluded_columns)
+                self._require_excluded(connection, table, name, plan.settings.excluded_columns)
+        if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
                 self._drop(self._target(plan.former or plan.settings, former))

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from levada.postgres.preflight import require_readable
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
@@ -89,6 +90,9 @@ class CopyStage(Stage):
             self._inbox.put(CopyStarted(table, rows))
 
         try:
+            # First, so that the copy that the destination has stays if the table cannot be read.
+            with self._config_ref.current.source.connect(application="copy") as connection:
+                require_readable(connection, name)
             if elsewhere:
                 ended = self._dedicated().run(table, name, plan, cancelled, started, since)
                 copied = ended or self._copier.complete(table, name, plan, cancelled, started)
