@@ -13,7 +13,6 @@ from levada.status import (
     CatchUpState,
     ManifestProgress,
     Progress,
-    PublicationProgress,
     ResyncProgress,
     ResyncStep,
     StagingProgress,
@@ -67,7 +66,6 @@ def full(*more: TableProgress) -> Progress:
         catch_up=CatchUpProgress(CatchUpState.NOT_AT_THIS_RATE),
         staging=StagingProgress(True, 12, 400 << 20, 88 << 30),
         guard=samples.guard(),
-        publication=PublicationProgress(samples.error(code="publication_incomplete")),
         manifest=ManifestProgress(waiting=(WaitingField("spec.store", "Restart"),)),
     )
 

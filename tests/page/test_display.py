@@ -31,6 +31,7 @@ from levada.status import (
     History,
     ManifestProgress,
     Progress,
+    PublicationProgress,
 )
 from levada.values import Lsn, QualifiedTable
 
@@ -159,6 +160,16 @@ def test_commands_name_the_manifest_of_a_laptop(tab: Tabs) -> None:
         expect(page.locator("#errors-list")).to_contain_text(f"then: levada retry {words} public.payments")
         expect(page.locator("#errors-list")).to_contain_text(f"levada verify {words} --table public.refunds --repair")
         expect(page.locator("#manifest-hint")).to_be_hidden()
+
+
+def test_tables_that_are_left_out_of_the_publication_are_errors(tab: Tabs) -> None:
+    """They have no row, so the error is the only place where they are named."""
+    left_out = samples.error(code="publication_incomplete", reason="publication p lacks public.theirs")
+    with ProgressServer(lambda: replace(documents.full(), publication=PublicationProgress(left_out))) as server:
+        page = tab().open(server.address)
+        first = page.locator("#errors-list article").first
+        expect(first).to_contain_text("Publication")
+        expect(first).to_contain_text("publication p lacks public.theirs")
 
 
 def test_commands_run_in_the_pod_of_a_driver(tab: Tabs) -> None:

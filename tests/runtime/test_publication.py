@@ -126,11 +126,13 @@ def test_tables_that_the_role_may_not_publish_or_read_hold_up_no_other(
     rig.wait(lambda p: p.ready and all(rig.destination.applied_rows.get(t) for t in ("orders", "items", "later")))
 
     store, ids = rig.store(), {t.table.name: t.id for t in rig.wait_caught_up().tables}
+    dropped = list(rig.destination.dropped)
     for name, code in (("orders", "select_privilege_missing"), ("items", "row_security")):
         store.request_table_action(ids[name], TableAction.RESYNC)
         error = rig.parked(name)
         assert error.code == code
         assert f"levada retry MANIFEST public.{name}" in error.solution
+    assert rig.destination.dropped == dropped
     db.execute(f"GRANT SELECT ON orders TO {role}", "ALTER TABLE items DISABLE ROW LEVEL SECURITY")
     for name in ("orders", "items"):
         store.request_table_action(ids[name], TableAction.RETRY)
