@@ -95,7 +95,7 @@ def test_a_file_that_is_missing_in_the_lake(shop: Place) -> None:
     next((shop.lake / "shop" / "payments" / "data").rglob("*.parquet")).unlink()
     nonce = int(table(shop, "payments").get("verifyNonce") or 0) + 1
     shop.kubectl.patch("tablesync", "shop-public-payments", {"spec": {"verifyNonce": nonce}})
-    eventually(lambda: verified(shop, "payments") == ("False", "Different"))
+    eventually(lambda: verified(shop, "payments") == ("False", "Different"), 300)
     found = {c["type"]: c["message"] for c in table(shop, "payments")["conditions"]}
     assert "a file of shop.payments is missing or damaged: file:///var/lib/lake/shop/payments/" in found["Verified"]
     command = found["Verified"].partition("see: ")[2]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.storage import WrittenFile, storage_errors
 from levada.destinations.iceberg.delete_files import NewDeletes, describe_vector
-from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm
+from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
@@ -51,7 +51,8 @@ class KnownModes:
         properties = {k: v for k, v in metadata.properties.items() if k.startswith(_METRICS)}
         now = (metadata.schema_id, metadata.order_id, properties)
         if self._modes is None or self._from != now:
-            self._modes, self._from = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(java)), now
+            with java_errors("read the metrics modes of a table"):
+                self._modes, self._from = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(java)), now
         return self._modes
 
 

@@ -141,7 +141,8 @@ class Jvm:
 
         If a catalog has no table of this name, its client looks for the metadata of a table with the namespace's name.
         """
-        return getattr(self.iceberg.MetadataTableType, "from")(table) is not None
+        with java_errors(f"look up the name {table}"):
+            return getattr(self.iceberg.MetadataTableType, "from")(table) is not None
 
     def close(self, thing: JavaObject) -> None:
         """Close the object if it is a ``java.io.Closeable``."""
