@@ -36,8 +36,8 @@ _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
 """Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
 
 # The altered tables, their ancestors if they are partitions, and their children, which an ALTER of the parent changes
-# too. ALTER TYPE affects every table that has a column of a user-defined type. With CASCADE
-# it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
+# too. ALTER TYPE affects every table that has a column of a user-defined type. With CASCADE it also adds, drops and
+# renames columns of typed tables (CREATE TABLE ... OF).
 _ALTERED: Final = sql.SQL("""
 WITH RECURSIVE altered(relid) AS (
     (SELECT objid FROM pg_catalog.pg_event_trigger_ddl_commands()

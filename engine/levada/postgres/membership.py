@@ -127,8 +127,7 @@ SELECT c.oid::bigint, n.nspname, c.relname,
     max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relispartition,
     c.relpersistence <> 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
-WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relispartition,
-    c.relpersistence
+WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relispartition, c.relpersistence
 """)
 
 # Row filters, column lists and schemas of publications exist since version 15.
