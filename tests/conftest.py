@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.rigs.database import Database
 from tests.servers.opensearch import opensearch as opensearch_node
 from tests.servers.s3 import ObjectStore, object_store
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
-from levada.postgres.connection import PostgresConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,35 +24,6 @@ settings.register_profile("levada", deadline=None, suppress_health_check=[Health
 settings.load_profile("levada")
 
 _numbers = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Database:
-    """A database of one test, on the session's server."""
-
-    server: EmbeddedPostgres
-    name: str
-
-    @property
-    def uri(self) -> str:
-        return self.server.uri(self.name)
-
-    @property
-    def connection(self) -> PostgresConnection:
-        return PostgresConnection("127.0.0.1", self.server.port, self.name, sslmode="disable", user="postgres")
-
-    def connect(self, **kwargs: Any) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.uri, autocommit=True, **kwargs)
-
-    def execute(self, *statements: LiteralString) -> None:
-        """Run each statement in a transaction of its own."""
-        with self.connect() as c:
-            for s in statements:
-                c.execute(s)
-
-    def query(self, sql: LiteralString, *params: Any) -> list[tuple[Any, ...]]:
-        with self.connect() as c:
-            return c.execute(sql, params).fetchall()
 
 
 @pytest.fixture(autouse=True)

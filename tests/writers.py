@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 
 class Writers:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.capture.conftest import PUBLICATION, Capture
-from tests.conftest import Database
+from tests.rigs.capture import PUBLICATION, Capture
+from tests.rigs.database import Database
 
 from levada.errors import LevadaError
 from levada.postgres.catalog import read_table_schema

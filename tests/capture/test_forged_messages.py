@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from psycopg import sql
-from tests.capture.conftest import PUBLICATION, Capture
-from tests.conftest import Database
 from tests.postgres.streams import kinds, receive_until
+from tests.rigs.capture import PUBLICATION, Capture
+from tests.rigs.database import Database
 
 from levada.postgres.ddl import DDL_PREFIX
 from levada.postgres.description import DESCRIPTION_QUERY

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.capture.conftest import Capture
-from tests.conftest import Database
+from tests.rigs.capture import Capture
+from tests.rigs.database import Database
 
 from levada.schema import IdentityKind
 from levada.segments import Manifest

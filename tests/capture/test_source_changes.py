@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.capture.conftest import PUBLICATION, Capture
-from tests.conftest import Database
+from tests.rigs.capture import PUBLICATION, Capture
+from tests.rigs.database import Database
 
 from levada.errors import SlotLost, StaleEpoch
 from levada.local.postgres import temporary_postgres

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.capture import Change, ChangeStream, Continuity, WalChangeCapture
 from levada.errors import NeedsOperator, Transient

@@ -9,7 +9,7 @@ from itertools import islice
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.capture import Change, ChangeCapture, ChangeStream, EmptyStream, WalChangeCapture
 from levada.errors import NeedsOperator, Transient

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.capture.conftest import Capture
-from tests.conftest import Database
+from tests.rigs.capture import Capture
+from tests.rigs.database import Database
 
 from levada.errors import SlotLost, Transient
 from levada.segments import SegmentWriter, Staging

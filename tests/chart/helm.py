@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -54,3 +55,12 @@ def template(
     file.write_text(yaml.safe_dump(values or {}))
     place = ("levada", CHART, "--namespace", "levada-system", "--values", file)
     return run("template", *place, *options, check=check)
+
+
+def pods(bodies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the spec of every pod."""
+    for body in bodies:
+        if body["kind"] == "Pod":
+            yield body["spec"]
+        elif "template" in body.get("spec", {}):
+            yield body["spec"]["template"]["spec"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.chart.helm import render
-from tests.chart.test_objects import pods
+from tests.chart.helm import pods, render
 
 from levada_operator.desired.pod import WORK_DIR
 from levada_operator.desired.security import USER

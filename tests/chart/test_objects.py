@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.chart.helm import CHART, render, run, template
+from tests.chart.helm import CHART, pods, render, run, template
 from tests.chart.values import CASES
 
 from levada.spec import load_manifests
@@ -17,15 +16,6 @@ from levada_operator.desired.security import USER
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 CRDS = Path(__file__).parents[2] / "crds"
-
-
-def pods(bodies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the spec of every pod."""
-    for body in bodies:
-        if body["kind"] == "Pod":
-            yield body["spec"]
-        elif "template" in body.get("spec", {}):
-            yield body["spec"]["template"]["spec"]
 
 
 def test_lint() -> None:

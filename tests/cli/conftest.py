@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.rigs.command_line import folder, manifest
 
 from levada.cli.hints import set_invocation
+
+__all__ = ["folder", "manifest"]
 
 
 @pytest.fixture(autouse=True)

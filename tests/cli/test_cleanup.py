@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.test_commands import kept, levada, manifest, on
-from tests.conftest import Database
 from tests.postgres.streams import open_stream
+from tests.rigs.command_line import kept, levada, manifest, on
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch

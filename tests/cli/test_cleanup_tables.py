@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
-from tests.cli.test_commands import manifest, manifest_of, on
-from tests.conftest import Database
+from tests.rigs.command_line import manifest, manifest_of, on
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 

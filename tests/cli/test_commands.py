@@ -7,21 +7,19 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from psycopg import sql
-from tests.conftest import Database
 from tests.postgres.streams import open_stream
+from tests.rigs.command_line import kept, levada, manifest_of, on, publish
+from tests.rigs.database import Database
 from tests.runtime import samples
-from typer.testing import CliRunner, Result
 
 from levada.cli import main
 from levada.cli.exit_codes import Exit
@@ -33,59 +31,8 @@ from levada.status import GuardAction, RetryPolicy
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored, Init, Ready
-from levada.values import TableId
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
-
-
-def levada(*arguments: object) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(main, list(map(str, arguments)))
-
-
-def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
-    """Return a Pipeline of everything in schema public."""
-    return {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "Pipeline",
-        "metadata": {"name": db.name.replace("_", "-")},
-        "spec": {
-            "source": {
-                "host": "127.0.0.1",
-                "port": db.server.port,
-                "database": db.name,
-                "credentialsSecretRef": {"name": "shop-cdc"},
-                "tls": {"mode": "Disable"},
-            },
-            "tables": {"include": [{"schema": "public"}]},
-            "destination": {
-                "iceberg": {
-                    "catalog": {"type": "Hadoop", "warehouse": f"file://{tempfile.gettempdir()}/levada-no-lake"}
-                }
-            },
-            **spec,
-        },
-    }
-
-
-@pytest.fixture
-def manifest(db: Database, tmp_path: Path) -> Path:
-    """A manifest with its Secret beside it, of a database with two tables."""
-    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
-    secret = tmp_path / "secrets" / "shop-cdc"
-    secret.mkdir(parents=True)
-    (secret / "username").write_text("postgres")
-    (secret / "password").write_text("hunter2")
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(yaml.safe_dump(manifest_of(db)))
-    return path
-
-
-def on(manifest: Path, command: str, *arguments: object) -> Result:
-    """Run a command on the manifest with its Secrets."""
-    result = levada(command, manifest, "--secrets", manifest.parent / "secrets", *arguments)
-    assert "hunter2" not in result.output
-    return result
 
 
 def test_help_names_every_command_and_docs_do_too() -> None:
@@ -207,23 +154,6 @@ def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
     assert found["lagBytes"] >= 0
     assert found["retainedBytes"] >= found["lagBytes"]
     assert found["active"] is False
-
-
-def publish(db: Database) -> None:
-    """Make the publication that the engine would have made."""
-    with db.connect() as connection:
-        name = sql.Identifier(f"levada_{db.name}")
-        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
-
-
-def kept(db: Database, name: str, phase: Errored | Init | Ready, pipeline: str = "") -> TableId:
-    """Leave a table's phase in the store, as an engine would have; return its id."""
-    [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
-    store = PostgresStore(db.connection, pipeline or db.name.replace("_", "-"))
-    store.next_epoch()
-    store.update_table_replication_states({TableId(oid): phase})
-    store.close()
-    return TableId(oid)
 
 
 ERRORED = Errored("no_identity", "orders has no key", "give it one", RetryPolicy.MANUAL_RETRY, 5)

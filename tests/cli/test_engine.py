@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.runtime.host.work_dir import running_progress

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.test_commands import manifest, manifest_of, on, publish
-from tests.conftest import Database
+from tests.rigs.command_line import manifest, manifest_of, on, publish
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.local.postgres import temporary_postgres

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from psycopg import sql
-from tests.cli.test_commands import levada
-from tests.conftest import Database
+from tests.rigs.command_line import levada
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.cli.new_manifest import NewPipeline, manifest_text

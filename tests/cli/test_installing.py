@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.test_commands import levada
+from tests.rigs.command_line import levada
 
 from levada.cli.doctor import doctor
 from levada.cli.exit_codes import Exit

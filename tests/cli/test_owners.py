@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cli.test_commands import kept, levada, manifest_of
-from tests.conftest import Database
 from tests.postgres.streams import open_stream
+from tests.rigs.command_line import kept, levada, manifest_of
+from tests.rigs.database import Database
 from typer.testing import Result
 
 from levada.cli.manifests import folder

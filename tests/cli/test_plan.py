@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from rich.console import Console
-from tests.cli.test_commands import kept, manifest, manifest_of, on, publish
-from tests.conftest import Database
+from tests.rigs.command_line import kept, manifest, manifest_of, on, publish
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.cli.plan import fitting_grid

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.test_commands import levada, manifest_of
-from tests.cli.test_refusals import log_in_as
-from tests.conftest import Database
+from tests.rigs.command_line import levada, log_in_as, manifest_of
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.postgres.problems import Problem, Severity

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import yaml
-from tests.cli.test_commands import levada, manifest_of
-from tests.conftest import Database
+from tests.rigs.command_line import PASSWORD, levada, log_in_as, manifest_of
+from tests.rigs.database import Database
 from tests.runtime.foreign_package import install_package
 from tests.servers.older import DEBIAN_15, postgres_15, refusing_setting
 from tests.servers.standby import standby_of
@@ -28,15 +28,6 @@ from levada.stores import PostgresStore
 from levada.stores.phases import Ready
 from levada.values import QualifiedTable, TableId
 
-PASSWORD = "not-to-be-printed"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder for the manifest, with a Secret of the superuser."""
-    log_in_as(tmp_path, "postgres")
-    return tmp_path
-
 
 @pytest.fixture(scope="module")
 def replica_level() -> Iterator[Database]:
@@ -45,14 +36,6 @@ def replica_level() -> Iterator[Database]:
         database = Database(server, "postgres")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         yield database
-
-
-def log_in_as(folder: Path, role: str, password: str = PASSWORD) -> None:
-    """Write the Secret that the manifest names."""
-    secret = folder / "secrets" / "shop-cdc"
-    secret.mkdir(parents=True, exist_ok=True)
-    (secret / "username").write_text(role)
-    (secret / "password").write_text(password)
 
 
 def check(folder: Path, db: Database, **source: object) -> Result:

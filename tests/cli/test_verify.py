@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import yaml
-from tests.cli.test_commands import manifest, on
-from tests.conftest import Database
+from tests.rigs.command_line import manifest, on
+from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.cli.verify import lines, verdict

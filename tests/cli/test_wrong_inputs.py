@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from tests.cli.test_commands import levada
+from tests.rigs.command_line import levada
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.process_tasks import CopyOf, processes, runner
 
-from levada.copy.process_tasks import ProcessTasks
 from levada.copy.snapshot import SnapshotRows
-from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import TaskRunner
 from levada.postgres.catalog import published_tables, read_table_schema
 from levada.postgres.slots import export_snapshot
 from levada.values import OnUnrepresentable
 
+__all__ = ["processes", "runner"]
+
 _slots = itertools.count(1)
-
-CopyOf = Callable[..., SnapshotRows]
-
-
-@pytest.fixture(scope="session")
-def processes() -> Iterator[ProcessTasks]:
-    """Worker processes, forked from one process for the whole run."""
-    runner = ProcessTasks()
-    yield runner
-    runner.close()
-
-
-@pytest.fixture(params=["processes", "spark"])
-def runner(request: pytest.FixtureRequest) -> TaskRunner:
-    """Each place where tasks run: worker processes, and Spark."""
-    if request.param == "spark":
-        return SparkTasks(request.getfixturevalue("spark"))
-    processes: ProcessTasks = request.getfixturevalue("processes")
-    return processes
 
 
 @pytest.fixture

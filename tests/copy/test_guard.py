@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.copy.guard import hold_table
 from levada.errors import Transient

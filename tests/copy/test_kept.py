@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.destinations.test_fold import KEYS, NUMBERS, TEXTS, Row, Stream, as_table, table
+from tests.rigs.row_streams import KEYS, NUMBERS, TEXTS, Row, Stream, as_table, table
 
 from levada.apply.changed_keys import StagedKeys
 from levada.copy.kept import Basis, KeptCopy, changed_part, range_name

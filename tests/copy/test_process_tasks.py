@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.copy.test_tasks import alive, run
+from tests.rigs.process_tasks import alive, run
 
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.tasks import run_tasks
@@ -76,7 +76,7 @@ def test_what_a_task_prints_is_no_output_of_the_engine(tmp_path: Path) -> None:
     """Standard output may have a format, so a task's goes to standard error, complete, also if the task then exits."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from tests.copy.test_tasks import run\n"
+        "from tests.rigs.process_tasks import run\n"
         "from levada.copy.process_tasks import ProcessTasks\n"
         "from levada.errors import Transient\n"
         "def task():\n"
@@ -182,7 +182,7 @@ def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> Non
     script.write_text(
         "import signal, sys, threading, time\n"
         "from pathlib import Path\n"
-        "from tests.copy.test_tasks import run\n"
+        "from tests.rigs.process_tasks import run\n"
         "from levada.copy.process_tasks import ProcessTasks\n"
         "signal.signal(signal.SIGINT, lambda *_: Path(sys.argv[1], 'handled').touch())\n"
         "def task(folder=sys.argv[1]):\n"

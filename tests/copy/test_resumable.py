@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.conftest import Database
-from tests.copy.conftest import processes
+from tests.rigs.database import Database
+from tests.rigs.process_tasks import processes
 
 from levada.copy import plan
 from levada.copy.guard import hold_table

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from tests.conftest import Database
-from tests.copy.conftest import CopyOf
+from tests.rigs.database import Database
+from tests.rigs.process_tasks import CopyOf
 
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner

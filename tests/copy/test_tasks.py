@@ -15,15 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.process_tasks import alive, run
 
-from levada.copy.tasks import TaskRunner, run_tasks
+from levada.copy.tasks import TaskRunner
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
-
-
-def run(runner: TaskRunner, *tasks: Callable[[], Any], parallel: int = 2, **more: Any) -> list[Any]:
-    """Run the tasks, not cancelled unless the test says so."""
-    more.setdefault("cancelled", threading.Event())
-    return run_tasks(runner, tasks, "a test", parallel=parallel, **more)
 
 
 @dataclass(frozen=True)
@@ -188,14 +183,6 @@ def hang_until_stopped(runner: TaskRunner, folder: Path, stop: Callable[[], obje
     while any(alive(int(file.name)) for file in folder.iterdir()):
         time.sleep(0.05)
     return raised[0]
-
-
-def alive(pid: int) -> bool:
-    """Return True if the process runs. One that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def test_cancelling_ends_tasks_that_hang(runner: TaskRunner, tmp_path: Path) -> None:

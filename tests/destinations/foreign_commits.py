@@ -5,9 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.errors import DestinationChanged

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination, retention
+from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
-from levada.values import Durability, QualifiedTable, TableMode
+from levada.values import Durability, QualifiedTable, TableId, TableMode
 
 ORDERS = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
 
@@ -48,3 +50,38 @@ def keep_the_current_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "NEWEST", 1)
     monkeypatch.setattr(retention, "AT_ONCE", 1)
     monkeypatch.setattr(retention, "firsts", lambda *_: set())
+
+
+TWIN = replace(ORDERS, id=TableId(17000), name=QualifiedTable("other", "orders"))
+
+
+RECREATED = replace(ORDERS, id=TableId(17001))
+
+
+@dataclass
+class Source:
+    """A source with these tables."""
+
+    identity: str = "7301/5"
+    tables: tuple[ReplicatedTableSchema, ...] = (ORDERS, TWIN, RECREATED)
+    former: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.identity
+
+    def is_former(self, identity: str) -> bool:
+        return identity in self.former
+
+    def has_table(self, table: TableId) -> bool:
+        return self.table_name(table) is not None
+
+    def table_name(self, table: TableId) -> QualifiedTable | None:
+        return next((schema.name for schema in self.tables if schema.id == table), None)
+
+
+def the_table(destination: IcebergDestination) -> IcebergTable:
+    """Return the table with its newest metadata."""
+    found = destination._known.states[ORDERS.id].table
+    assert found is not None
+    found.refresh()
+    return found

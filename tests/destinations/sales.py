@@ -6,8 +6,8 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
+from tests.rigs.lake import Lake
 
 from levada.destinations import TableMode
 from levada.destinations.iceberg import IcebergDestination

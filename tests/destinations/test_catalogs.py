@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.rigs.lake import Lake
 
 from levada.destinations import OnSchemaChange
 from levada.destinations.data_files import upsert

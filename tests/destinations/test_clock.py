@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.orders import copy, items
+from tests.rigs.lake import Lake
 
 from levada.errors import Transient
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.destinations.conftest import Lake
+from tests.rigs.database import Database
+from tests.rigs.lake import Lake
 from tests.servers.ducklake import DuckLake
 
 from levada.copy.rows import TableRows

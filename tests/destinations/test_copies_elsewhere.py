@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.destinations.conftest import Lake
 from tests.destinations.orders import ORDERS, apply, copy
+from tests.rigs.lake import Lake
 
 from levada.schema import TableTarget
 from levada.values import QualifiedTable

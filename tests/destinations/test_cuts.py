@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import EXPIRE
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.rigs.lake import Lake
 
 from levada.destinations import NamedCut, TableTarget
 from levada.destinations.iceberg import IcebergDestination, maintenance

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import COMPACT, EXPIRE, UNDO, current, goes_on, look, resync, two_batches
 from tests.destinations.lost_answers import lost_answers
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, items, keep_the_current_snapshot_only
+from tests.rigs.lake import Lake
 
 from levada.destinations.data_files import deletion_vectors
 from levada.destinations.iceberg import IcebergDestination, maintenance

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.rigs.lake import Lake
 
 from levada.destinations import TableMode
 from levada.destinations.iceberg.maintenance import Work, work_due

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.conftest import Database
-from tests.destinations.conftest import Lake
+from tests.rigs.database import Database
+from tests.rigs.lake import Lake
 
 from levada.errors import NeedsOperator
 

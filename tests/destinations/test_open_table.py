@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.lost_answers import lost_answers
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.metadata import TableMetadata

@@ -6,11 +6,11 @@ import uuid
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import look, two_batches
 from tests.destinations.memory import MemoryRows
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
-from tests.destinations.test_replacement import SlowRows, begin, rows
+from tests.destinations.slow_copies import SlowRows, begin, rows
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination, maintenance
 from levada.destinations.iceberg.java import CommitConflict

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import (
     COMPACT,
     EXPIRE,
@@ -26,6 +25,7 @@ from tests.destinations.foreign_commits import (
     two_batches,
 )
 from tests.destinations.orders import ORDERS, apply, items
+from tests.rigs.lake import Lake
 
 from levada.destinations.data_files.layout import FIELD_ID
 from levada.destinations.iceberg import index_sync

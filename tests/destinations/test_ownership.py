@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.destinations.orders import ORDERS, RECREATED, TWIN, Source, apply, copy, items
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.values import QualifiedTable, TableId
+from levada.values import QualifiedTable
 
 NAME = ORDERS.name
-TWIN = replace(ORDERS, id=TableId(17000), name=QualifiedTable("other", "orders"))
-RECREATED = replace(ORDERS, id=TableId(17001))
-
-
-@dataclass
-class Source:
-    """A source with these tables."""
-
-    identity: str = "7301/5"
-    tables: tuple[ReplicatedTableSchema, ...] = (ORDERS, TWIN, RECREATED)
-    former: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.identity
-
-    def is_former(self, identity: str) -> bool:
-        return identity in self.former
-
-    def has_table(self, table: TableId) -> bool:
-        return self.table_name(table) is not None
-
-    def table_name(self, table: TableId) -> QualifiedTable | None:
-        return next((schema.name for schema in self.tables if schema.id == table), None)
 
 
 def one_namespace(lake: Lake) -> Lake:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, copy, items
 from tests.destinations.random_source import RandomSource
+from tests.rigs.lake import Lake
 
 from levada.copy import spark_tasks
 from levada.copy.process_tasks import ProcessTasks

@@ -8,9 +8,9 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows
 from tests.destinations.sales import COUNTRIES, SALES, Sales, row, settings
+from tests.rigs.lake import Lake
 
 from levada.destinations import TableMode
 from levada.destinations.data_files import arrangement

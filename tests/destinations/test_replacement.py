@@ -6,59 +6,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.slow_copies import CLAIM, SlowRows, T, begin, rows
+from tests.rigs.lake import Lake
 
 from levada.copy.rows import CopiedRows, FinishedRange, RangeKeeper
 from levada.destinations import TableMode
 from levada.destinations.iceberg import IcebergDestination, index_sync
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, StaleEpoch, Transient
-from levada.schema import Kind, ReplicatedTableSchema, TableTarget
+from levada.schema import Kind, TableTarget
 from levada.segments import StagedBatch
 from levada.testing import column, table
 from levada.values import QualifiedTable, TableId
-
-T = TypeVar("T")
-CLAIM = "levada.copy"
-
-
-class SlowRows(MemoryRows):
-    """A copy during which something happens: ``meanwhile`` is called between two partitions."""
-
-    def __init__(
-        self, schema: ReplicatedTableSchema, meanwhile: Callable[[], None], *parts: list[dict[str, Any]]
-    ) -> None:
-        super().__init__(schema, *parts)
-        self._meanwhile = meanwhile
-
-    def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        done = super().map_partitions(fn)
-        self._meanwhile()
-        return done
-
-
-def rows(n: int) -> list[dict[str, Any]]:
-    """Return rows 1 to n as a new copy reads them."""
-    return [{"id": i, "item": f"copied {i}", "note": "y" * 100} for i in range(1, n + 1)]
-
-
-def begin(
-    lake: Lake,
-    destination: IcebergDestination,
-    target: ReplicatedTableSchema | TableTarget,
-    lsn: int,
-    n: int = 3,
-    epoch: int = 1,
-) -> bool:
-    """Make a shadow copy of rows 1 to n, as of an LSN."""
-    target = target if isinstance(target, TableTarget) else TableTarget.of(target)
-    return destination.copy_replacement(target, MemoryRows(target.schema, rows(n)), lake.mark(lsn, epoch))
 
 
 def both(lake: Lake, destination: IcebergDestination, batch: StagedBatch) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import EXPIRE
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only, the_table
+from tests.rigs.lake import Lake
 
-from levada.destinations.iceberg import IcebergDestination, retention
+from levada.destinations.iceberg import retention
 from levada.destinations.iceberg.lineage import Verdict
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import LastCommit, Reference, Snapshot, TableFacts, TableMetadata
@@ -190,14 +190,6 @@ def test_branches_and_tags_of_others() -> None:
 
 
 # -- on tables
-
-
-def the_table(destination: IcebergDestination) -> IcebergTable:
-    """Return the table with its newest metadata."""
-    found = destination._known.states[ORDERS.id].table
-    assert found is not None
-    found.refresh()
-    return found
 
 
 def read(lake: Lake, version: int | str) -> dict[int, Any]:

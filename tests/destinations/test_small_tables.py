@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.foreign_commits import COMPACT, EXPIRE, FOLLOWED
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination, small_tables
 from levada.destinations.iceberg.partitioning import PartitionField

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.destinations.orders import ORDERS
-from tests.destinations.test_ownership import Source
+from tests.destinations.orders import ORDERS, Source
 
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg.catalog_config import TableName

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.destinations.conftest import Lake
-from tests.destinations.orders import ORDERS, apply, copy, items
-from tests.destinations.test_retention import the_table
+from tests.destinations.orders import ORDERS, apply, copy, items, the_table
+from tests.rigs.lake import Lake
 
 from levada.destinations.data_files.storage import TARGET_BYTES, ParquetSettings
 from levada.destinations.iceberg.maintenance import compact

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.destinations.conftest import Lake
 from tests.destinations.memory import MemoryRows
 from tests.destinations.orders import ORDERS, apply, copy
-from tests.destinations.test_replacement import CLAIM, SlowRows, rows
+from tests.destinations.slow_copies import CLAIM, SlowRows, rows
+from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.copy_lease import CopyLease

@@ -127,3 +127,14 @@ def _shell(block: Block) -> str:
 
 def _normal(line: str) -> str:
     return " ".join(_NUMBER.sub("N", line).split())
+
+
+PAGES = [
+    "start/laptop.md",
+    "tutorials/first-pipeline.md",
+    "tutorials/failed-table.md",
+    "tutorials/change-capture.md",
+    "setup/postgresql.md",
+    "guides/partitions.md",
+    "guides/sizing.md",
+]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conftest import Database
 from tests.docs.pages import parts_of
-from tests.scenarios.conftest import engine
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, engine
 
 __all__ = ["engine"]
 

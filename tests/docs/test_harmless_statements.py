@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, LiteralString
 
-from tests.conftest import Database
-from tests.runtime.test_changes import Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "schema-changes.md"
 STATEMENTS: Final[dict[str, LiteralString]] = {

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.conftest import Database
 from tests.docs.pages import blocks_of
-from tests.scenarios.conftest import engine
-from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine, engine
 from tests.servers.prometheus import ask, prometheus, promtool
 
 __all__ = ["engine"]

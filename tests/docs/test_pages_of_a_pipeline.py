@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import Database
 from tests.docs.pages import blocks_of, run_page
+from tests.rigs.database import Database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,19 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.docs.pages import run_page
+from tests.docs.pages import PAGES, run_page
+from tests.rigs.database import Database
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [
-    "start/laptop.md",
-    "tutorials/first-pipeline.md",
-    "tutorials/failed-table.md",
-    "tutorials/change-capture.md",
-    "setup/postgresql.md",
-    "guides/partitions.md",
-    "guides/sizing.md",
-]
 
 
 @pytest.mark.timeout(1800)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
 from tests.docs.pages import blocks_of
-from tests.examples.conftest import shop
 from tests.examples.load import load_example
-from tests.examples.test_custom_destination import Service, service
+from tests.rigs.database import Database
+from tests.rigs.example_shop import shop
+from tests.rigs.http_service import Service, service
 
 from levada import PipelineConfig, PublicationConfig, QualifiedTable, SlotConfig, StagingConfig
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from tests.docs.pages import blocks_of
-from tests.docs.test_pages_run import PAGES
+from tests.docs.pages import PAGES, blocks_of
 
 from levada.cli import main
 from levada.spec import TableSyncSpec, load_manifests

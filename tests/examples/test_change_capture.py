@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.kubectl import eventually
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "change-capture" / "change_capture.py"
 

@@ -17,12 +17,10 @@ import yaml
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable, Table
-from tests.conftest import Database
-from tests.destinations.bigquery.conftest import server
 from tests.docs.pages import blocks_of, parts_of, run_page
-from tests.scenarios.conftest import engine
-from tests.scenarios.engine import Engine
-from tests.servers.bigquery import PROJECT, Emulator
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, engine
+from tests.servers.bigquery import PROJECT, Emulator, server
 from tests.servers.ducklake import DuckLake, extension
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore

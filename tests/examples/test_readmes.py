@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
 from tests.docs.pages import run_page
-from tests.examples.test_custom_destination import Service, service
+from tests.rigs.database import Database
+from tests.rigs.http_service import Service, service
 
 __all__ = ["service"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.runtime.manifest_text import manifest_text
 
 if TYPE_CHECKING:

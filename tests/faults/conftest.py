@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.scenarios.conftest import engine
+from tests.rigs.engine import engine
 
 __all__ = ["engine"]

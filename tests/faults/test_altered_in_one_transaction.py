@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import LiteralString, cast
 
 import psycopg
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 REWRITTEN = {
     "after_not_null": ("ALTER b SET NOT NULL", "ALTER b TYPE int USING b * 100"),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import LiteralString, cast
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 KNOWN = {
     "default_dropped": "ADD n int DEFAULT 7; ALTER TABLE {} ALTER n DROP DEFAULT; ALTER TABLE {} ALTER a TYPE bigint",

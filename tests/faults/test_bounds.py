@@ -6,9 +6,9 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from tests.destinations.conftest import Lake, hadoop
-from tests.destinations.ducklake.test_bounds import WIDE, wide_rows
 from tests.destinations.memory import MemoryRows
+from tests.rigs.lake import Lake, hadoop
+from tests.rigs.wide_rows import WIDE, wide_rows
 
 from levada.schema import TableTarget
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 
 def test_a_jdbc_catalog_in_the_source_database(engine: Engine, db: Database) -> None:

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
 from tests.operator.samples import at, pod, waiting, written
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, object_store
 

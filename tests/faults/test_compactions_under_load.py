@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from psycopg import sql
-from tests.conftest import Database
 from tests.faults import killed_compaction
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 from tests.writers import Writers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.foreign_commits import FOLLOWED, PARKED, current, resync, two_batches
 from tests.destinations.orders import ORDERS, apply, keep_the_current_snapshot_only
+from tests.rigs.lake import Lake, hadoop
 
 from levada.destinations import NamedCut
 from levada.destinations.iceberg import IcebergDestination, maintenance

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
-from tests.conftest import Database
-from tests.destinations.conftest import Lake
 from tests.destinations.orders import ORDERS, copy
-from tests.faults.conftest import engine
-from tests.faults.test_cuts import MONEY, TABLES, TOTAL, Load, listed
-from tests.scenarios.engine import Engine
+from tests.faults.cut_load import MONEY, TABLES, TOTAL, Load, listed
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, engine
+from tests.rigs.lake import Lake
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.conftest import Database
-from tests.faults.conftest import engine
-from tests.faults.test_cuts import lake_table, listed
-from tests.scenarios.engine import Engine, lsn
+from tests.faults.cut_load import lake_table, listed
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, engine, lsn
 from tests.writers import Writers
 
 __all__ = ["engine"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.destinations.conftest import Lake, hadoop, jdbc
 from tests.destinations.foreign_commits import resync, two_batches
 from tests.destinations.orders import ORDERS
-from tests.destinations.test_damaged_table import damage, folder, newest_metadata
+from tests.rigs.damage import damage, folder, newest_metadata
+from tests.rigs.lake import Lake, hadoop, jdbc
 
 from levada.errors import DestinationChanged
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.verify.conftest import Shop, shop
+from tests.rigs.verified_shop import Shop, shop
 
 from levada.errors import NeedsOperator
 from levada.values import Lsn

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import types as st
-from tests.verify.conftest import Shop, shop
+from tests.rigs.verified_shop import Shop, shop
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.copy.results_in_order import OrderedResults

@@ -4,51 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any
 
-from tests.scenarios.engine import TIMEOUT_S, Engine
-from tests.scenarios.shop import Writers, create
+from tests.rigs.dedicated_copy import copy_job, dedicated
+from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.shop import Writers, create
 
 TABLES = ("customers", "orders", "notes")
-
-
-def dedicated(name: str) -> dict[str, Any]:
-    """Return a TableSync whose copy is left to another process."""
-    return {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "TableSync",
-        "metadata": {"name": f"shop-{name}"},
-        "spec": {
-            "pipelineRef": {"name": "shop"},
-            "table": {"schema": "public", "name": name},
-            "copy": {"driver": "Dedicated"},
-        },
-    }
 
 
 def orders(progress: dict[str, Any]) -> str:
     """Return what tells the ordered copy of the table apart."""
     found: str = next(t["copyOrder"] for t in progress["tables"] if t["name"] == "orders")
     return found
-
-
-def copy_job(engine: Engine, number: int) -> subprocess.Popen[bytes]:
-    """Start ``levada copy``, as the operator's Job does, with a work folder of its own."""
-    command = [
-        "copy",
-        *engine.options(),
-        "--work-dir",
-        str(engine.folder / f"job-{number}"),
-        "--table",
-        "public.orders",
-    ]
-    with open(engine.folder / "engine.log", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "levada", *command], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
 
 
 def wait_until_taken(engine: Engine) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.manifests import suspended
 
 from levada.local.postgres import temporary_postgres
 
@@ -23,16 +24,6 @@ def alone(tmp_path: Path) -> Iterator[Engine]:
             yield made
         finally:
             made.kill()
-
-
-def suspended(name: str) -> dict[str, Any]:
-    """Return a TableSync that keeps the table's changes staged."""
-    return {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "TableSync",
-        "metadata": {"name": name},
-        "spec": {"pipelineRef": {"name": "shop"}, "table": {"name": name}, "suspend": True},
-    }
 
 
 def stage_for_a_suspended_table(engine: Engine, rows: int = 100) -> None:

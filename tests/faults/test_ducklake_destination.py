@@ -10,10 +10,10 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from tests.conftest import Database
-from tests.scenarios import shop
-from tests.scenarios.engine import Engine
-from tests.scenarios.equality import table_differences
+from tests.rigs import shop
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.equality import table_differences
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext

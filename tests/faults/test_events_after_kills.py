@@ -13,8 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
 from tests.faults.event_log import HIDDEN, shown
+from tests.rigs.database import Database
 
 from levada.capture import WalChangeCapture
 from levada.events import RelationEvent, TruncateEvent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, LiteralString, cast
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 BIG = "repeat(md5(i::text), 100)"
 KEY = ", PRIMARY KEY (id, k)"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.foreign_commits import FOLLOWED, PARKED, check_followed, check_parked
+from tests.rigs.lake import Lake, hadoop
 
 __all__ = ["hadoop"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.faults.test_guard import ROWS, actions, phases, source, suspended, table
-from tests.scenarios.engine import Engine
+from tests.faults.guarded import ROWS, actions, phases, source, suspended, table
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 from tests.writers import Writers
 
 TABLES = ("held", "goes", "fresh", "late")

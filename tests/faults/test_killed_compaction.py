@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tests.conftest import Database
 from tests.faults import killed_compaction
-from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine
 from tests.writers import Writers
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
 from tests.faults import killed_release
-from tests.faults.test_guard import ROWS, actions, source
-from tests.faults.test_postgres_destination import differences, server, target, write_manifest
-from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.faults.guarded import ROWS, actions, source
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.replica_server import differences, server, target, write_manifest
 
 __all__ = ["server", "target"]
 

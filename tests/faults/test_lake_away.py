@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
-from tests.scenarios.equality import table_differences
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.equality import table_differences
 
 from levada.local.postgres import temporary_postgres
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from psycopg import sql
-from tests.conftest import Database
-from tests.scenarios import shop
-from tests.scenarios.engine import Engine
+from tests.rigs import shop
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 _READS_LARGE = (
     "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ '^COPY.*large' AND pid <> pg_backend_pid()"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 WIDE = (
     "INSERT INTO {} SELECT i, (SELECT string_agg(md5((i * 10000 + j)::text), '') FROM generate_series(1, 3000) j)"

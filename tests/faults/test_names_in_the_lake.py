@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 from pyiceberg.table import StaticTable
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.manifests import table_sync
 
 PATHS = ["../../x", "..", "a/b", "a#b?c%d\\e", "tab\tnew\nline", " a ", "metadata", "v1.orders", "ü" * 31]
 
@@ -22,16 +23,6 @@ def in_one_namespace(engine: Engine) -> None:
             "catalog": {"type": "Hadoop", "warehouse": f"file://{engine.warehouse}"},
             "namespace": "lake",
         }
-    }
-
-
-def table_sync(table: str, schema: str = "public", **spec: Any) -> dict[str, Any]:
-    """A TableSync of the pipeline."""
-    return {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "TableSync",
-        "metadata": {"name": f"{schema}-{table}"},
-        "spec": {"pipelineRef": {"name": "shop"}, "table": {"schema": schema, "name": table}, **spec},
     }
 
 

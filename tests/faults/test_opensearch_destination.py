@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch
-from opensearchpy.helpers import scan
 from psycopg import sql
-from tests.conftest import Database
-from tests.scenarios import shop
-from tests.scenarios.engine import Engine
+from tests.faults.documents import documents
+from tests.rigs import shop
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 _PRINTED = {
     "boolean": "to_jsonb({c})",
@@ -48,15 +47,6 @@ def source_rows(db: Database, table: str) -> list[dict[str, Any]]:
             sql.SQL(", ").join(pairs), sql.Identifier("public", table)
         )
         return [row for (row,) in connection.execute(query)]
-
-
-def documents(url: str, alias: str) -> list[dict[str, Any]]:
-    """Return all documents behind an alias, as OpenSearch's client reads them."""
-    client = OpenSearch([url], timeout=60)
-    client.indices.refresh(index=alias)
-    found = [d["_source"] for d in scan(client, index=alias, size=5000)]
-    client.close()
-    return found
 
 
 def differences(db: Database, url: str, prefix: str) -> list[str]:

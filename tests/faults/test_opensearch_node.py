@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.faults.test_opensearch_destination import documents
-from tests.scenarios.engine import Engine
+from tests.faults.documents import documents
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 from tests.servers.opensearch import Node
 
 

@@ -7,9 +7,9 @@ import signal
 from contextlib import ExitStack
 from dataclasses import replace
 
-from tests.conftest import Database
-from tests.faults.test_opensearch_destination import documents
-from tests.scenarios.engine import Engine
+from tests.faults.documents import documents
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 from tests.servers.http_proxy import Fate, http_proxy
 
 

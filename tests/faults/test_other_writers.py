@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import SparkSession
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 QUIET = ("quiet", "appended", "rolled", "dropped", "damaged")
 TABLES = (*QUIET, "busy")

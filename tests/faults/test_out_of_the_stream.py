@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import LiteralString, cast
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 ATTACH = "ALTER TABLE root ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})"
 LEFT = "table_not_published"

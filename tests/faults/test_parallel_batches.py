@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.random_source import RandomSource
+from tests.rigs.lake import Lake, hadoop
 
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, Staging

@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from psycopg import sql
-from tests.conftest import Database
-from tests.faults.test_names_in_the_lake import table_sync
-from tests.scenarios import shop
-from tests.scenarios.engine import Engine
+from tests.rigs import shop
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.manifests import table_sync
+from tests.rigs.replica_server import differences, server, target, write_manifest
 
-from levada.local.postgres import temporary_postgres
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Database]:
-    """A server of its own for the destination."""
-    with temporary_postgres() as started:
-        yield Database(started, "postgres")
-
-
-@pytest.fixture
-def target(server: Database) -> Iterator[Database]:
-    """A database on it."""
-    server.execute("DROP DATABASE IF EXISTS replica", "CREATE DATABASE replica")
-    return Database(server.server, "replica")
-
-
-def write_manifest(engine: Engine, target: Database, *table_syncs: dict[str, Any], **options: Any) -> None:
-    """Write a manifest with the target as its destination."""
-    options = {"host": "127.0.0.1", "port": target.server.port, "database": target.name} | options
-    engine.write_secret("target", {"username": "postgres", "password": "unused"})
-    engine.spec["destination"] = {
-        "postgres": {"tls": {"mode": "Disable"}, "credentialsSecretRef": {"name": "target"}, **options}
-    }
-    engine.write_manifest(*table_syncs)
-
-
-def differences(source: Database, target: Database, *tables: str) -> list[str]:
-    """Return the tables whose columns or rows, as the servers print them, are not the same on both sides."""
-    wrong = []
-    for table in tables:
-        expected = _printed(source, table)
-        assert len(expected[1]) > 1, f"{table} is empty, which shows nothing"
-        if expected != _printed(target, table):
-            wrong.append(table)
-    return wrong
-
-
-def _printed(db: Database, table: str) -> tuple[list[str], list[bytes]]:
-    with db.connect(options="-c timezone=UTC -c extra_float_digits=3 -c intervalstyle=postgres") as connection:
-        names = [
-            n
-            for (n,) in connection.execute(
-                "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
-                " AND NOT attisdropped AND attgenerated = '' ORDER BY attname",
-                [f'public."{table}"'],
-            )
-        ]
-        query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
-            sql.SQL(", ").join(map(sql.Identifier, names)), sql.Identifier("public", table)
-        )
-        with connection.cursor().copy(query) as copy:
-            return names, sorted(b"".join(bytes(part) for part in copy).split(b"\n"))
+__all__ = ["server", "target"]
 
 
 @pytest.mark.parametrize("ordering", ["Table", "Pipeline"])

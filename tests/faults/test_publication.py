@@ -9,10 +9,10 @@ from typing import LiteralString
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.pipeline import table
 from tests.runtime.publication_rig import Published
-from tests.runtime.test_changes import table
-from tests.scenarios.engine import Engine
 
 from levada.errors import NeedsOperator, SlotLost
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres

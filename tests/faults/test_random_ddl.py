@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
 from tests.faults.random_ddl import RandomTable
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 _TABLES = 16
 _ROUNDS = 3

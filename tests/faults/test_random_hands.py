@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.destinations.conftest import Lake, hadoop
 from tests.destinations.ducklake.steps import check_filters
 from tests.destinations.foreign_commits import COMPACT, EXPIRE
 from tests.destinations.postgres.replica import Replica
 from tests.destinations.random_source import RandomSource
+from tests.rigs.database import Database
+from tests.rigs.lake import Lake, hadoop
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import Destination, DestinationContext

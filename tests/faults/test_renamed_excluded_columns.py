@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, LiteralString, cast
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
-from tests.scenarios.equality import lake_table
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.equality import lake_table
 
 SWAP = ("ALTER TABLE {} RENAME sec TO t", "ALTER TABLE {} RENAME pub TO sec", "ALTER TABLE {} RENAME t TO pub")
 RENAMED: dict[str, tuple[tuple[str, ...], ...]] = {

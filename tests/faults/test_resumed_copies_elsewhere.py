@@ -9,18 +9,10 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.conftest import Database
-from tests.faults.test_resumed_copies import (
-    INTERRUPTED,
-    Movers,
-    configure,
-    create_items,
-    finished_before,
-    items,
-    run_until_killed,
-)
-from tests.scenarios.engine import Engine
-from tests.scenarios.equality import table_differences
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.equality import table_differences
+from tests.rigs.movers import INTERRUPTED, Movers, configure, create_items, finished_before, items, run_until_killed
 from tests.servers.s3 import BUCKET, object_store
 
 from levada.local.postgres import temporary_postgres

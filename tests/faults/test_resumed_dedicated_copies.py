@@ -10,10 +10,10 @@ import sys
 import time
 from typing import Any
 
-from tests.conftest import Database
-from tests.faults.test_resumed_copies import INTERRUPTED, ROWS, Movers, configure, finished_before, items
-from tests.scenarios.engine import TIMEOUT_S, Engine
-from tests.scenarios.equality import lake_table
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.equality import lake_table
+from tests.rigs.movers import INTERRUPTED, ROWS, Movers, configure, finished_before, items
 
 __all__ = ["items"]
 

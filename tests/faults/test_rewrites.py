@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import LiteralString
 
 import yaml
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 _TABLES: tuple[LiteralString, ...] = (
     "CREATE TYPE mood AS ENUM ('good', 'bad')",

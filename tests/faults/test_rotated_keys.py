@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
-from tests.scenarios.equality import table_differences
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.equality import table_differences
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, ObjectStore, object_store
 

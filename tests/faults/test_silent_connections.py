@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 
-from tests.scenarios.engine import Engine
+from tests.rigs.engine import Engine
 from tests.servers.stalling_proxy import stalling_proxy
 
 

@@ -8,8 +8,8 @@ import signal
 import subprocess
 from typing import LiteralString, cast
 
-from tests.conftest import Database
-from tests.scenarios.engine import TIMEOUT_S, Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine
 
 
 def execute(db: Database, *statements: str) -> None:

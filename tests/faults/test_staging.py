@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 from tests.servers.mounts import fill, small_file_system
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.faults.test_guard import ROWS, actions, phases, suspended, table
-from tests.scenarios.engine import TIMEOUT_S, Engine, lsn
+from tests.faults.guarded import ROWS, actions, phases, suspended, table
+from tests.rigs.database import Database
+from tests.rigs.engine import TIMEOUT_S, Engine, lsn
 from tests.servers.standby import logged_snapshots, standby_of
 
 from levada.local.postgres import temporary_postgres

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.faults.test_postgres_destination import differences, server, target, write_manifest
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.replica_server import differences, server, target, write_manifest
 
 from levada.local.postgres import temporary_postgres
 

@@ -6,8 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 
 class Second(Engine):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.conftest import Database
-from tests.destinations.conftest import Lake, jdbc
 from tests.destinations.orders import ORDERS, copy
+from tests.rigs.database import Database
+from tests.rigs.lake import Lake, jdbc
 
 from levada.errors import NeedsOperator
 from levada.values import QualifiedTable, TableId

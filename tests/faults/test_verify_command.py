@@ -10,8 +10,7 @@ import time
 import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
-from tests.faults.conftest import engine
-from tests.scenarios.engine import Engine
+from tests.rigs.engine import Engine, engine
 
 from levada.values import QualifiedTable
 

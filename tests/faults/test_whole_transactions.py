@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.faults.test_postgres_destination import server, target, write_manifest
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.replica_server import server, target, write_manifest
 from tests.writers import Writers
 
 __all__ = ["server", "target"]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 SCRIPT = """
 import json, os, pickle, sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,13 @@ from levada_operator.decide.comparison import with_applied_hash
 from levada_operator.decide.staging import with_decided_staging
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
-from levada_operator.observe.objects import ObjectKey, OperatorDefaults, OwnedObjects, read_pipeline, read_table_sync
+from levada_operator.observe.objects import (
+    ObjectKey,
+    OperatorDefaults,
+    OwnedObjects,
+    read_pipeline,
+    read_table_sync,
+)
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, read_pod
 from levada_operator.observe.progress import ProgressReport
@@ -212,3 +219,11 @@ def running(*table_syncs: dict[str, Any], body: dict[str, Any] | None = None, **
         "moved_at": NOON,
     }
     return observed(body, *(table_syncs or (table_sync(),)), **fields | changes)
+
+
+NEW = replace(DEFAULTS, image="levada:2")
+
+
+def upgraded(**changes: Any) -> Observed:
+    """Return a Pipeline that streams, seen by an operator of another version."""
+    return replace(running(), **{"defaults": NEW} | changes)

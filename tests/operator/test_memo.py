@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from tests.operator.cluster import PlanStore
-from tests.operator.samples import pipeline, table_sync
-from tests.operator.test_rollout import upgraded
+from tests.operator.samples import pipeline, table_sync, upgraded
 
 from levada_operator.decide import acceptance, reconcile
 from levada_operator.decide.acceptance import Acceptance

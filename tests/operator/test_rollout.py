@@ -11,6 +11,7 @@ import pytest
 from tests.operator.cluster import PlanStore
 from tests.operator.samples import (
     DEFAULTS,
+    NEW,
     NOON,
     at,
     merge,
@@ -23,6 +24,7 @@ from tests.operator.samples import (
     progress,
     running,
     table_sync,
+    upgraded,
     written,
 )
 
@@ -33,16 +35,9 @@ from levada_operator.decide.rollout import is_updating
 from levada_operator.names import UPDATED_AT
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
-from levada_operator.observe.observed import Observed
 
-NEW = replace(DEFAULTS, image="levada:2")
 DRIVER = ObjectKey("StatefulSet", "shop-driver")
 DEADLINE = DEFAULTS.updates.deadline
-
-
-def upgraded(**changes: Any) -> Observed:
-    """Return a Pipeline that streams, seen by an operator of another version."""
-    return replace(running(), **{"defaults": NEW} | changes)
 
 
 def driver(plan: Plan) -> dict[str, Any]:

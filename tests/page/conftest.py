@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, expect
+from tests.page.browser import DESKTOP, Tab
 from tests.servers.chromium import chromium
 
-DESKTOP = {"width": 1280, "height": 900}
-PHONE = {"width": 320, "height": 640}
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@dataclass
-class Tab:
-    """A tab of a browser, what its console said, and the servers that it asked."""
-
-    page: Page
-    said: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
-
-    def open(self, address: str) -> Page:
-        """Open the page and wait until it shows figures."""
-        self.page.goto(f"{address}/")
-        self.page.locator("#figures").wait_for()
-        return self.page
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 from tests.page import documents
-from tests.page.conftest import DESKTOP, PHONE, Tab
+from tests.page.browser import DESKTOP, PHONE, Tab
 from tests.runtime import samples
 
 from levada.cli import formatting

@@ -9,10 +9,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from psycopg import sql
-from tests.conftest import Database
-from tests.page.conftest import Tab
+from tests.page.browser import Tab
 from tests.page.documents import HOSTILE
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 from levada.printable import printable
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.copybinary import CopyDecoder, select_list

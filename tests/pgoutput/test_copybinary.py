@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import Database
 from tests.pgoutput.source import connect, copy, decoded, read_schema
+from tests.rigs.database import Database
 
 from levada.errors import DecodeError
 from levada.pgoutput.copybinary import CopyDecoder

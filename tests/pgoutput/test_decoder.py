@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tests.conftest import Database
 from tests.pgoutput.capture_golden import load
 from tests.pgoutput.source import Resolver, Versions, connect, create_slot, read_schema, stream
+from tests.rigs.database import Database
 
 from levada.errors import DecodeError
 from levada.pgoutput.changes import LogicalMessage, RelationChange, TableChanges, Truncate

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.conftest import Database
 from tests.pgoutput.source import Resolver, connect, copy, create_slot, decoded, printed, read_schema, stream, types
+from tests.rigs.database import Database
 
 from levada.pgoutput.changes import TableChanges
 from levada.pgoutput.decoder import Decoder

@@ -6,16 +6,10 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
-from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import drop_slot
-
-
-def connection_to(server: EmbeddedPostgres, user: str = "postgres") -> PostgresConnection:
-    """A connection to the server's own database."""
-    return PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user=user)
 
 
 @pytest.fixture(scope="module")

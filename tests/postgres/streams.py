@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.postgres.slots import create_slot
 from levada.postgres.stream import ReplicationStream

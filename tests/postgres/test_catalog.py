@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from psycopg import sql
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext
 from levada.destinations.ducklake.format import create_catalog

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.copy.range_reader import snapshot_session
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient

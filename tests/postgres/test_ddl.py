@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.conftest import Database
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
+from tests.rigs.database import Database
 
 from levada.errors import DecodeError
 from levada.postgres.catalog import read_table_schema

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada import WalChangeCapture
 from levada.errors import NeedsOperator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 
 def test_server_has_logical_wal(db: Database) -> None:

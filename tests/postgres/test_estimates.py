@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.postgres import rates
 from levada.postgres.estimates import estimate_tables

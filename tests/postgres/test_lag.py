@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.servers.standby import logged_snapshots, standby_of
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres

@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import LiteralString, cast
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.postgres.preflight import PreflightRequest, Severity, preflight
 from levada.postgres.publications import identify_statement, unidentified_relations

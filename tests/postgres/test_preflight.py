@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.conftest import Database
-from tests.postgres.conftest import connection_to
 from tests.postgres.streams import open_stream, prepare
+from tests.rigs.database import Database, connection_to
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 from levada.postgres.preflight import PreflightRequest, find_problems, preflight

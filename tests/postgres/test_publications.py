@@ -8,7 +8,7 @@ from typing import LiteralString
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from tests.conftest import Database
 from tests.postgres.streams import kinds, prepare, receive_until
+from tests.rigs.database import Database
 from tests.servers.stalling_proxy import StallingProxy, stalling_proxy
 
 from levada.errors import Transient

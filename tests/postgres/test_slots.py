@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import Database
-from tests.postgres.conftest import connection_to
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
+from tests.rigs.database import Database, connection_to
 
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres

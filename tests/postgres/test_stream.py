@@ -7,8 +7,8 @@ import socket
 import threading
 
 import pytest
-from tests.conftest import Database
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
+from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres

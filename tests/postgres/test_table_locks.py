@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.errors import LevadaError, Transient
 from levada.local.postgres import temporary_postgres

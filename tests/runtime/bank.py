@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
 from tests.writers import Writers
 
 from levada.copy.rows import TableRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import LiteralString
 
-from tests.runtime.test_changes import Rig, table
+from tests.rigs.pipeline import Rig, table
 
 from levada.runtime.config import PublicationConfig
 from levada.status import ErrorProgress

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from tests.runtime.recording import Recording
+from tests.rigs.recording import Recording
 
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities

@@ -7,129 +7,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig, public, table, wait_for
+from tests.rigs.recording import Recording
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
-    PublicationConfig,
     RetryLimits,
-    SlotConfig,
-    StagingConfig,
 )
-from levada.runtime.pipeline import Pipeline
 from levada.runtime.report.liveness import Liveness
 from levada.segments.batch import EventBatch
-from levada.status import Progress, TableProgress
-from levada.stores import MemoryStorage, MemoryStore, PipelineStore, PostgresStore
+from levada.stores import PostgresStore
 from levada.stores.codecs import SCHEMA
-from levada.values import Durability, Lsn, QualifiedTable, TableMode, Watermark
-
-TIMEOUT_S = 90
-
-
-def public(name: str) -> QualifiedTable:
-    """Return a table of schema public."""
-    return QualifiedTable("public", name)
-
-
-class Only:
-    """Selects the tables of these names."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = frozenset(names)
-
-    def __call__(self, table: QualifiedTable) -> bool:
-        return table.schema == "public" and table.name in self.names
-
-
-class Rig:
-    """A pipeline over a test's database that can be ended and begun again over the same state."""
-
-    def __init__(self, db: Database, folder: Path) -> None:
-        self.db = db
-        self.storage = MemoryStorage()
-        self.destination = Recording()
-        self.config = PipelineConfig(
-            name="shop",
-            source=db.connection,
-            slot=SlotConfig(f"levada_{db.name}"),
-            publication=PublicationConfig(f"levada_{db.name}"),
-            staging=StagingConfig(f"file://{folder / 'staging'}", durable=True),
-            work_dir=folder,
-            selects=Only("orders", "items"),
-            batch_fill_s=0.1,
-            freshness_s=1.0,
-            discovery_s=3600.0,
-            retries=RetryLimits(max_attempts=1),
-        )
-        self.store: Callable[[], PipelineStore] = lambda: MemoryStore("shop", self.storage)
-        self.running: Pipeline | None = None
-
-    def start(self) -> None:
-        self.running = Pipeline(
-            self.config,
-            store=self.store(),
-            destination=self.destination,
-        )
-        self.running.start()
-
-    def stop(self) -> None:
-        if self.running is not None:
-            self.running.stop()
-            self.running = None
-
-    def change(self, **fields: Any) -> None:
-        self.config = replace(self.config, **fields)
-        if self.running is not None:
-            self.running.reconfigure(self.config)
-
-    def say(self, table: str, **fields: Any) -> None:
-        """Change what is said of a table."""
-        said = replace(self.config.table(public(table)), **fields)
-        self.change(tables={**self.config.tables, public(table): said})
-
-    def wait(self, what: Callable[[Progress], bool]) -> Progress:
-        assert self.running is not None
-        return self.running.run_until(what, TIMEOUT_S)
-
-    def wait_caught_up(self) -> Progress:
-        assert self.running is not None
-        return self.wait(self.running.caught_up())
-
-
-def table(progress: Progress, name: str) -> TableProgress:
-    """Return a table's progress."""
-    return next(t for t in progress.tables if t.table.name == name)
-
-
-def wait_for(event: threading.Event) -> None:
-    """Wait for the event, as long as a test may last."""
-    event.wait(TIMEOUT_S)
-
-
-@pytest.fixture
-def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
-    """A pipeline of two small tables, not started."""
-    db.execute(
-        "CREATE TABLE orders (id int PRIMARY KEY, note text, secret text)",
-        "CREATE TABLE items (id int PRIMARY KEY)",
-        "CREATE TABLE others (id int PRIMARY KEY)",
-        "INSERT INTO orders SELECT i, 'n', 's' FROM generate_series(1, 10) i",
-        "INSERT INTO others SELECT generate_series(1, 7)",
-    )
-    made = Rig(db, tmp_path)
-    yield made
-    made.stop()
+from levada.values import Durability, Lsn, TableMode, Watermark
 
 
 def test_selectors_add_and_remove_tables(rig: Rig, db: Database) -> None:
@@ -269,8 +166,8 @@ class Reading(Recording):
         self.secrets: dict[int, str | None] = {}
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        for table in events.tables:
-            rows = events.changes(table).read()
+        for changed in events.tables:
+            rows = events.changes(changed).read()
             self.secrets |= {r["id"]: r.get("secret") for r in ([] if rows is None else rows.to_pylist())}
         return super().write_events(events, mark)
 

@@ -11,8 +11,8 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig
 
 import levada.copy.guard
 import levada.runtime.copies.table_copy

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.runtime.recording import Recording
+from tests.rigs.recording import Recording
 
 from levada.destinations import Capabilities, Ordering
 from levada.errors import Transient

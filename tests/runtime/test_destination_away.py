@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import Only, Rig, table
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, Rig, table
+from tests.rigs.recording import Recording
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig
+from tests.rigs.recording import Recording
 from tests.runtime.foreign_package import install_package
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import Rig
-from tests.runtime.test_manifest import manifests
+from tests.runtime.manifest_text import manifests
 
 from levada.errors import NeedsOperator
 from levada.runtime.host.assembly import make_destination, pipeline_config

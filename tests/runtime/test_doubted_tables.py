@@ -8,55 +8,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.runtime.recording import Recording
+from tests.rigs.recording import Recording
+from tests.runtime.one_table import TABLE, config_ref, start, store
 
-from levada.postgres.catalog import PublishedTable
-from levada.postgres.connection import PostgresConnection
-from levada.postgres.membership import PublicationState
-from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
-from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import Step
-from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn
 
-TABLE = TableId(1)
-NAME = QualifiedTable("public", "orders")
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    """The store of a pipeline that an engine has taken over."""
-    made = MemoryStore("shop")
-    made.next_epoch()
-    return made
-
-
-def config_ref(tmp_path: Path) -> ConfigRef:
-    """Return the configuration of a pipeline of all tables."""
-    config = PipelineConfig(
-        "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"),
-        PublicationConfig("levada_shop"), StagingConfig(f"file://{tmp_path}"), tmp_path, selects=lambda table: True,
-    )  # fmt: skip
-    return ConfigRef(config)
-
-
-def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
-    """Return the tables as an engine that starts has them."""
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
-    found = SourceTables(
-        (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
-    )
-    registry.membership.adopt(found, (), resync=False)
-    return registry, registry.tables[TABLE]
+__all__ = ["store"]
 
 
 @pytest.mark.parametrize(("phase", "becomes"), [(FinishedCopy(Lsn(200)), Init), (Ready(), Errored)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg import sql
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.runtime.manifest_text import manifest_text
 
 from levada import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_doubted_tables import config_ref
+from tests.rigs.database import Database
+from tests.rigs.recording import Recording
+from tests.runtime.one_table import config_ref
 
 from levada.errors import StaleEpoch, Transient
 from levada.postgres.publications import ensure_coverage

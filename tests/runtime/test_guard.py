@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import TIMEOUT_S, Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Rig
+from tests.rigs.recording import Recording
 
 from levada.errors import SlotLost, Transient
 from levada.postgres.slots import copy_slot_name

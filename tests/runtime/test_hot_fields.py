@@ -8,7 +8,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 import pytest
-from tests.runtime.test_manifest import manifests
+from tests.runtime.manifest_text import manifests
 
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import FIXED, require_same

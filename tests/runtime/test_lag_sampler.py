@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import TIMEOUT_S
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.report import lag_sampler

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, EndingStore, TogetherBank, Transfers, create, rig
 
 from levada.destinations import Capabilities

@@ -7,9 +7,9 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only
 from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, Gate, rig
-from tests.runtime.test_changes import TIMEOUT_S, Only
 
 from levada.destinations import NamedCut
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Permanent

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.recording import Recording
 
 from levada.copy.rows import TableRows
 from levada.destinations import Ordering

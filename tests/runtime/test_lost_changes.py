@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import Rig, table
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig, table
 
 from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
 from levada.runtime.tables.record import TableRecord

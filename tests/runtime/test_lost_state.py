@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import Only, Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, Rig
 
 from levada.errors import NeedsOperator, SlotLost
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.runtime.foreign_package import install_package
-from tests.runtime.manifest_text import manifest_text
+from tests.runtime.manifest_text import manifests
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import TableConfig
@@ -18,18 +17,10 @@ from levada.runtime.host.assembly import (
     secret_folder,
 )
 from levada.runtime.host.plugins import destination_class, load_destination
-from levada.spec import Manifests, load_manifests
 from levada.stores import MemoryStore, PostgresStore
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 ORDERS, ITEMS = QualifiedTable("public", "orders"), QualifiedTable("public", "items")
-
-
-def manifests(*table_syncs: dict[str, Any], source: dict[str, Any] | None = None, **spec: Any) -> Manifests:
-    """Return a Pipeline with these differences, and these TableSyncs."""
-    tables = {"include": [{"schema": "public", "name": "*"}], "exclude": [{"schema": "public", "name": "tmp_*"}]}
-    given = {"source": {"host": "db", "database": "shop", **(source or {})}, "tables": tables, **spec}
-    return load_manifests(manifest_text("shop-eu", *table_syncs, **given))
 
 
 def test_what_is_not_said_has_the_manifests_defaults(tmp_path: Path) -> None:

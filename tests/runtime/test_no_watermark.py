@@ -7,30 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.recording import Once
 
 from levada.errors import Transient
-from levada.segments.batch import EventBatch
 from levada.stores import MemoryStore
-from levada.values import Durability, Watermark
-
-
-class Once(Recording):
-    """A destination that cannot say what it holds, and whose process ends after a batch was written."""
-
-    capabilities = replace(Recording.capabilities, watermark=False)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        for table in events.tables:
-            for batch in events.changes(table).scan(["id"]):
-                self.seen += batch.column(0).to_pylist()
-        return super().write_events(events, mark)
 
 
 class Forgetting(MemoryStore):

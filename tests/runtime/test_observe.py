@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.rigs.recording import Recording
 from tests.runtime import samples
-from tests.runtime.recording import Recording
 
 from levada.capture import CaptureWorker
 from levada.cli.render import changed_lines

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.runtime.recording import Recording
-from tests.runtime.test_doubted_tables import NAME, TABLE, config_ref
+from tests.rigs.recording import Recording
+from tests.runtime.one_table import NAME, TABLE, config_ref
 
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.membership import PublicationState

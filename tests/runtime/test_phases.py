@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.runtime.test_doubted_tables import TABLE, start
+from tests.runtime.one_table import TABLE, start
 
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
 from levada.status import RetryPolicy

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, table, wait_for
 from tests.runtime.publication_rig import Published
-from tests.runtime.test_changes import Only, table, wait_for
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits

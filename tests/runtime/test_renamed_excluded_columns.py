@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import Rig, rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig, rig
 
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits

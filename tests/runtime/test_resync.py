@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig, table
 from tests.runtime.replacing import Replacing
-from tests.runtime.test_changes import TIMEOUT_S, Only, Rig, table
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination

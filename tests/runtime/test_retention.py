@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apply.test_backlog import segment
+from tests.rigs.segments import segment
 
 from levada.apply.backlog import Backlog
 from levada.capture.history import Witnessed

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import Rig
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig
 
 import levada.runtime.source.preparation
 

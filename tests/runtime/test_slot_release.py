@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import TIMEOUT_S, Rig, wait_for
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Rig, wait_for
 
 from levada.errors import SlotLost
 from levada.runtime.config import GuardLimit

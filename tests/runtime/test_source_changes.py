@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.runtime.test_changes import TIMEOUT_S, Rig, table
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Rig, table
 
 import levada.runtime.report.catch_up
 from levada.errors import SlotLost, StaleEpoch, Transient

@@ -12,10 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import TIMEOUT_S, Only, Rig
-from tests.runtime.test_no_watermark import Once
+from tests.rigs.database import Database
+from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.recording import Once, Recording
 from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict
 from tests.runtime.foreign_package import install_package
-from tests.runtime.test_manifest import manifests
+from tests.runtime.manifest_text import manifests
 
 from levada.errors import InvalidManifest, NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import Rig, table
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig, table
+from tests.rigs.recording import Recording
 
 from levada.segments.batch import EventBatch
 from levada.values import Durability, TableId, Watermark

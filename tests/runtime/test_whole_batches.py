@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from tests.conftest import Database
-from tests.runtime.recording import Recording
-from tests.runtime.test_changes import Rig, table
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig, table
+from tests.rigs.recording import Recording
 
 from levada.destinations import Capabilities, Ordering
 from levada.errors import LevadaError, NeedsOperator, Transient

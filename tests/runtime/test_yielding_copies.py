@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.runtime.test_doubted_tables import TABLE, config_ref, start
+from tests.runtime.one_table import TABLE, config_ref, start
 
 from levada.errors import NeedsOperator, Transient, Yielded
 from levada.runtime.stages.resync import ResyncStage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 _TABLES: LiteralString = """
 CREATE TABLE plain (id int PRIMARY KEY, v text);

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.faults.test_default_staging import suspended
-from tests.faults.test_postgres_destination import differences, server, target, write_manifest
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.manifests import suspended
+from tests.rigs.replica_server import differences, server, target, write_manifest
 
 __all__ = ["server", "target"]
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.conftest import Database
-from tests.scenarios import shop
-from tests.scenarios.engine import Engine
-from tests.scenarios.equality import left_by_copies
+from tests.rigs import shop
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.equality import left_by_copies
 
 Moment = Callable[[dict[str, Any]], bool]
 

@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
-from tests.scenarios.equality import table_differences
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.equality import table_differences
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 

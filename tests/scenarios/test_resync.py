@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 ROWS = 120_000
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 

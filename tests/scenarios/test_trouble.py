@@ -7,8 +7,8 @@ import shutil
 from typing import Any
 
 import pytest
-from tests.conftest import Database
-from tests.scenarios.engine import Engine, lsn
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
 
 
 def test_one_table_fails_and_comes_back(engine: Engine, db: Database) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
-from tests.faults.test_dedicated_copy import copy_job, dedicated
+from tests.rigs.database import Database
+from tests.rigs.dedicated_copy import copy_job, dedicated
+from tests.rigs.engine import TIMEOUT_S, Engine
 from tests.runtime.foreign_package import install_package
-from tests.scenarios.engine import TIMEOUT_S, Engine
 
 THEIRS = """
 import json, os, threading, time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.apply.test_backlog import segment
+from tests.rigs.segments import segment
 
 from levada.apply.backlog import Backlog
 from levada.runtime.source.stored_ledger import StoredLedger

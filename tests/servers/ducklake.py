@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext
 from levada.destinations.ducklake import DuckLakeDestination

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.servers.java import fetched, serving
 from tests.servers.ports import free_port
 from tests.servers.s3 import ObjectStore

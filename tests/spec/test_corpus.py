@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.spec.corpus_files import CORPUS
 
 from levada.errors import InvalidManifest
 from levada.spec import PipelineManifest, load_manifests, parse_manifest
-
-CORPUS = Path(__file__).parent / "corpus"
 
 
 def files(kind: str) -> list[Path]:

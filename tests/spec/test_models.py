@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic.fields import FieldInfo
-from tests.spec.test_corpus import CORPUS
+from tests.spec.corpus_files import CORPUS
 
 from levada.spec import (
     Change,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.stores.conftest import OpenStorage
+from tests.rigs.storages import OpenStorage
 
 from levada.stores import CachedStore
 from levada.testing import OpenStore, StoreConformance

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator
 from levada.stores import CachedStore, Document, Key, MemoryStorage, MemoryStore, PostgresStore

@@ -6,7 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 from tests.runtime import samples
 
 from levada.cli.render import errors

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.local.postgres import temporary_postgres

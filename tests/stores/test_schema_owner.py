@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import LiteralString
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection

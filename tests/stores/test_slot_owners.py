@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 from levada.postgres.identity import read_identity
 from levada.postgres.publications import mark_publication

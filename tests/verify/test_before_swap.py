@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.verify.conftest import Shop
+from tests.rigs.table_writers import delete_some, insert_some, update_some, writers
+from tests.rigs.verified_shop import Shop
 from tests.verify.every_type import TYPES, create, insert
-from tests.verify.test_writers import delete_some, insert_some, update_some, writers
 
 from levada.destinations.iceberg.replacement import Replacement
 from levada.runtime.config import TableConfig, VerifyConfig

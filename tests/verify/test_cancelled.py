@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.conftest import Database
-from tests.verify.conftest import Shop
+from tests.rigs.database import Database
+from tests.rigs.verified_shop import Shop
+from tests.verify.steps import TIMEOUT_S, wait
 
 from levada.destinations.verification import Comparison
 from levada.errors import Transient
@@ -22,7 +22,6 @@ from levada.verify.table import VerifyOptions
 
 COMPUTING = "starts_with(query, 'COPY (SELECT 1') AND state = 'active'"
 T = QualifiedTable("public", "t")
-TIMEOUT_S = 60
 
 
 def prepare(shop: Shop) -> None:
@@ -30,14 +29,6 @@ def prepare(shop: Shop) -> None:
     shop.db.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t SELECT generate_series(1, 100), 'a'")
     shop.start()
     shop.wait_caught_up()
-
-
-def wait(what: Callable[[], Any]) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def sessions(db: Database, condition: str) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.conftest import Database
+from tests.rigs.database import Database
+from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
-from tests.verify.test_cancelled import wait
-from tests.verify.test_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
+from tests.verify.steps import wait
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.verify.conftest import Shop
+from tests.rigs.verified_shop import Shop
 
 from levada.errors import Transient
 from levada.runtime.config import TableConfig, VerifyConfig

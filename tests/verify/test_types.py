@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.verify.conftest import Shop
+from tests.rigs.verified_shop import Shop
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.copy.guard import hold_table

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from tests.verify.conftest import Shop
+from tests.rigs.verified_shop import Shop
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.stages.messages import TableFailed

@@ -6,16 +6,9 @@ import json
 from pathlib import Path
 
 from tests.cluster.api.conftest import Kubectl
-from tests.conftest import Database
-from tests.faults.test_resumed_copies import (
-    INTERRUPTED,
-    Movers,
-    configure,
-    create_items,
-    finished_before,
-    run_until_killed,
-)
-from tests.scenarios.engine import Engine
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine
+from tests.rigs.movers import INTERRUPTED, Movers, configure, create_items, finished_before, run_until_killed
 
 from levada.spec import state_names
 

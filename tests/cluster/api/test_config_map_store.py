@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 from tests.cluster.api.conftest import Kubectl
-from tests.stores.conftest import OpenStorage, OpenStore, store  # noqa: F401 - a fixture
-from tests.stores.test_model import *  # noqa: F403
-from tests.stores.test_storage import *  # noqa: F403
-from tests.stores.test_storage import NUMBER, ONE, increment
+from tests.rigs.storages import (
+    OpenStorage,
+    OpenStore,
+    store,  # noqa: F401 - a fixture
+)
+from tests.stores.model_suite import *  # noqa: F403
+from tests.stores.storage_suite import *  # noqa: F403
+from tests.stores.storage_suite import NUMBER, ONE, increment
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.schema import ReplicatedTableSchema

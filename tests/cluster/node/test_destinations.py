@@ -10,9 +10,8 @@ from tests.cluster.bringup.layout import HOST
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.comparison import differences
 from tests.cluster.node.place import SHOP, TABLES, Place
-from tests.conftest import Database
-from tests.destinations.bigquery.conftest import server
-from tests.servers.bigquery import PROJECT, Emulator
+from tests.rigs.database import Database
+from tests.servers.bigquery import PROJECT, Emulator, server
 from tests.servers.ducklake import DuckLake
 from tests.servers.stalling_proxy import stalling_proxy
 from traffic import Traffic  # type: ignore[import-not-found]

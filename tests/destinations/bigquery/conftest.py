@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.destinations.bigquery.warehouse import Warehouse
-from tests.servers.bigquery import PROJECT, Emulator, emulator
+from tests.servers.bigquery import PROJECT, Emulator, server
 
 from levada.destinations import DestinationContext
 
+__all__ = ["server"]
+
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """One emulator for all tests."""
-    with emulator(tmp_path_factory.mktemp("bigquery")) as found:
-        yield found
 
 
 @pytest.fixture

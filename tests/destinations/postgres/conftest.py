@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.conftest import Database
 from tests.destinations.postgres.replica import Replica
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext
 

@@ -8,8 +8,8 @@ from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
-from tests.conftest import Database
 from tests.destinations.memory import MemoryRows, Stream
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination

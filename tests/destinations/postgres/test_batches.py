@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Database
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext, Ordering
 from levada.destinations.data_files import upsert as pieces

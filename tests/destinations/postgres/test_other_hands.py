@@ -12,9 +12,9 @@ from typing import Any, LiteralString
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.conftest import Database
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, TwiceRows, apply, copy
+from tests.rigs.database import Database
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination, destination

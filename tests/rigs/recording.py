@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from levada.copy.rows import TableRows
@@ -67,3 +68,19 @@ class Recording(Destination):
     def copies_of(self, table: str) -> int:
         """How often the table was copied."""
         return sum(copy[0] == table for copy in self.copies)
+
+
+class Once(Recording):
+    """A destination that cannot say what it holds, and whose process ends after a batch was written."""
+
+    capabilities = replace(Recording.capabilities, watermark=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        for table in events.tables:
+            for batch in events.changes(table).scan(["id"]):
+                self.seen += batch.column(0).to_pylist()
+        return super().write_events(events, mark)

@@ -7,7 +7,7 @@ import threading
 from typing import Any, LiteralString
 
 import psycopg
-from tests.conftest import Database
+from tests.rigs.database import Database
 
 TABLES = (
     "customers",

@@ -10,14 +10,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
-from tests.conftest import Database
-from tests.scenarios.equality import differences
+from tests.rigs.database import Database
+from tests.rigs.equality import differences
 from tests.servers.ports import free_port
 
 TIMEOUT_S = 240
@@ -223,3 +224,13 @@ def lsn(text: str | None) -> int:
         return -1
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)
+
+
+@pytest.fixture
+def engine(db: Database, tmp_path: Path) -> Iterator[Engine]:
+    """An engine over the test's database, ended with it."""
+    made = Engine(db, tmp_path)
+    try:
+        yield made
+    finally:
+        made.kill()

@@ -1,0 +1,8 @@
+"""What several tests share: servers, engines, and readers of their state.
+
+No module here has tests. What serves one package of tests only is a module of that package.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.rigs")

@@ -1,0 +1,103 @@
+"""Commands of `levada`, run in the test's process, over a manifest of its database."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from psycopg import sql
+from tests.rigs.database import Database
+from typer.testing import CliRunner, Result
+
+from levada.cli import main
+from levada.stores import PostgresStore
+from levada.stores.phases import Errored, Init, Ready
+from levada.values import TableId
+
+
+def levada(*arguments: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
+    """Return a Pipeline of everything in schema public."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "Pipeline",
+        "metadata": {"name": db.name.replace("_", "-")},
+        "spec": {
+            "source": {
+                "host": "127.0.0.1",
+                "port": db.server.port,
+                "database": db.name,
+                "credentialsSecretRef": {"name": "shop-cdc"},
+                "tls": {"mode": "Disable"},
+            },
+            "tables": {"include": [{"schema": "public"}]},
+            "destination": {
+                "iceberg": {
+                    "catalog": {"type": "Hadoop", "warehouse": f"file://{tempfile.gettempdir()}/levada-no-lake"}
+                }
+            },
+            **spec,
+        },
+    }
+
+
+@pytest.fixture
+def manifest(db: Database, tmp_path: Path) -> Path:
+    """A manifest with its Secret beside it, of a database with two tables."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    secret = tmp_path / "secrets" / "shop-cdc"
+    secret.mkdir(parents=True)
+    (secret / "username").write_text("postgres")
+    (secret / "password").write_text("hunter2")
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(manifest_of(db)))
+    return path
+
+
+def on(manifest: Path, command: str, *arguments: object) -> Result:
+    """Run a command on the manifest with its Secrets."""
+    result = levada(command, manifest, "--secrets", manifest.parent / "secrets", *arguments)
+    assert "hunter2" not in result.output
+    return result
+
+
+def publish(db: Database) -> None:
+    """Make the publication that the engine would have made."""
+    with db.connect() as connection:
+        name = sql.Identifier(f"levada_{db.name}")
+        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
+
+
+def kept(db: Database, name: str, phase: Errored | Init | Ready, pipeline: str = "") -> TableId:
+    """Leave a table's phase in the store, as an engine would have; return its id."""
+    [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
+    store = PostgresStore(db.connection, pipeline or db.name.replace("_", "-"))
+    store.next_epoch()
+    store.update_table_replication_states({TableId(oid): phase})
+    store.close()
+    return TableId(oid)
+
+
+PASSWORD = "not-to-be-printed"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for the manifest, with a Secret of the superuser."""
+    log_in_as(tmp_path, "postgres")
+    return tmp_path
+
+
+def log_in_as(folder: Path, role: str, password: str = PASSWORD) -> None:
+    """Write the Secret that the manifest names."""
+    secret = folder / "secrets" / "shop-cdc"
+    secret.mkdir(parents=True, exist_ok=True)
+    (secret / "username").write_text(role)
+    (secret / "password").write_text(password)
