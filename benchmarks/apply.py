@@ -1,4 +1,4 @@
-"""A batch of changes onto an Iceberg table: this destination beside Iceberg's MERGE (merge-on-read), in turns.
+"""A batch of changes onto an Iceberg table: this destination and Iceberg's MERGE (merge-on-read), in turns.
 
 Two tables of the same rows get the same batches, 70 % updates, 10 % deletes, 20 % inserts, read from the same Parquet
 file. Prints wall and CPU seconds of the whole process tree, a full scan before and after, and the ratios. Usage::
@@ -63,7 +63,7 @@ OURS, MERGED = (f"levada_{PIPELINE}.public.{name}" for name in ("orders", "merge
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    """Rows with these keys; the seed is told in the text, so that a scan can count what a batch changed."""
+    """Return rows with these keys. Their text has the seed, so that a scan can count the rows that a batch changed."""
     r, n = np.random.default_rng(seed), len(ids)
     text = pc.cast(pa.array(ids), pa.string())
     cents = pa.array(r.integers(0, 10**6, n)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2))
@@ -179,7 +179,7 @@ def merge(spark: SparkSession, events: FileEvents) -> None:
 
 
 def scan(spark: SparkSession, name: str) -> tuple[float, tuple[int, ...]]:
-    """Best of three full scans, and what tells the tables' contents apart."""
+    """Return the best time of three full scans, and figures that differ between tables of different contents."""
     walls = []
     for _ in range(3):
         with Meter() as meter:

@@ -1,4 +1,4 @@
-"""A copy and a batch of changes into BigQuery's emulator, beside its own load job of a Parquet file, in one run.
+"""A copy and a batch of changes into BigQuery's emulator, and its own load job of a Parquet file, in one run.
 
 Prints wall seconds, and the CPU seconds of this process per million rows. The emulator has a DuckDB in place of
 BigQuery, so only the CPU of the client says something about BigQuery. Usage::

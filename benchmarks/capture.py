@@ -1,4 +1,4 @@
-"""WAL to durable segments with the slot acknowledged, beside pg_recvlogical to /dev/null on the same backlog.
+"""WAL to durable segments with the slot acknowledged, and pg_recvlogical to /dev/null on the same backlog.
 
 Both read the same WAL through slots of their own, in turns. Prints rows per second of the wall clock, CPU seconds of
 the client per million rows, and the ratio of the two. Usage::
@@ -74,7 +74,7 @@ def compare(server: EmbeddedPostgres, folder: Path, rows: int, per_transaction: 
 
 
 def backlog(server: EmbeddedPostgres, slots: list[str], rows: int, per_transaction: int) -> Lsn:
-    """Make the slots, then the changes; return where they end."""
+    """Make the slots, then the changes. Return the LSN of their end."""
     with psycopg.connect(server.uri(), autocommit=True) as c:
         c.execute("DROP TABLE IF EXISTS wal")
         c.execute(f"DROP PUBLICATION IF EXISTS {PUBLICATION}")

@@ -1,4 +1,4 @@
-"""What a small batch costs: many Iceberg tables, a few changes each, applied and committed in turns.
+"""The cost of a small batch: many Iceberg tables, a few changes each, applied and committed in turns.
 
 Prints the CPU of this process and of Spark's JVM for each commit, and the calls from one to the other. Usage::
 

@@ -1,4 +1,4 @@
-"""Decoding alone: the columnar decoder beside a plain per-message one, on the same bytes from a real PostgreSQL.
+"""Decoding alone: the columnar decoder and a plain per-message one, on the same bytes from a real PostgreSQL.
 
 Prints microseconds per row, of the wall clock and of the CPU, the best of several passes. Usage::
 
@@ -48,7 +48,7 @@ class FixedSchema:
 
 
 class PerMessageDecoder:
-    """What one writes first: struct and a converter per value, lists per column, Arrow at the end."""
+    """A first, plain decoder: struct and a converter per value, lists per column, Arrow at the end."""
 
     def __init__(self, schema: ReplicatedTableSchema) -> None:
         self._kinds = [c.type for c in schema.columns]

@@ -1,4 +1,4 @@
-"""A copy and batches of changes into DuckLake: this destination beside DuckDB's own extension, in one run.
+"""A copy and batches of changes into DuckLake: this destination and DuckDB's own extension, in one run.
 
 Both write a table of the same rows to one catalog in an embedded PostgreSQL, and get the same batches: 70 % updates,
 10 % deletes, 20 % inserts. DuckDB's side is an INSERT from Parquet, then a DELETE and an INSERT in a transaction for

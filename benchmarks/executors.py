@@ -41,7 +41,7 @@ _PATIENCE_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """What it took to apply the changes of one table. CPU is in seconds."""
+    """The cost of applying the changes of one table. CPU is in seconds."""
 
     rows: int
     seconds: float

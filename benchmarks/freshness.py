@@ -1,8 +1,8 @@
-"""How far the lake trails its source under a steady stream, and what the engine keeps in memory meanwhile.
+"""The delay of the lake behind its source under a steady stream, and the memory of the engine meanwhile.
 
-``levada run`` as a process of its own; a writer commits small transactions at an even rate, and notes the position of
-the WAL and the time after each. Every snapshot of a table tells the position that it holds and when it was committed:
-from the two follows, exactly and without looking often, when each commit was visible in Iceberg. Usage::
+``levada run`` is a process of its own. A writer commits small transactions at an even rate, and notes the position of
+the WAL and the time after each. Every snapshot of a table has its watermark and the time of its commit. The two give
+exactly, and without frequent reads, when each commit was visible in Iceberg. Usage::
 
     python -m benchmarks.freshness [--rate 1000] [--tables 5] [--seconds 300] [--freshness 2]
 
@@ -182,7 +182,7 @@ def lsn(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a steady stream took: seconds until each commit was visible, and the engine's CPU and memory."""
+    """The cost of a steady stream: seconds until each commit was visible, and the engine's CPU and memory."""
 
     changes: int
     commits: int

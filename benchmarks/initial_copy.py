@@ -1,7 +1,7 @@
-"""The initial copy into Iceberg, beside its limit (psql) and beside Spark's own way (JDBC into Iceberg's writer).
+"""The initial copy into Iceberg, its limit (psql), and Spark's own way (JDBC into Iceberg's writer).
 
 All read the same table of one PostgreSQL on loopback. CPU is that of the client's whole process tree, without the
-server's. Each is measured several times, in turns, after one run that warms up; the best run counts. Usage::
+server's. Each is measured several times, in turns, after one run that warms up. The best run counts. Usage::
 
     python -m benchmarks.initial_copy [--rows 2000000] [--turns 3] [--connections 2]
 """

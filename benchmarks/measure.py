@@ -1,8 +1,8 @@
 """CPU seconds and resident memory of a process and all its descendants, read from ``/proc`` (Linux).
 
-A client here is Python, a JVM and Python workers: only the whole tree tells what a row costs. A process that has ended
-counts through its parent's total of waited-for children; where the parent does not wait (Spark's daemon of Python
-workers ignores SIGCHLD), with what it had when it was last seen. A server that was started as a daemon
+A client here is Python, a JVM and Python workers, so that only the whole tree shows the cost of a row. A process that
+has ended counts through its parent's total of waited-for children. If the parent does not wait (Spark's daemon of
+Python workers ignores SIGCHLD), it counts with its last sample. A server that was started as a daemon
 (`EmbeddedPostgres`) is no descendant and does not count.
 """
 
@@ -25,7 +25,10 @@ _EVERY_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A row of ``/proc``. ``cpu`` in ticks, with that of its waited-for children; ``start`` tells reused PIDs apart."""
+    """A row of ``/proc``.
+
+    ``cpu`` is in ticks, with that of its waited-for children. ``start`` distinguishes reused PIDs.
+    """
 
     pid: int
     parent: int
@@ -70,7 +73,7 @@ def process_tree(pid: int | None = None) -> list[int]:
 
 
 def rss_bytes(pid: int | None = None) -> int:
-    """Resident bytes of the tree; pages that two processes share count twice."""
+    """Return the resident bytes of the tree. Pages that two processes share count twice."""
     return sum(p.rss for p in _tree(pid or os.getpid()).values())
 
 
@@ -89,7 +92,7 @@ def _proportional_bytes(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a measured block took. ``peak_rss`` in bytes, as far as samples every 0.2 s saw it."""
+    """The cost of a measured block. ``peak_rss`` is in bytes, the largest of samples every 0.2 s."""
 
     wall: float
     cpu: float
@@ -100,7 +103,7 @@ class Usage:
 
 
 class Meter:
-    """A context manager that measures this process (or ``pid``) and its descendants; ``usage`` is there afterwards."""
+    """A context manager that measures this process (or ``pid``) and its descendants. Then it has ``usage``."""
 
     usage: Usage
 
@@ -132,7 +135,7 @@ class Meter:
         self._watching = time.thread_time() if self._root == os.getpid() else 0.0
 
     def _sample(self) -> int:
-        """Take a sample; return the ticks of the tree so far."""
+        """Take a sample. Return the ticks of the tree so far."""
         now = _tree(self._root)
         for pid, before in self._last.items():
             gone = pid not in now or now[pid].start != before.start

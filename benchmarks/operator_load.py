@@ -1,9 +1,9 @@
-"""The operator under load, on a real API server: what it writes, what it keeps in memory, how soon it tells.
+"""The operator under load, on a real API server: its writes, its memory, and the delay of its reports.
 
-The drivers are simulated: their pods are objects that nobody runs, their ``/v1/progress`` comes from this process, on
-one loopback address each. $KUBECONFIG names a cluster with the CRDs (``kubectl apply --server-side -f crds``) that
-starts no pods: a control plane without a scheduler, because a scheduler reports that no node takes them.
-``--audit-log`` is its audit log, from which the operator's writes are counted (else its own metric tells them). Usage::
+The drivers are simulated: their pods are objects that no kubelet runs, and their ``/v1/progress`` comes from this
+process, on one loopback address each. $KUBECONFIG names a cluster with the CRDs (``kubectl apply --server-side -f
+crds``) that starts no pods: a control plane without a scheduler, because a scheduler reports that no node takes them.
+The operator's writes are counted in the API server's audit log (``--audit-log``), or else by its own metric. Usage::
 
     python -m benchmarks.operator_load [--pipelines 50] [--tables 40] [--seconds 300] [--audit-log FILE]
 """
@@ -138,7 +138,7 @@ class Cluster:
         config.load_kube_config()
         self.namespace = namespace
         api = client.ApiClient()
-        # By this the audit log's lines are told from the operator's.
+        # The name distinguishes the benchmark's lines in the audit log from the operator's.
         api.user_agent = _AGENT
         self._core = client.CoreV1Api(api)
         self._apps = client.AppsV1Api(api)
@@ -261,7 +261,7 @@ def hand_over(cluster: Cluster, log: Path, audit_log: Path | None, how: signal.S
 
 
 def until(done: Callable[[], bool], every_s: float) -> float:
-    """Wait; return the seconds that it took."""
+    """Wait until ``done`` returns True. Return the seconds that it took."""
     began = time.monotonic()
     while not done():
         if time.monotonic() - began > _PATIENCE_S:
@@ -303,7 +303,7 @@ def main() -> None:
 
     def note(what: str, seconds: float, count: float, since: datetime, usage: Meter, rss: int) -> None:
         at = writes(options.audit_log, since)
-        # The busiest ten seconds tell whether the budget of five a second holds, its burst included.
+        # The busiest ten seconds show whether the budget of five a second holds, its burst included.
         busiest = max((np.searchsorted(at, t + 10) - i for i, t in enumerate(at)), default=0) / 10 if len(at) else "-"
         audited = len(at) if options.audit_log else "-"
         rows.append((what, seconds, int(count), audited, count / seconds, busiest, usage.usage.cpu / seconds * 100,

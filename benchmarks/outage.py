@@ -1,6 +1,6 @@
-"""What a lake that is away costs: CPU of the engine, memory, and how far capture trails, minute by minute.
+"""The cost of a lake that is away: CPU of the engine, memory, and the delay of capture, minute by minute.
 
-``levada run`` as a process of its own, with a JDBC catalog on a second server. After the copies the catalog is stopped
+``levada run`` is a process of its own, with a JDBC catalog on a second server. After the copies the catalog is stopped
 for a while, during which each table gets changes at an even rate, and is started again. With ``--freshness 2`` a
 segment is staged every two seconds, so half an hour has the segments of a longer outage at ``freshnessSeconds: 10``.
 Usage::

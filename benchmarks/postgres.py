@@ -1,4 +1,4 @@
-"""A copy and batches of changes into PostgreSQL: this destination beside the server's own bulk load, in one run.
+"""A copy and batches of changes into PostgreSQL: this destination and the server's own bulk load, in one run.
 
 Both write a table of the same rows and key into an embedded PostgreSQL, and get the same batches: 70 % updates, 10 %
 deletes, 20 % inserts. The server's side of a copy is one COPY of a prepared text, into a table with the key and into

@@ -1,6 +1,6 @@
-"""One large transaction: what the engine's own process needs beside what it has when idle, and how long it takes.
+"""One large transaction: the memory that the engine's own process needs above its idle size, and the duration.
 
-``levada run`` as a process of its own; all rows of a table are inserted by one statement. Usage::
+``levada run`` is a process of its own. One statement inserts all rows of a table. Usage::
 
     python -m benchmarks.transaction [--rows 5000000]
 """

@@ -50,7 +50,7 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """An empty database; its slots and the database itself are dropped afterwards."""
+    """Create an empty database. Drop its slots and the database itself afterwards."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.uri(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")

@@ -74,7 +74,7 @@ def test_names_that_some_systems_take_for_one(one: str, other: str) -> None:
     ],
 )
 def test_what_lies_below(location: str, folder: str) -> None:
-    """A plain path and a file's URI are the same; slashes at the end do not count."""
+    """A plain path and a file's URI are equal. Slashes at the end do not count."""
     assert lies_below(location, folder)
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_lie_below(location: str, folder: str) -> None:
 
 
 def test_a_link_out_of_the_folder_does_not_lie_below(tmp_path: Path) -> None:
-    """Where a link leads counts, not where it is; a link to the folder as a whole is no matter."""
+    """The target of a link counts, not its place. A link to the folder as a whole changes nothing."""
     (tmp_path / "other").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "away").symlink_to(tmp_path / "other")

@@ -26,7 +26,7 @@ def _as_before() -> Iterator[None]:
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    """UTC to the millisecond, level, logger, message, on standard error; details only for who asks."""
+    """A line on standard error has the UTC to the millisecond, level, logger and message. Details need a request."""
     configure()
     logging.getLogger("levada.capture").info("slot %s", "s")
     logging.getLogger("levada.capture").debug("not shown")
@@ -65,7 +65,7 @@ def test_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quiet_and_debug(capsys: pytest.CaptureFixture[str]) -> None:
-    """Short commands log errors alone; debug logs everything of ours."""
+    """Short commands log errors only. Debug mode logs everything from Levada."""
     configure(quiet=True)
     logging.getLogger("levada").warning("not shown")
     configure(quiet=True, debug=True)

@@ -20,7 +20,7 @@ EVIL = "t\x1b[2J\n2026-01-01T00:00:00.000Z INFO levada: all is well\r\x9b\u202e"
 
 
 def test_control_characters_are_escaped() -> None:
-    """What a terminal would obey is shown as an escape sequence, and other text stays as it is."""
+    """Control characters that a terminal would obey are escape sequences. Other text stays as it is."""
     assert printable("a\x1b[31mb\tc\x07\u2028") == "a\\x1b[31mb\\tc\\x07\\u2028"
     assert printable("Grüße, 表\nnext") == "Grüße, 表\nnext"
     assert one_record("a\n  hint: b\nforged") == "a\n  hint: b\\nforged"

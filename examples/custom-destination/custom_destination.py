@@ -170,7 +170,7 @@ def json_value(value: Any) -> Any:
 
 
 def pipeline(source: PostgresConnection, url: str, work_dir: Path) -> Pipeline:
-    """Make a pipeline of every table in schema public; its state ends with the process."""
+    """Make a pipeline of every table in schema public. Its state ends with the process."""
     config = PipelineConfig(
         name="http",
         source=source,

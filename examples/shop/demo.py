@@ -172,7 +172,7 @@ def write_manifest(folder: Path, server: EmbeddedPostgres) -> None:
 
 
 def follow(engine: Engine, done: Callable[[Progress], bool]) -> None:
-    """Show the engine's progress until ``done`` says so of it; raise after PATIENCE_S seconds."""
+    """Show the engine's progress until ``done`` accepts it. Raise TimeoutError after PATIENCE_S seconds."""
     deadline = time.monotonic() + PATIENCE_S
     before = now = None
     with Live(console=console, refresh_per_second=4, transient=True) as live:

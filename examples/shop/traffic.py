@@ -1,4 +1,4 @@
-"""What happens in a shop all day: orders, payments, new prices, returns, empty baskets; some of it rolled back."""
+"""A day of a shop: orders, payments, new prices, returns and empty baskets. Some transactions are rolled back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traffic:
         return self
 
     def stop(self) -> None:
-        """Wait for the last transaction; raise what went wrong."""
+        """Wait for the last transaction. Raise the error of the thread, if it has one."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:

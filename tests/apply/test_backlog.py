@@ -21,7 +21,7 @@ def test_table_without_staged_changes_is_as_far_as_staging() -> None:
 
 
 def test_table_waiting_for_its_copy_keeps_no_segment() -> None:
-    """What is staged before a copy begins is in the copy's snapshot, so it is kept for nobody."""
+    """A segment that is staged before a copy begins is in the copy's snapshot, so no table keeps it."""
     backlog = Backlog()
     backlog.track(TableId(1), Lsn(0), holds=False)
     backlog.add_segment(segment(10, 20, {1: 5}))
@@ -58,7 +58,10 @@ def test_batch_has_at_least_one_segment_and_keeps_to_the_bound() -> None:
 
 
 def test_a_new_copy_keeps_what_its_table_has_applied() -> None:
-    """What lands while a table is copied again is kept until both have applied it; then the copy is the table."""
+    """Segments that are staged during a resync stay until both copies have applied them.
+
+    Then the new copy is the table.
+    """
     backlog = Backlog()
     table = TableId(1)
     backlog.track(table, Lsn(0))
@@ -113,7 +116,7 @@ def test_removed_segments_are_applied_by_every_table_in_them(
 
 
 def test_table_whose_place_is_not_known_keeps_everything() -> None:
-    """Nothing is taken for applied before the destination has told; then what is below its place is let go."""
+    """Nothing counts as applied while the watermark is unknown. A known watermark releases the segments below it."""
     backlog, table = Backlog(), TableId(1)
     backlog.add_segment(segment(10, 20, {1: 5}))
     backlog.track(table, None)
@@ -196,7 +199,7 @@ def test_a_quiet_table_does_not_shorten_a_common_batch() -> None:
 
 
 class _Model:
-    """What a backlog should answer, worked out anew from everything that happened."""
+    """The expected answers of a backlog, computed from all events so far."""
 
     def __init__(self) -> None:
         self.segments: list[tuple[int, dict[int, int]]] = []
@@ -236,7 +239,7 @@ _STEPS = st.one_of(
 
 @given(st.lists(_STEPS, max_size=40))
 def test_kept_sums_are_those_of_the_segments(steps: list[tuple[Any, ...]]) -> None:
-    """Whatever happens in which order, the sums, the batches and the unneeded segments are as if counted anew."""
+    """After any sequence of events, the sums, the batches and the unneeded segments equal those of a full recount."""
     backlog, model, end = Backlog(), _Model(), 0
     for step in steps:
         match step:

@@ -40,7 +40,7 @@ def test_many_tables_gather_changes_for_longer(waited: float, round_s: float) ->
 
 
 def test_time_in_an_open_segment_counts() -> None:
-    """A change waits from its commit on, not from when its segment was staged; one without transactions has no age."""
+    """The age of a change counts from its commit, not from its staging. A segment without transactions has no age."""
     segment = Manifest(
         "p", 1, Lsn(1), Lsn(9), (), (), (), (), 2, NO_TRANSACTIONS, 5_000_000, Witness(Lsn(8), 1, 5_750_000), {}
     )

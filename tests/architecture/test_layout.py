@@ -1,4 +1,4 @@
-"""How the tree is laid out, and which package may import which."""
+"""The layout of the tree, and the imports that are allowed between its packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_import_contracts_hold() -> None:
 
 
 def test_nothing_names_this_machine() -> None:
-    """No file of the repository holds the path of somebody's checkout or home."""
+    """No file of the repository has the path of a checkout or of a home directory."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")

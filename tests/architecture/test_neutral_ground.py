@@ -80,7 +80,7 @@ def test_each_destination_has_an_example() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_say_whether_spark_is_used(name: str) -> None:
-    """What the operator goes by, which imports the settings alone, is the capability that the engine goes by."""
+    """The settings, which the operator imports alone, say the same about Spark as the destination's capabilities."""
     (point,) = distribution("levada").entry_points.select(group="levada.destinations", name=name)
     assert own_sections("levada.destinations")[name].spark is point.load().capabilities.spark
 

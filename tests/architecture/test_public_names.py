@@ -38,7 +38,7 @@ def public_names() -> list[str]:
 
 
 def test_public_names_are_the_golden_ones() -> None:
-    """What the public packages export is what public_names.txt says."""
+    """The public packages export exactly the names in public_names.txt."""
     assert public_names() == GOLDEN.read_text().splitlines()
 
 

@@ -30,7 +30,7 @@ MUTABLE = {
     "MutableSet",
 }
 PASSED = (Capabilities, DestinationContext, SourceIdentity, TableTarget, Watermark, PipelineConfig)
-"""What one thread or one layer passes to another, and keeps."""
+"""Classes whose objects one thread or layer passes to another that keeps them."""
 
 
 def reachable(kind: Any, seen: set[type]) -> Iterator[type]:

@@ -33,7 +33,7 @@ def release() -> ModuleType:
 
 
 def actionlint() -> Path:
-    """Return actionlint, built once into the cache; skip the test on a machine without Go."""
+    """Return actionlint, built once into the cache. Skip the test on a machine without Go."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("actionlint is built by Go")

@@ -11,5 +11,5 @@ from tests.rigs.database import Database
 
 @pytest.fixture
 def capture(db: Database, tmp_path: Path) -> Capture:
-    """A capture on durable staging; `prepare` it once the tables are there."""
+    """Return a capture on durable staging. The test calls `prepare` once it has created the tables."""
     return Capture(db, tmp_path / "staging")

@@ -1,4 +1,4 @@
-"""Acks may come in any order; what is acknowledged never is more than what was confirmed."""
+"""Acks come in any order, and the acknowledged LSN never passes what was confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a RELATION find their attnums, or nobody guesses."""
+"""The attnums of a RELATION's columns are found, or the change is reported as ambiguous. None is guessed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Table = dict[int, tuple[str, int]]
 
 
 def columns(table: Table) -> list[Column]:
-    """What a version or the catalog has."""
+    """Return the columns of a version or of the catalog."""
     return [Column(a, name, ColumnType(Kind.TEXT), "text", oid) for a, (name, oid) in sorted(table.items())]
 
 
 def relation(table: Table) -> list[RelationColumn]:
-    """What RELATION tells."""
+    """Return the columns of a RELATION message."""
     return [RelationColumn(name, oid, -1, False) for _, (name, oid) in sorted(table.items())]
 
 

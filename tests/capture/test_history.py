@@ -196,7 +196,10 @@ def test_a_session_is_refused(known: KnownSource, now: ServerState, kind: type[L
 def test_the_wal_that_is_sent_again_is_the_same(
     known: KnownSource, verify_from: int, found: Witness | None, same: bool
 ) -> None:
-    """The last transaction sent again is the one staged last; none is sent where none was; nothing else will do."""
+    """The last transaction sent again must be the last one staged, and none if none was staged.
+
+    Any other is refused.
+    """
     if same:
         require_witness(known, Lsn(verify_from), found)
         return
@@ -206,6 +209,6 @@ def test_the_wal_that_is_sent_again_is_the_same(
 
 
 def test_a_timeline_history_names_the_ends() -> None:
-    """Each line of a history file has a timeline and where it ended; comments are passed over."""
+    """Each line of a history file has a timeline and its end. Comments are skipped."""
     history = b"# a comment\n1\t0/3000060\tno recovery target specified\n\n2\t1A/5000108\tbefore 2026-01-01\n"
     assert parse_switches(history) == {1: Lsn.parse("0/3000060"), 2: Lsn.parse("1A/5000108")}

@@ -79,7 +79,7 @@ def test_changes_within_a_transaction(capture: Capture, db: Database) -> None:
 
 
 def test_a_replay_makes_the_same_versions(capture: Capture, db: Database, tmp_path: Path) -> None:
-    """What a lost session has put into the store is found again, not numbered anew."""
+    """A replay finds the versions that a lost session wrote to the store, and does not number them again."""
     db.execute(BASE)
     capture.prepare()
 
@@ -110,7 +110,7 @@ def test_a_replay_makes_the_same_versions(capture: Capture, db: Database, tmp_pa
 
 
 def test_identity_changes_are_versions(capture: Capture, db: Database) -> None:
-    """Another replica identity is another version: deletes tell the whole old row from there on."""
+    """A new replica identity is a new version. From there on, deletes have the whole old row."""
     db.execute(BASE)
     capture.prepare()
     with capture.running():
@@ -202,9 +202,9 @@ def test_a_dropped_table_keeps_its_changes(capture: Capture, db: Database) -> No
 
 
 def test_what_cannot_be_told_parks_the_table_alone(db: Database, tmp_path: Path) -> None:
-    """Without messages, a column dropped and added again under its name fails that table; the others go on.
+    """Without messages, a column that is dropped and added again under its name fails its table, and no other table.
 
-    A new session after the table's state was reset takes it up again.
+    A new session resumes the table after its state was reset.
     """
     capture = Capture(db, tmp_path / "staging")
     db.execute(BASE, "CREATE TABLE b (id int PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""What happens to the slot and the server between two sessions of a running capture, on real servers."""
+"""Changes to the slot and the server between two sessions of a running capture, on real servers."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_invalidated_slot(own: Database, tmp_path: Path) -> None:
 
 
 def test_a_crash_of_the_server(own: Database, tmp_path: Path) -> None:
-    """A crash puts the slot back; what is sent again is not staged again, and nothing is missed."""
+    """A crash sets the slot back. Changes that are sent again are not staged again, and none is missed."""
     capture = started(own, tmp_path)
     with capture.running():
         for i in range(1, 6):

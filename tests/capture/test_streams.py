@@ -144,7 +144,7 @@ def test_an_error_stays(db: Database, capture: WalChangeCapture) -> None:
 
 
 def test_a_closed_stream_hands_out_nothing(db: Database, capture: WalChangeCapture) -> None:
-    """What was decoded before the close is not handed out after it. A snapshot that was left raises."""
+    """A closed stream returns none of the changes that it decoded before. A snapshot that was left raises."""
     with capture.live() as stream:
         insert_ids(db, 1, 10)
         inserted(stream, 1)
@@ -252,7 +252,7 @@ def inserts(changes: list[Change]) -> list[Insert]:
 
 
 def test_a_dropped_stream_frees_its_slot(db: Database, capture: WalChangeCapture) -> None:
-    """A stream that is garbage frees its slot and warns; one that only its loop holds is no garbage."""
+    """A stream that is garbage frees its slot and warns. A stream that only its loop refers to is no garbage."""
     insert_ids(db, 0, 0)
     capture.prepare()
     insert_ids(db, 1, 10)
@@ -293,7 +293,10 @@ def test_nothing_is_lost_between_a_snapshot_and_the_first_stream(db: Database, c
 
 
 def test_prepare_makes_the_resume_point_once(db: Database, capture: WalChangeCapture) -> None:
-    """`prepare` answers Fresh when it made the slot, Resumed afterwards; the first stream of a new slot is Fresh."""
+    """`prepare` returns Fresh when it creates the slot and Resumed afterwards.
+
+    The first stream of a new slot is Fresh.
+    """
     assert capture.prepare() is Continuity.FRESH
     assert capture.prepare() is Continuity.RESUMED
     insert_ids(db, 1, 1)
@@ -334,7 +337,7 @@ def test_a_slot_that_another_moved_is_reported(db: Database, capture: WalChangeC
 
 
 def test_a_start_below_the_slot_is_reported(db: Database, capture: WalChangeCapture) -> None:
-    """A caller that remembers a position below the slot's has missed what the slot was told in between."""
+    """A caller whose position is below the slot's has missed the changes acknowledged in between."""
     with capture.live() as stream:
         insert_ids(db, 1, 1)
         [first] = inserted(stream, 1)
@@ -346,7 +349,7 @@ def test_a_start_below_the_slot_is_reported(db: Database, capture: WalChangeCapt
 
 
 def test_a_start_above_the_slot_leaves_out_what_the_caller_has(db: Database, capture: WalChangeCapture) -> None:
-    """``start_lsn`` leaves out what commits below it; one that the server has not reached is refused."""
+    """``start_lsn`` skips changes that commit below it. One that the server has not reached is refused."""
     with capture.live() as stream:
         insert_ids(db, 1, 1)
         insert_ids(db, 2, 2)

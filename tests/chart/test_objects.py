@@ -1,4 +1,7 @@
-"""What the chart makes is what its snapshots say: ``UPDATE_SNAPSHOTS=1 pytest tests/chart/test_objects.py``."""
+"""The chart makes the objects in its snapshots.
+
+To renew them: ``UPDATE_SNAPSHOTS=1 pytest tests/chart/test_objects.py``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def test_lint() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_snapshot(name: str, tmp_path: Path) -> None:
-    """With these values the objects are these; CRDs and the dashboard are compared with their sources instead."""
+    """These values make the objects in the snapshot. CRDs and the dashboard are compared with their sources instead."""
     bodies = [b for b in render(tmp_path, CASES[name]) if b["kind"] != "CustomResourceDefinition"]
     for body in bodies:
         if body["kind"] == "ConfigMap":
@@ -39,7 +42,7 @@ def test_snapshot(name: str, tmp_path: Path) -> None:
 
 
 def test_crds_are_those_of_the_models(tmp_path: Path) -> None:
-    """The chart installs exactly crds/, and none goes with the release; if they differ: make crds."""
+    """The chart installs exactly crds/, and uninstalling the release removes none. If they differ: make crds."""
     found = {b["metadata"]["name"]: b for b in render(tmp_path) if b["kind"] == "CustomResourceDefinition"}
     for path in CRDS.glob("*.yaml"):
         assert (CHART / "files" / "crds" / path.name).read_text() == path.read_text()

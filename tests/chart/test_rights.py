@@ -99,7 +99,7 @@ def test_no_secrets_no_exec_no_wildcards(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_the_code_is_there() -> None:
-    """What the operator's client knows is what it has rights for."""
+    """The operator has rights for exactly the resources that its client knows."""
     resources = {
         (r.prefix.removeprefix("/api/v1").removeprefix("/apis/").rpartition("/")[0], r.plural)
         for r in RESOURCES.values()
@@ -112,14 +112,14 @@ def test_every_kind_of_the_code_is_there() -> None:
     "changes", [{"driver": {"mode": "Cluster"}}, {"store": {"configMap": {}}}], ids=["executors", "store"]
 )
 def test_it_may_give_what_drivers_need(changes: dict[str, Any], tmp_path: Path) -> None:
-    """The API server lets nobody give rights that he lacks: those of every driver's Role are the operator's, too."""
+    """The operator has all rights of a driver's Role, because the API server refuses grants beyond one's own rights."""
     (role,) = roles(render(tmp_path), "ClusterRole")
     given = next(b for b in build_role(owner(**changes)) if b["kind"] == "Role")
     assert rights(given["rules"]) <= rights(role["rules"])
 
 
 def test_users_get_their_part(tmp_path: Path) -> None:
-    """Who may view a namespace sees Pipelines in it; who may edit it writes them; nobody writes their status."""
+    """Viewers of a namespace see its Pipelines, and editors write them. Neither role writes their status."""
     parts = {b["metadata"]["name"]: b for b in render(tmp_path) if b["kind"] == "ClusterRole"}
     assert parts["levada-view"]["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert {verb for _, _, verb in rights(parts["levada-view"]["rules"])} == {"get", "list", "watch"}

@@ -1,4 +1,4 @@
-"""Values are described, checked before anything is installed, and told in the README."""
+"""Values are described, validated before anything is installed, and listed in the README."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_values_and_schema_have_the_same_keys() -> None:
 
 
 def test_readme() -> None:
-    """The README's table is that of the values; if not: python -m tests.chart.test_values."""
+    """The README's table is that of the values. If not: python -m tests.chart.test_values."""
     text = (CHART / "README.md").read_text()
     assert text.partition(BEGIN)[2].partition(END)[0] == table()
 

@@ -1,4 +1,4 @@
-"""What a copy of one table needs: a publication, its schema, an exported snapshot, and processes to run in."""
+"""The surroundings of one table's copy: a publication, its schema, an exported snapshot, and processes to run in."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def workers_of(server: int) -> list[int]:
 
 
 def test_the_exit_status_is_in_the_message(own: ProcessTasks) -> None:
-    """What ended a worker can be read: a signal by its number, an exit by its code."""
+    """The end of a worker is readable: a signal has its number, and an exit its code."""
     for end, words in (
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "exit code -11"),
         (lambda: os._exit(9), "code 9"),

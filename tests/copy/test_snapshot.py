@@ -29,7 +29,7 @@ def rows_of(copy: SnapshotRows) -> list[dict[str, Any]]:
 
 
 def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
-    """What commits, is updated, deleted or truncated after the snapshot changes nothing of what is read."""
+    """Commits, updates, deletes and truncates after the snapshot change nothing that the copy reads."""
     db.execute(
         "CREATE TABLE t (id bigint PRIMARY KEY, v text)",
         "INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 1000) g",
@@ -203,7 +203,7 @@ def test_no_policy_makes_a_key_null(db: Database, copy_of: CopyOf) -> None:
 
 
 def test_errors_keep_their_type(db: Database, copy_of: CopyOf) -> None:
-    """What a task raises arrives as it was raised: Levada's errors with code and hint, others with their trace."""
+    """A task's exception arrives unchanged: Levada's errors with code and hint, others with their trace."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
 
     def refuse(reader: pa.RecordBatchReader) -> None:
@@ -251,7 +251,7 @@ def test_transient_failures_are_tried_again(db: Database, copy_of: CopyOf, tmp_p
 
 
 def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf) -> None:
-    """When the snapshot's holder is gone, the copy as a whole has to begin anew: Transient ``snapshot_gone``."""
+    """When the holder of the snapshot is gone, the whole copy must restart: Transient ``snapshot_gone``."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
     copy = copy_of("t")
     db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s", db.name)
@@ -264,7 +264,7 @@ def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf)
 
 
 def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
-    """Setting the event ends a copy whose tasks would go on for ever; no connection of it is left behind."""
+    """Setting the event ends a copy whose tasks would never end, and leaves no connection of it."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")
     cancelled = threading.Event()
     begun = tmp_path / "begun"

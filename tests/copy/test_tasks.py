@@ -1,4 +1,4 @@
-"""What both runners of tasks promise: worker processes, and Spark."""
+"""Promises of both runners of tasks: worker processes, and Spark."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ def stock(path: Path) -> dict[str, int]:
 
 
 def test_every_change_is_in_the_file_also_after_a_kill(db: Database, tmp_path: Path) -> None:
-    """The rows, then each change, also those that were made while no process ran; SIGTERM ends it well."""
+    """The file has the rows, then each change, including those made while no process ran.
+
+    SIGTERM ends it with exit code 0.
+    """
     path = tmp_path / "changes.jsonl"
     db.execute("CREATE TABLE stock (sku text PRIMARY KEY, pieces int)")
     db.execute("INSERT INTO stock SELECT 's' || i, i FROM generate_series(1, 2500) i")

@@ -37,7 +37,7 @@ def test_what_a_service_cannot_do_now_is_posted_again(
 
 
 def test_what_a_service_refuses_is_for_a_person(example: ModuleType, service: Service) -> None:
-    """A client error is not repeated; a service that stays away is given up on in the end."""
+    """A client error is not retried. A service that stays away ends the attempts."""
     service.refusals = [422]
     with pytest.raises(NeedsOperator) as refused:
         example.HttpDestination(service.url, first_delay_s=0.001)._post({})

@@ -1,4 +1,4 @@
-"""What the PostgreSQL store promises beyond the behaviours that every store has."""
+"""Promises of the PostgreSQL store beyond the behaviours that every store has."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_documents_can_be_read_with_sql(db: Database, store: PostgresStore) -> N
 
 
 def test_migrations_run_once_however_many_start(db: Database) -> None:
-    """Stores that open an empty database at once all find the schema; each step is in the ledger once."""
+    """Stores that open an empty database simultaneously all find the schema. Each step is in the ledger once."""
     stores = [PostgresStore(db.connection, f"pipeline-{n}", schema='odd "name"; --') for n in range(6)]
     with ThreadPoolExecutor(len(stores)) as pool:
         assert list(pool.map(lambda s: s.next_epoch(), stores)) == [1] * 6

@@ -71,7 +71,7 @@ def test_the_smallest_change_of_each_type_is_found(shop: Shop) -> None:
 
 @pytest.mark.parametrize("policy", [OnUnrepresentable.NULL, OnUnrepresentable.TEXT])
 def test_values_that_a_type_cannot_hold(shop: Shop, policy: OnUnrepresentable) -> None:
-    """What the policy makes of infinite dates, NaN numerics, 24:00 and nested arrays is no difference."""
+    """A value that the policy replaces is no difference: infinite dates, NaN numerics, 24:00 and nested arrays."""
     shop.policy = policy
     shop.db.execute(
         "CREATE TABLE t (id int PRIMARY KEY, d date, t time, ts timestamp, tz timestamptz, n numeric(5,2), a int[],"
