@@ -1,6 +1,6 @@
 """A stand-in for an API server: objects in memory, lists, watches, patches, deletion with finalizers. No validation.
 
-It lets the operator's process run where there is no cluster; what the API server means is tested in tests/cluster.
+The operator's process runs against it where there is no cluster. The tests in tests/cluster use a real API server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = {r.plural: kind for kind, r in RESOURCES.items()}
 
 
 class Request(NamedTuple):
-    """A request as it arrived. ``token`` tells its sender from others."""
+    """A request as it arrived. ``token`` identifies its sender."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class Request(NamedTuple):
 
 
 class StandInApiServer:
-    """Serves on a free port of the loopback; a context manager."""
+    """A context manager that serves on a free port of the loopback."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}

@@ -18,7 +18,7 @@ SUSPENDED = pipeline(spec={"suspend": True})
 
 
 def conditions(seen: Observed) -> dict[str, Condition]:
-    """Return the conditions that are told."""
+    """Return the conditions of the Pipeline's status."""
     return pipeline_conditions(seen, accept(seen))
 
 
@@ -34,7 +34,7 @@ def statuses(seen: Observed) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def copies(seen: Observed) -> list[dict[str, Any]]:
-    """Return the copy Jobs that are to be made."""
+    """Return the copy Jobs that the plan creates."""
     return [b for b in reconcile(seen).apply if b["metadata"]["labels"]["levada.dev/role"] == "copy"]
 
 

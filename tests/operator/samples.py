@@ -56,7 +56,7 @@ def written(moment: datetime) -> str:
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the mapping with the changes; None removes."""
+    """Return the mapping with the changes. None removes a key."""
     out = dict(base)
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(out.get(key), dict):
@@ -74,14 +74,14 @@ def spec(**changes: Any) -> dict[str, Any]:
 
 
 def pipeline(**changes: Any) -> dict[str, Any]:
-    """Return a Pipeline; ``changes`` are of the whole object."""
+    """Return a Pipeline. ``changes`` apply to the whole object."""
     body = yaml.safe_load(MANIFEST)
     body["metadata"] |= {"uid": "uid-shop", "generation": 1, "creationTimestamp": written(at(-3600))}
     return merge(body, changes)
 
 
 def table_sync(name: str = "orders", *, ours: bool = True, owned: bool = True, **changes: Any) -> dict[str, Any]:
-    """Return a TableSync; ``changes`` are of its spec."""
+    """Return a TableSync. ``changes`` apply to its spec."""
     metadata: dict[str, Any] = {
         "name": f"shop-public-{name}",
         "namespace": "data",
@@ -116,7 +116,7 @@ def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
 
 
 def pod(role: str = "driver", name: str = "shop-driver-0", **status: Any) -> PodState:
-    """Return a pod that is ready; ``status`` is its status."""
+    """Return a pod that is ready. ``status`` changes its status."""
     return read_pod(pod_body(role, name, **status))
 
 
@@ -200,7 +200,7 @@ def progress(*tables: dict[str, Any], fetched: float = 0.0, **changes: Any) -> P
 
 
 def observed(body: dict[str, Any] | None = None, *table_syncs: dict[str, Any], **changes: Any) -> Observed:
-    """Return what is observed of a Pipeline at noon; ``changes`` are fields of Observed."""
+    """Return the observed state of a Pipeline at noon. ``changes`` are fields of Observed."""
     fields: dict[str, Any] = {
         "now": NOON,
         "defaults": DEFAULTS,

@@ -15,7 +15,7 @@ from levada_operator.observe.objects import ObjectKey
 
 
 def test_invalid_spec_keeps_the_last_accepted_running() -> None:
-    """A spec that is wrong changes nothing that runs; status and an Event name the field."""
+    """An invalid spec changes nothing that runs. The status and an Event name the field."""
     seen = running(body=pipeline(spec={"freshnessSeconds": 0}))
     plan = reconcile(seen)
     assert plan.apply == ()
@@ -36,7 +36,7 @@ def test_invalid_spec_keeps_the_last_accepted_running() -> None:
     ],
 )
 def test_event_names_class_and_field_of_a_change(changes: dict[str, Any], told: str) -> None:
-    """What a change costs is said when it is taken up."""
+    """The Event of an accepted change has the change's class, which is its cost."""
     plan = reconcile(running(body=pipeline(spec=changes)))
     assert [n.message for n in plan.events if n.reason == "SpecChanged"] == [told]
     before = owned(owner()).bodies[ObjectKey("StatefulSet", "shop-driver")]["spec"]
@@ -45,7 +45,7 @@ def test_event_names_class_and_field_of_a_change(changes: dict[str, Any], told: 
 
 
 def test_immutable_change_is_refused_with_class_and_field() -> None:
-    """Where the API server let an immutable field through, it is refused here, and the old spec runs on."""
+    """An immutable field that the API server let through is refused by the operator, and the old spec runs on."""
     seen = running(body=pipeline(spec={"source": {"database": "other"}}))
     plan = reconcile(seen)
     assert plan.apply == ()
@@ -62,7 +62,7 @@ def test_younger_rival_never_runs() -> None:
 
 
 def test_second_table_sync_for_a_table_is_refused() -> None:
-    """The older one counts; the younger is told so."""
+    """The older of two TableSyncs for a table counts. The status of the younger reports the conflict."""
     other = merge(table_sync(ours=False, suspend=True), {"metadata": {"name": "zzz", "uid": "u2"}})
     accepted = accept(running(table_sync(), other))
     assert accepted.table_conditions["zzz"].reason == "Duplicate"

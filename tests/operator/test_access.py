@@ -1,4 +1,4 @@
-"""Who the pods of a Pipeline are, who may reach them, and with which token."""
+"""The service accounts of a Pipeline's pods, the peers that may reach the pods, and the token that they need."""
 
 from __future__ import annotations
 

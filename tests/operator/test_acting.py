@@ -1,4 +1,4 @@
-"""What surrounds the decisions: the budget of writes, the queue, the watchdog, Events, the runner."""
+"""The surroundings of the decisions: the budget of writes, the queue, the watchdog, Events, the runner."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Requests:
-    """A `Cluster` that notes what is asked of it; ``failures`` by kind."""
+    """A `Cluster` that records its requests. ``failures`` has the error of each kind."""
 
     def __init__(self, **failures: RequestFailed) -> None:
         self.failures = failures
@@ -91,7 +91,7 @@ async def carry_out(cluster: Requests, seen: Observed, *, runner: Runner | None 
 
 
 def test_budget_gives_a_burst_and_then_its_rate() -> None:
-    """Never more than the burst and the rate together; what can wait leaves a third of the burst to what cannot."""
+    """Writes never exceed the burst and the rate. Writes that can wait leave a third of the burst to the others."""
 
     async def script() -> None:
         clock = Clock()
@@ -135,7 +135,7 @@ def test_budget_lets_prompt_writes_pass_bulk_ones() -> None:
 
 
 def test_runner_leaves_tables_to_the_next_plan_when_there_is_no_room() -> None:
-    """The Pipeline's objects and status are written; its tables, for which no room is left, are not."""
+    """The Pipeline's objects and status are written before its tables, for which no room is left."""
 
     async def script() -> tuple[Outcome, list[tuple[str, str, str]]]:
         cluster, seen = Requests(), running(table_sync("new"), report=progress(table_document("other")))
@@ -182,7 +182,7 @@ def test_changed_condition_is_written_before_first_statuses_and_counters() -> No
 
 
 def test_queue_hands_a_key_out_once_at_a_time() -> None:
-    """A key that is woken while it is busy comes again, after; many wakes are one."""
+    """A key that is woken while it is busy comes again afterwards, once for many wakes."""
 
     async def script() -> None:
         queue: KeyedQueue[str] = KeyedQueue()
@@ -206,7 +206,10 @@ def test_queue_hands_a_key_out_once_at_a_time() -> None:
 
 
 def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
-    """A change that a list has and the watch has not told of for long, or no sweep for long, is a reason to restart."""
+    """A change that a list has and the watch lacks for long is a reason to restart.
+
+    So is a long time without a sweep.
+    """
     clock = Clock()
     dog = Watchdog(clock)
     dog.swept()
@@ -223,7 +226,7 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
 
 
 def test_event_is_counted_and_not_repeated_at_once() -> None:
-    """The same is one object; it is written again only after five minutes, with its count."""
+    """An Event that repeats is one object. It is written again only after five minutes, with its count."""
     book = EventAggregator()
     about = About("data", "uid-shop", EventDraft(ObjectKey("Pipeline", "shop"), "SlotUnhealthy", "lost"))
     first = book.event(about, NOON)
@@ -250,7 +253,7 @@ def test_runner_writes_in_order() -> None:
 
 
 def test_runner_stops_at_a_refusal_and_tells_it() -> None:
-    """What the API server refuses keeps the driver from being made, and is in the next status; other errors are not."""
+    """A refused object keeps the driver from being created, and is in the next status. Other errors are not."""
     cluster = Requests(NetworkPolicy=RequestFailed(403, "quota"))
     outcome = asyncio.run(carry_out(cluster, observed()))
     assert [r.message for r in outcome.refusals] == ["quota"]
@@ -271,7 +274,10 @@ def test_status_is_written_although_objects_fail() -> None:
 
 @pytest.mark.parametrize("code", [404, 405, 429, 500, 503])
 def test_lasting_failure_of_any_code_is_a_refusal(code: int) -> None:
-    """What fails for longer than an overload lasts is refused, whatever its code; another content is tried at once."""
+    """An object that fails for longer than an overload lasts is refused, with any code.
+
+    New content is tried immediately.
+    """
     failing = RequestFailed(code, ".spec.template.spec.tolerationz: field not declared in schema")
     cluster = Requests(StatefulSet=failing)
     runner = Runner(cluster, WriteBudget(Clock(), burst=1000), ThreadPoolExecutor(1))
@@ -336,7 +342,7 @@ def test_runner_takes_over_no_foreign_object() -> None:
 
 
 def test_runner_writes_counters_seldom() -> None:
-    """Counters of a Pipeline wait ten seconds, those of a table a minute; what is urgent waits for nothing."""
+    """Counters of a Pipeline wait ten seconds, those of a table a minute. Urgent changes do not wait."""
     from tests.operator.cluster import PlanStore
 
     async def script() -> list[tuple[float, str]]:

@@ -128,7 +128,7 @@ def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
 
 
 def test_cache_sees_movement_and_conflicts() -> None:
-    """Only a position that changes counts as movement; of two Pipelines with one slot the older is a conflict."""
+    """Only a position that changes counts as movement. The older of two Pipelines with one slot is the conflict."""
     cache = ClusterCache(DEFAULTS)
     cache.put(pipeline())
     cache.record_progress(SHOP, progress(fetched=0))
@@ -148,7 +148,7 @@ def test_cache_sees_movement_and_conflicts() -> None:
 
 
 def test_cache_finds_the_pods_that_cannot_be_created() -> None:
-    """A StatefulSet or a Job without its pod has the newest failure of its own; one with a pod has none."""
+    """A StatefulSet or a Job without its pod has the newest failure of its own. One with a pod has none."""
     cache = ClusterCache(DEFAULTS)
     cache.put(pipeline())
     labels = {"levada.dev/pipeline": "shop"}

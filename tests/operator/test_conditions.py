@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Observed, str, str, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_phase_and_readiness(name: str) -> None:
-    """What is printed, and what a machine waits for, follow from the conditions alone."""
+    """The printed phase and the readiness follow from the conditions alone."""
     seen, expected, status, reason = CASES[name]
     ready = conditions(seen)["Ready"]
     assert (phase(seen), "Unknown" if ready.status is None else str(ready.status), ready.reason) == (
@@ -108,7 +108,7 @@ def test_phase_and_readiness(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_reasons_are_of_the_closed_lists(name: str) -> None:
-    """Each condition is told in a fixed order, by a reason of its list; so is each Event."""
+    """The conditions are in a fixed order, with reasons of their lists. Each Event has a reason of its list, too."""
     seen = CASES[name][0]
     plan = reconcile(seen)
     told = conditions(seen)
@@ -155,7 +155,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("name", TROUBLES)
 def test_trouble_of_the_pod_has_a_reason_and_a_way_out(name: str) -> None:
-    """Each way in which a pod fails is told by a reason of its own, says what to do, and is an Event."""
+    """Each way in which a pod fails has a reason of its own, a message with the remedy, and an Event."""
     status, reason, text = TROUBLES[name]
     seen = running(report=None, pods=(pod(**status),))
     told = conditions(seen)["DriverAvailable"]
@@ -231,7 +231,10 @@ def test_an_error_about_the_slot_makes_it_unhealthy(code: str) -> None:
 
 
 def test_tables_that_are_left_out_of_the_publication_are_told() -> None:
-    """They are in the message, beside errors of tables. The pipeline stays Ready, because the others are replicated."""
+    """The message names them next to errors of tables.
+
+    The pipeline stays Ready, because other tables are replicated.
+    """
     error = error_document(
         code="publication_incomplete", reason="publication p lacks t", solution="ALTER PUBLICATION p"
     )
@@ -264,7 +267,7 @@ def test_reason_of_a_failure_is_held_until_it_has_passed(container: str) -> None
 
 
 def test_every_problem_of_the_preflight_is_in_the_status() -> None:
-    """All errors that the preflight found are told with their hints and codes, the store's rights among them."""
+    """The status has all errors that the preflight found, with hints and codes. Rights in the store are among them."""
     text = (
         "error: wal_level is replica [wal_level_not_logical]\n  hint: ALTER SYSTEM SET wal_level = 'logical'\n"
         "error: role app may not create schema levada [store_privilege_missing]\n"
@@ -279,7 +282,7 @@ def test_every_problem_of_the_preflight_is_in_the_status() -> None:
 
 
 def test_stuck_pod_is_told() -> None:
-    """A pod that is still there a minute after its grace is over waits for somebody."""
+    """A pod that outlives its grace period by a minute is StuckTerminating."""
     body = {"metadata": {"deletionTimestamp": written(at(-61))}}
     seen = running(pods=(read_pod(merge(pod_body(), body)),))
     assert conditions(seen)["DriverAvailable"].reason == "StuckTerminating"
@@ -293,7 +296,7 @@ def test_nothing_streams_before_the_driver_is_ready() -> None:
 
 
 def test_transitions_tell_a_change_once() -> None:
-    """A reason that has not changed is no Event; good news is one only after bad."""
+    """A condition with an unchanged reason makes no Event. A good one makes an Event only after a bad one."""
     key = ObjectKey("Pipeline", "shop")
     bad, good = Condition("SlotHealthy", False, "Lost", "gone"), Condition("SlotHealthy", True, "Reserved")
     assert [n.reason for n in transitions(key, (), [good])] == []

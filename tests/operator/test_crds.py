@@ -33,7 +33,7 @@ def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str
 
 @pytest.mark.parametrize("name", CRDS)
 def test_file_is_up_to_date(name: str) -> None:
-    """What is checked in is what the models say; if not: make crds."""
+    """The CRD in the repository is that of the models. If not: make crds."""
     assert (FOLDER / f"{name}.yaml").read_text() == render(CRDS[name])
 
 
@@ -46,7 +46,7 @@ def test_is_small_enough_for_kubectl_apply(name: str) -> None:
 
 @pytest.mark.parametrize("name", CRDS)
 def test_is_structural(name: str) -> None:
-    """Each field has a type or is a quantity; nothing is left that Kubernetes does not know."""
+    """Each field has a type or is a quantity, and the schema has no key that Kubernetes does not know."""
     for path, schema in walk(schemas(CRDS[name])):
         assert "type" in schema or "x-kubernetes-int-or-string" in schema, path
         assert not {"$ref", "$defs", "const", "x-levada-change", "title"} & schema.keys(), path

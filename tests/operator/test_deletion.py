@@ -28,7 +28,7 @@ def job(*, succeeded: bool = False, failed: bool = False) -> JobState:
 
 
 def test_first_the_driver_is_stopped() -> None:
-    """The StatefulSet goes to 0; nothing else is done while the pod is there."""
+    """The StatefulSet is scaled to 0, and nothing else is done while the pod is there."""
     plan = reconcile(deleting())
     assert [(b["kind"], b["spec"]["replicas"]) for b in plan.apply] == [("StatefulSet", 0)]
     assert not plan.release
@@ -38,7 +38,7 @@ def test_first_the_driver_is_stopped() -> None:
 
 
 def test_then_the_cleanup_runs_and_lets_go() -> None:
-    """With the pod gone, the Job is made once; when it has succeeded, the Pipeline goes."""
+    """The clean-up Job is created once, after the pod has gone. When it has succeeded, the Pipeline is released."""
     stopped = owned(owner(), running=False)
     plan = reconcile(deleting(owned=stopped, pods=()))
     assert [b["kind"] for b in plan.apply] == ["Job"]

@@ -183,7 +183,7 @@ def test_pods_ask_for_no_user_where_the_cluster_assigns_one() -> None:
 
 
 def test_user_template_cannot_loosen_the_pod() -> None:
-    """Where a template and we both say something, ours holds; what is only the template's stays."""
+    """The operator's values override those of a template. The template's other values stay."""
     loose = {"spec": {"securityContext": {"runAsNonRoot": False}, "tolerations": [{"key": "spot"}], "containers": [
         {"name": "driver", "securityContext": {"privileged": True, "readOnlyRootFilesystem": False},
          "env": [{"name": "AWS_REGION", "value": "eu"}, {"name": "HOME", "value": "/root"}]},
@@ -258,7 +258,7 @@ NEEDED = {
 
 @pytest.mark.parametrize(("path", "hot"), hot_paths())
 def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
-    """A change of a Hot field leaves the pod's template alone; any other changes it, and so rolls the pod."""
+    """A change of a Hot field leaves the pod's template alone. Any other change rolls the pod."""
     *above, last = path.split(".")
     changed = spec()
     at: Any = changed
@@ -279,7 +279,10 @@ def test_driver_is_restarted_by_cold_fields_alone(path: str, hot: bool) -> None:
 
 
 def test_table_sync_names_are_unique_and_valid() -> None:
-    """Names that differ in the source differ here, whatever their letters; long ones are cut, plain ones are plain."""
+    """Names that differ at the source differ here, whatever their letters.
+
+    Long ones are cut, and plain ones are kept.
+    """
     assert table_sync_name("shop", "public", "orders") == "shop-public-orders"
     tricky = [("public", "Orders"), ("public", "order_s"), ("public", "order-s"), ("public-a", "b"), ("public", "a-b"),
               ("ü", "ö"), ("a.b", "c"), ("a", "b.c"), ("x" * 63, "y" * 63)]  # fmt: skip

@@ -225,7 +225,7 @@ def test_leader_that_stood_still_writes_nothing(time: Timeline) -> None:
 
 
 def test_fence_has_every_request() -> None:
-    """What the operator asks of a cluster, it can ask through the fence."""
+    """The fence has every request that the operator makes."""
     requests = {name for name in vars(Cluster) if not name.startswith("_")}
     assert requests <= set(vars(FencedCluster))
 

@@ -27,7 +27,10 @@ from levada_operator.observe.observed import Observed
 
 
 def test_lag_is_sampled_by_a_job_while_no_driver_runs() -> None:
-    """Suspended, crash-looping or unschedulable: a Job is due; while the driver tells itself, none is."""
+    """A Job is due while no driver runs: suspended, crash-looping or unschedulable.
+
+    None is while the driver reports.
+    """
     down = pod(**waiting("driver", "CrashLoopBackOff", exitCode=1))
     for seen, due in (
         (running(), False),
@@ -40,7 +43,7 @@ def test_lag_is_sampled_by_a_job_while_no_driver_runs() -> None:
 
 
 def test_sample_of_a_job_is_told() -> None:
-    """What the Job's pod left as its message becomes status.slot; a slot that is gone is an alarm."""
+    """The message of the Job's pod becomes status.slot. A slot that is gone is an alarm."""
     sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended",
               "safeWalBytes": None, "active": False, "sampledAt": "2026-01-31T11:59:00+00:00"}  # fmt: skip
 
@@ -58,7 +61,7 @@ def test_sample_of_a_job_is_told() -> None:
 
 
 def test_limits_are_compared_while_no_driver_runs() -> None:
-    """The WAL of a suspended Pipeline is compared by the Job's sample, and an Event tells the SQL that ends it."""
+    """The WAL of a suspended Pipeline is compared by the Job's sample. An Event has the SQL that drops the slot."""
     guard = {
         "retainedWal": {"warn": "5Gi", "releaseSlot": "7Gi"},
         "retainedWalPercent": {"warn": 50, "parkSlowest": 70},
@@ -90,7 +93,7 @@ def test_limits_are_compared_while_no_driver_runs() -> None:
 
 
 def test_ordered_copy_gets_one_job() -> None:
-    """Each copy that the driver orders gets a Job, once, even if it has ended; another order gets another."""
+    """Each copy that the driver orders gets one Job, also after that Job has ended. Another order gets another Job."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), table_document("events"))
     (job,) = copies(running(report=told))
     container = job["spec"]["template"]["spec"]["containers"][0]
@@ -105,6 +108,6 @@ def test_ordered_copy_gets_one_job() -> None:
 
 
 def test_copy_is_not_begun_on_old_news() -> None:
-    """What a driver said long ago is no order."""
+    """An old report of a driver orders no copy."""
     told = progress(table_document(phase="DataSync", copyOrder="first"), fetched=-600)
     assert copies(running(report=told)) == []

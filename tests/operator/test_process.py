@@ -1,4 +1,4 @@
-"""The operator's process from end to end, against a stand-in for the API server and a driver that only tells."""
+"""The operator's process from end to end, with a stand-in for the API server and a driver that only reports."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
 
 @pytest.fixture
 def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """What starts a process of the operator."""
+    """Return a function that starts a process of the operator."""
     environment = os.environ | {
         "LEVADA_NAMESPACES": "data",
         "LEVADA_ADDRESS": "127.0.0.1",
@@ -115,7 +115,10 @@ def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., su
 
 @pytest.fixture
 def operator(server: StandInApiServer, spawn: Callable[..., subprocess.Popen[bytes]]) -> Callable[[], None]:
-    """What starts the operator, and kills the former one. The Lease is free, so that it leads without waiting."""
+    """Return a function that kills the former operator and starts a new one.
+
+    The Lease is free then, so that the new one leads without waiting.
+    """
     former: list[subprocess.Popen[bytes]] = []
 
     def start() -> None:
@@ -191,7 +194,7 @@ def events(server: StandInApiServer, reason: str) -> list[str]:
 
 
 def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
-    """A Pipeline gets its objects, its TableSyncs and their status; kopf leaves a finalizer and no annotation."""
+    """A Pipeline gets its objects, its TableSyncs and their status. Kopf leaves a finalizer and no annotation."""
     operator()
     bring_up(server, driver)
     for name in ("orders", "events"):
@@ -208,7 +211,7 @@ def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, opera
 def test_a_users_table_sync_is_in_the_first_manifest(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
-    """What was there before the operator is seen before anything is written."""
+    """Objects that are older than the operator are read before anything is written."""
     server.put(table_sync("events", ours=False, owned=False, suspend=True))
     operator()
     bring_up(server, driver)
@@ -237,7 +240,7 @@ def test_killed_operator_comes_back_to_the_same(
 
 
 def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
-    """Stop, clean up, let go; killed in the middle, the next operator goes on."""
+    """The driver stops, the clean-up runs, the Pipeline is released. The next operator continues after a kill."""
     operator()
     bring_up(server, driver)
     eventually(lambda: _with_finalizer(server))
@@ -272,7 +275,7 @@ def test_deletion_while_the_operator_is_away(
 def test_deletion_ends_in_a_namespace_that_goes(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
-    """No Job can be made there; the Pipeline goes, and what is left is told."""
+    """No Job can be created there. The Pipeline is released, and an Event reports the rest."""
     operator()
     bring_up(server, driver)
     eventually(lambda: _with_finalizer(server))

@@ -1,4 +1,4 @@
-"""What the operator makes of the answers of drivers."""
+"""The operator's reading of the drivers' answers."""
 
 from __future__ import annotations
 

@@ -101,8 +101,10 @@ def test_is_the_same_for_the_same(world: tuple[Any, dict[str, Any], list[dict[st
 @settings(max_examples=25)
 @given(worlds)
 def test_touches_only_its_own(world: tuple[Any, dict[str, Any], list[dict[str, Any]]]) -> None:
-    """All that is applied carries the Pipeline's label, in its namespace; no user's TableSync is deleted or rewritten;
-    nothing is deleted that was not seen with the label."""
+    """Each applied object has the Pipeline's label and namespace, and each deleted one was seen with the label.
+
+    No user's TableSync is deleted or rewritten.
+    """
     seen = world[0]
     plan = reconcile(seen)
     users = {t.name for t in seen.table_syncs if not t.ours}
@@ -117,7 +119,7 @@ def test_touches_only_its_own(world: tuple[Any, dict[str, Any], list[dict[str, A
 
 
 def test_objects_are_applied_in_order() -> None:
-    """What the driver needs is there before the driver."""
+    """The objects that the driver needs are applied before the driver."""
     kinds = [b["kind"] for b in reconcile(observed()).apply]
     assert kinds == ["ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet"]
 
@@ -129,7 +131,7 @@ def test_operator_restart_changes_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Service", "StatefulSet", "NetworkPolicy"])
 def test_drift_is_mended(kind: str) -> None:
-    """What somebody changed by hand is put back, and nothing else is touched."""
+    """An object that was changed by hand is restored, and no other object is written."""
     there = owned(owner())
     bodies = dict(there.bodies)
     key = next(k for k in bodies if k.kind == kind)
@@ -162,8 +164,10 @@ def test_table_syncs_are_made_in_portions() -> None:
 
 
 def test_table_sync_of_a_table_that_is_gone() -> None:
-    """The operator's own goes, unless somebody changed it; a driver that starts has no tables yet, and that is no
-    reason."""
+    """The operator's own TableSync is deleted, unless it was changed.
+
+    A driver that starts has no tables yet, which deletes none.
+    """
     plain, changed = table_sync("gone"), table_sync("parked", suspend=True)
     users = table_sync("mine", ours=False)
     plan = reconcile(running(plain, changed, users))
@@ -176,7 +180,7 @@ def test_table_sync_of_a_table_that_is_gone() -> None:
 
 
 def test_users_table_sync_is_tied_to_its_pipeline() -> None:
-    """It is given the label and the owner; its spec is not written."""
+    """It gets the label and the owner. Its spec is not written."""
     plan = reconcile(running(table_sync(ours=False, owned=False)))
     (tie,) = plan.apply
     assert tie["kind"] == "TableSync"
@@ -184,7 +188,7 @@ def test_users_table_sync_is_tied_to_its_pipeline() -> None:
 
 
 def test_counters_are_not_urgent_and_times_are_nothing() -> None:
-    """A position or a time alone is not written; counters may wait; a condition may not."""
+    """A position or a time alone is not written. Counters may wait, and conditions may not."""
     store = PlanStore(running(), pipeline(), [table_sync()])
     store.carry_out(reconcile(store.observe()))
     assert reconcile(store.observe(report=progress(fetched=0.5), moved_at=store.seen.now)).statuses == ()
@@ -215,7 +219,7 @@ def test_status_of_ten_thousand_failed_tables_is_small() -> None:
     )
 )
 def test_an_object_does_not_differ_from_itself(value: Any) -> None:
-    """Whatever is applied is found again, with the API server's defaults beside it."""
+    """An object that has the applied content and the API server's defaults needs no apply."""
     body = with_applied_hash({"metadata": {}, "spec": value})
     assert not needs_apply(body, {**body, "status": {}, "extra": 1})
     assert needs_apply(body, None)
@@ -248,7 +252,10 @@ def test_what_others_add_to_the_driver_stays() -> None:
 
 
 def test_subject_added_by_hand_is_removed() -> None:
-    """The subjects of the driver's RoleBinding are replaced as a whole: nobody else gets the driver's rights."""
+    """The subjects of the driver's RoleBinding are replaced as a whole.
+
+    A subject added by hand loses the driver's rights.
+    """
     there = owned(owner(driver={"mode": "Cluster"}))
     key = ObjectKey("RoleBinding", "shop-driver")
     body = json.loads(json.dumps(there.bodies[key]))
@@ -258,7 +265,7 @@ def test_subject_added_by_hand_is_removed() -> None:
 
 
 def test_dropped_field_is_seen() -> None:
-    """A field that we no longer set is given up too: the digest of what was applied tells."""
+    """A field that the operator no longer sets is removed, because the hash of the applied content differs."""
     before, after = (
         with_applied_hash({"metadata": {}, "spec": {"a": 1, "b": 2}}),
         with_applied_hash({"metadata": {}, "spec": {"a": 1}}),

@@ -51,7 +51,7 @@ def image(body: Body) -> str:
 
 
 def test_upgrade_takes_its_turn() -> None:
-    """Where no other driver restarts, this one does, with an Event. The StatefulSet carries when."""
+    """A driver is updated with an Event while no other driver restarts. The StatefulSet has the time."""
     plan = reconcile(upgraded())
     assert image(driver(plan)) == "levada:2"
     assert driver(plan)["metadata"]["annotations"][UPDATED_AT] == written(NOON)

@@ -19,7 +19,7 @@ NUMBERS = st.integers(0, 1 << 60)
 
 @given(NUMBERS, NUMBERS)
 def test_rounding_is_monotone(one: int, other: int) -> None:
-    """What is more is never told as less."""
+    """A larger number is never rounded to a smaller one."""
     low, high = sorted((one, other))
     for rounded in (rounded_bytes, rounded_rows, rounded_seconds):
         a, b = rounded(low), rounded(high)
@@ -30,7 +30,7 @@ def test_rounding_is_monotone(one: int, other: int) -> None:
 
 @given(NUMBERS)
 def test_rounding_is_close_and_final(number: int) -> None:
-    """Bytes are within a sixteenth and 64 KiB, rows within a hundredth; rounding again changes nothing."""
+    """Bytes are within a sixteenth and 64 KiB, rows within a hundredth. A second rounding changes nothing."""
     size, rows = rounded_bytes(number), rounded_rows(number)
     assert size is not None
     assert rows is not None

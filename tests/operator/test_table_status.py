@@ -41,7 +41,7 @@ def test_refused_pod_of_a_dedicated_copy_is_its_tables() -> None:
 
 
 def test_table_status_tells_copy_lag_and_error() -> None:
-    """A TableSync says how far its copy is, how long it still takes, and what is wrong and mends it."""
+    """A TableSync has the progress of its copy, the time that is left, and an error with its remedy."""
     copying = table_document(
         phase="DataSync",
         copy={"rows": 88_123_456, "bytes": 5 << 30, "percent": 37.4, "secondsLeft": 3900.0},
@@ -242,7 +242,7 @@ def test_a_difference_and_its_end_are_events() -> None:
 
 
 def test_copy_finished_by_an_earlier_driver_keeps_its_size() -> None:
-    """A driver that found the copy finished knows no rows; what was told before stays."""
+    """A driver that found the copy finished knows no rows. The rows of the earlier report stay."""
     before = {"copy": {"rows": 12_600_000, "bytes": 1 << 30, "percent": 99}}
     body = table_sync() | {"status": before}
     finished = table_document(copy={"rows": 0, "bytes": 0, "percent": 100.0, "secondsLeft": None})
@@ -272,7 +272,7 @@ def test_the_size_at_the_source_outlives_the_driver() -> None:
 
 
 def test_status_tells_of_a_new_copy_beside_its_table() -> None:
-    """The table stays Ready; the step, how far the copy is and the values that were acted on are told."""
+    """The table stays Ready. The status has the step, the copy's progress and the values that were acted on."""
     beside = {"step": "Copying", "copy": {"rows": 1_000, "bytes": 1 << 20, "percent": 37.4, "secondsLeft": 90}}
     seen = running(report=progress(table_document(resync=beside, resyncNonce=2)))
     (status,) = [w.status for w in reconcile(seen).statuses if w.key.kind == "TableSync"]

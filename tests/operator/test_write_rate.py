@@ -24,7 +24,7 @@ def test_rate_has_bounds(answers: list[tuple[float, float, int]]) -> None:
 
 
 def test_fast_answers_raise_the_rate_and_an_overload_halves_it_once() -> None:
-    """Many answers tell of one overload, so that they cut the rate once."""
+    """Fast answers raise the rate. The many answers of one overload cut it once."""
     rate = WriteRate()
     for _ in range(200):
         rate.answered(1.0, 0.01)
