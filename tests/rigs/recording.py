@@ -1,4 +1,4 @@
-"""A destination that remembers what it was handed, by table; for tests of the engine around it."""
+"""A destination that records its calls by table, for tests of the engine around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Stored = tuple[TableMode, QualifiedTable]
 
 
 class Recording(Destination):
-    """Keeps the rows copied and changes applied of each table as counts; blocks or fails where a test says so."""
+    """A destination that counts each table's copied rows and applied changes.
+
+    It blocks or fails where a test says so.
+    """
 
     name: ClassVar[str] = "recording"
     capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True)
@@ -66,7 +69,7 @@ class Recording(Destination):
         return self.marks.get(table)
 
     def copies_of(self, table: str) -> int:
-        """How often the table was copied."""
+        """Return the number of copies of the table."""
         return sum(copy[0] == table for copy in self.copies)
 
 

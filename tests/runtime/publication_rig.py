@@ -25,11 +25,11 @@ class Published(Rig):
                 connection.execute(statement.replace("{p}", self.publication).encode())
 
     def external(self, name: str = "") -> None:
-        """Let somebody else manage the publication."""
+        """Set the publication to one that Levada does not manage."""
         self.config = replace(self.config, publication=PublicationConfig(name or self.publication, managed=False))
 
     def parked(self, name: str) -> ErrorProgress:
-        """Wait until the table is parked; return its error."""
+        """Wait until the table is parked. Return its error."""
         seen = self.wait(lambda p: any(t.table.name == name and t.phase == "Errored" for t in p.tables))
         error = table(seen, name).error
         assert error is not None

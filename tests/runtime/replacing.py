@@ -1,4 +1,4 @@
-"""A destination that remembers counts, and copies tables again beside themselves."""
+"""A destination that records counts, and makes shadow copies of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from levada.values import Durability, TableId, Watermark
 
 
 class Replacing(Recording):
-    """``steps`` tells what was done of new copies, in order; ``meanwhile`` is called before each."""
+    """A destination with shadow copies.
+
+    ``steps`` has the steps of new copies in order. ``meanwhile`` runs before each.
+    """
 
     capabilities: ClassVar[Capabilities] = replace(Recording.capabilities, replacement=True)
 
@@ -25,7 +28,7 @@ class Replacing(Recording):
         self.steps: list[str] = []
         self.meanwhile: Callable[[str], None] = lambda step: None
         self.held: dict[str, int] = {}
-        """How many rows each table has: those that were copied, and the changes since."""
+        """The number of rows of each table: the copied ones, and the changes since."""
         self._beside: dict[TableId, int] = {}
         self._names: dict[TableId, str] = {}
 

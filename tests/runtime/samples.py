@@ -36,7 +36,7 @@ def seconds(count: float) -> datetime:
 
 
 def error(**changes: Any) -> ErrorProgress:
-    """Return an error that somebody must mend."""
+    """Return an error that needs a manual retry."""
     fields: dict[str, Any] = {
         "code": "no_replica_identity",
         "reason": "public.orders has no key",

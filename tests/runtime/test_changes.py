@@ -30,7 +30,7 @@ from levada.values import Durability, Lsn, TableMode, Watermark
 
 
 def test_selectors_add_and_remove_tables(rig: Rig, db: Database) -> None:
-    """A table selected now is copied and streamed, though the stream passed it over; one left out is forgotten."""
+    """A table that is selected now is copied and streamed, though the stream skipped it. One left out is forgotten."""
     db.execute(f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders, items, others")
     rig.start()
     rig.wait_caught_up()
@@ -63,7 +63,7 @@ def test_a_suspended_table_rests_and_goes_on(rig: Rig, db: Database) -> None:
 
 
 def test_suspending_ends_a_copy(rig: Rig) -> None:
-    """The copy that runs is cancelled, and made when the table is resumed; the table is not errored by it."""
+    """The running copy is cancelled, and made again when the table is resumed. It leaves no error on the table."""
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(name: str) -> None:
@@ -85,7 +85,7 @@ def test_suspending_ends_a_copy(rig: Rig) -> None:
 
 
 def test_a_resync_nonce_copies_once(rig: Rig) -> None:
-    """Each new value is one new copy, also over a restart; one that is there at first sight is none, nor is 0."""
+    """Each new value makes one new copy, also over a restart. A value at first sight and 0 make none."""
     rig.say("orders", resync_nonce=7)
     rig.start()
     assert table(rig.wait_caught_up(), "orders").resync_nonce == 7
@@ -136,7 +136,7 @@ def test_a_retry_nonce_retries_once(rig: Rig, db: Database) -> None:
 
 @pytest.mark.parametrize("restart", [False, True], ids=["running", "restarted"])
 def test_other_settings_make_a_new_copy(rig: Rig, db: Database, *, restart: bool) -> None:
-    """What was there goes by the settings that it was made with; the copy and the stream have the new ones."""
+    """The existing rows keep the settings of their copy. The new copy and the stream have the new ones."""
     rig.say("orders", excluded_columns=frozenset({"secret"}))
     rig.start()
     rig.wait_caught_up()
@@ -193,7 +193,7 @@ def test_a_renamed_table_is_copied_with_the_columns_of_its_stream(rig: Rig, db: 
 
 
 def test_nothing_keeps_a_configuration(rig: Rig) -> None:
-    """Once another one holds, no part of the pipeline has the one before, nor a copy of what it said."""
+    """After a change, no part of the pipeline has the former configuration or a copy of its values."""
     rig.start()
     rig.wait_caught_up()
     rig.change(
@@ -221,7 +221,7 @@ def test_nothing_keeps_a_configuration(rig: Rig) -> None:
 
 
 def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:
-    """A batch that never returns fails liveness though capture goes on; the idle time before it does not."""
+    """A batch that never returns fails liveness, though capture goes on. The idle time before it does not."""
     release, liveness = threading.Event(), Liveness(2.0)
 
     def hang(name: str) -> None:
@@ -244,7 +244,7 @@ def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:
 
 
 def test_a_password_can_be_changed(rig: Rig, db: Database, tmp_path: Path) -> None:
-    """Logins that fail until the Secret is new mend themselves: of capture, copies, the store, the lag's sampler."""
+    """Refused logins are retried until the Secret is new: by capture, copies, the store and the lag's sampler."""
     role = f"secret_{db.name}"
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -314,7 +314,7 @@ def test_a_source_that_does_not_answer_is_not_connected(rig: Rig, db: Database) 
 
 
 def test_a_destination_that_does_not_answer_holds_up_no_stream(rig: Rig, db: Database) -> None:
-    """Begun again, the engine reads and stages while the destination is asked where the tables are; then they go on."""
+    """The engine reads and stages while a restart waits for the destination's watermarks. Then the tables continue."""
     rig.start()
     rig.wait_caught_up()
     rig.stop()
@@ -334,7 +334,7 @@ def test_a_destination_that_does_not_answer_holds_up_no_stream(rig: Rig, db: Dat
 
 
 def test_a_destination_that_is_away_when_the_engine_begins(rig: Rig, db: Database) -> None:
-    """Each table waits for its retry with the reason, and goes on from where it was; nothing is copied again."""
+    """Each table waits for its retry with the reason, and resumes at its watermark. No table is copied again."""
     rig.change(retries=RetryLimits(100, 0.1, 0.1))
     rig.start()
     rig.wait_caught_up()

@@ -1,4 +1,4 @@
-"""What a driver and a dedicated copy's process say to each other; nothing is copied here."""
+"""The messages between a driver and the process of a dedicated copy. Nothing is copied here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def seen() -> OrderedCopy:
-    """What the driver shows of the copy."""
+    """Return the copy's progress as the driver shows it."""
     return OrderedCopy(ORDER.token)
 
 
@@ -114,7 +114,7 @@ def test_driver_gives_up_what_is_not_its_order(store: MemoryStore, wait: Wait, n
 
 
 def test_silence_is_an_error(store: MemoryStore, wait: Wait) -> None:
-    """An order that nobody takes, or whose process is gone for good, is not waited for without end."""
+    """The wait ends for an order that no process takes, and for one whose process is gone for good."""
     with pytest.raises(Transient) as caught:
         wait()
     assert caught.value.code == "copy_silent"
@@ -124,7 +124,7 @@ def test_silence_is_an_error(store: MemoryStore, wait: Wait) -> None:
     "answer", [Answer(lsn=Lsn(1)), Answer(error=LevadaError("c", "no")), Answer(ranges_finished=True)]
 )
 def test_answered_order_is_no_order(store: MemoryStore, answer: Answer) -> None:
-    """A process that is started again after its answer does nothing; before it, it takes the order over."""
+    """A process that restarts after its answer does nothing. Before the answer, it takes over its order."""
     said(store, Answer(beat=4))
     taken = open_order(store, ORDERS)
     assert taken is not None

@@ -1,4 +1,4 @@
-"""What becomes of a manifest that is changed under a running engine, without running anything."""
+"""Changes of a manifest under a running engine, without running anything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hot_fields_are_taken_up_and_others_wait() -> None:
 
 
 def test_all_of_a_table_sync_is_taken_up() -> None:
-    """One that comes, changes or goes; its fields that need a new copy too."""
+    """A TableSync that comes, changes or goes takes effect, also in fields that need a new copy."""
     one = load_manifests(text({**ORDERS, "mode": "Changelog", "suspend": True}))
     assert accept_change(BEFORE, one).applied == {"TableSync public.orders": Change.HOT}
     other = load_manifests(text({**ORDERS, "mode": "Upsert", "suspend": True}))
@@ -96,7 +96,7 @@ def test_all_tables_count_as_copied_until_they_are_known() -> None:
 
 
 def test_another_pipeline_is_refused() -> None:
-    """What is immutable keeps all of the manifest from being taken up, and is named."""
+    """A change of an immutable field keeps the whole manifest from taking effect. The error names the field."""
     new = load_manifests(text(freshnessSeconds=3, source={"host": "db", "database": "other"}))
     with pytest.raises(InvalidManifest, match=r"spec\.source\.database") as refused:
         accept_change(BEFORE, new)
@@ -121,7 +121,10 @@ class Engine:
 
 
 def test_a_change_is_taken_up_once(tmp_path: Path) -> None:
-    """When two looks in a row have found it, and not again; the manifest that runs already is no change."""
+    """A change takes effect once, when two reads in a row have found it.
+
+    The manifest that runs already is no change.
+    """
     path = tmp_path / "pipeline.yaml"
     path.write_text(text())
     engine = Engine(path)
@@ -151,7 +154,7 @@ def test_a_mounted_file_is_a_link_that_is_swapped(tmp_path: Path) -> None:
 
 
 def test_a_bad_manifest_leaves_the_old_one_running(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One error each in the log and in progress, until a good one is there; a file that is gone is one too."""
+    """A bad or missing manifest makes one error in the log and in progress, until there is a good one."""
     path = tmp_path / "pipeline.yaml"
     engine = Engine(path)
     for content, code in ((None, "manifest_file_missing"), ("kind: Pipeline", "invalid_manifest")):
@@ -171,7 +174,7 @@ def test_a_bad_manifest_leaves_the_old_one_running(tmp_path: Path, caplog: pytes
 
 
 def test_what_waits_for_a_restart_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Field and class, in progress until it is taken back; once in the log."""
+    """Progress has the field and its class until the change is taken back. The log has them once."""
     path = tmp_path / "pipeline.yaml"
     path.write_text(text(driver={"mode": "Cluster"}))
     engine = Engine(path)

@@ -1,4 +1,4 @@
-"""The guard of a running pipeline: which copies wait, and what tells of the slot that it dropped."""
+"""The guard of a running pipeline: the copies that wait, and the evidence of a slot that it dropped."""
 
 from __future__ import annotations
 

@@ -89,7 +89,10 @@ def test_tables_that_hold_the_most_are_parked_for_staged_changes() -> None:
 
 
 def test_no_table_is_parked_for_what_others_write() -> None:
-    """Where the staged changes are less than a tenth of what is missing, their loss would not free the volume."""
+    """No table is parked if the staged changes are less than a tenth of what is missing.
+
+    Other data fills the volume.
+    """
     tables = [held(1, staged=20), held(2, staged=90)]
     assert parked(GuardLimit(FREE, PARK, 1000), 0, None, *tables, durable=True) == [2, 1]
     assert parked(GuardLimit(FREE, PARK, 1001), 0, None, *tables, durable=True) == []

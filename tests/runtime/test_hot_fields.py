@@ -78,7 +78,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 def hot_fields(model: type[Model], path: str = "") -> Iterator[str]:
-    """Yield the path of every field below a model whose change is Hot; of an object, its fields'."""
+    """Yield the path of every field below a model whose change is Hot, those of nested objects included."""
     for name, field in model.model_fields.items():
         where = f"{path}{field.alias or name}"
         below = list(models(field.annotation))
@@ -117,9 +117,9 @@ def test_every_hot_field_has_its_place() -> None:
 
 @pytest.mark.parametrize("field", CHANGED)
 def test_it_reaches_what_a_running_engine_reads(field: str, tmp_path: Path) -> None:
-    """A change of it is a change of the configuration, in what a running pipeline can change.
+    """A change of the field is a change of the configuration, in a part that a running pipeline can change.
 
-    What reads the configuration reads it anew: see test_changes, and test_nothing_keeps_a_configuration in it.
+    The readers of the configuration read the new one: see test_changes, and test_nothing_keeps_a_configuration in it.
     """
     before, after = config(tmp_path, {}), config(tmp_path, CHANGED[field])
     assert before != after

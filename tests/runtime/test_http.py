@@ -79,7 +79,7 @@ def test_before_there_is_a_pipeline() -> None:
 
 
 def test_not_ready_says_why() -> None:
-    """Ready is: running, connected, without an error that stops it; a parked table does not count."""
+    """A ready pipeline runs, is connected, and has no error that stops it. A parked table does not count."""
     assert not_ready(running()) == ""
     assert not_ready(samples.progress(samples.table(error=samples.error(), phase="Errored"))) == ""
     assert "not open" in not_ready(running(capture=samples.capture(connected=False)))
@@ -125,7 +125,7 @@ def test_openmetrics_for_who_asks_for_it() -> None:
 
 
 def test_taken_port_says_what_to_do() -> None:
-    """A port that somebody has is an error with a hint, not a traceback."""
+    """A port that is in use is an error with a hint, and no traceback."""
     with ProgressServer(lambda: None) as server:
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(NeedsOperator) as raised:
@@ -135,7 +135,7 @@ def test_taken_port_says_what_to_do() -> None:
 
 
 def test_bound_to_loopback_unless_told_otherwise() -> None:
-    """Nobody on the network sees a laptop's pipeline."""
+    """No other machine in the network can read a laptop's pipeline."""
     with ProgressServer(lambda: None) as server:
         assert server.address.startswith("http://127.0.0.1:")
     server.close()
@@ -377,7 +377,7 @@ def test_an_engine_refuses_an_unknown_request() -> None:
 
 
 def test_an_engine_that_has_ended_is_unreachable() -> None:
-    """A command that was connected to it is told to run again. The message has the address."""
+    """A command that was connected to it fails with the advice to run again. The message has the address."""
     with ProgressServer(running) as server:
         address = server.address
     with pytest.raises(Transient) as away:

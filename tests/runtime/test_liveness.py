@@ -79,7 +79,10 @@ def applying(second: float, **changes: object) -> Progress:
 
 
 def test_a_batch_that_does_not_end_is_death() -> None:
-    """Though capture and the other tables go on; a batch in a queue, or upkeep that nobody waits for, is not."""
+    """A batch without an end is fatal, though capture and other tables go on.
+
+    A queued batch or idle maintenance is not.
+    """
     assert hung(applying(DEADLINE - 1), DEADLINE) == ""
     assert "apply of table public.payments" in hung(applying(DEADLINE), DEADLINE)
     assert "maintain" in hung(applying(DEADLINE, job=Job.MAINTAIN), DEADLINE)
@@ -105,7 +108,7 @@ def test_the_deadline_can_change() -> None:
 
 
 def test_states_and_the_age_of_the_snapshot() -> None:
-    """A failed pipeline and a thread that no longer reports are dead; one that starts or stops is not."""
+    """A failed pipeline and a thread that no longer reports are dead. One that starts or stops is not."""
     liveness = Liveness(DEADLINE)
     assert liveness.observe(None, seconds(0)) == ""
     assert liveness.observe(at(0, state=PipelineState.STARTING), seconds(5000)) == ""

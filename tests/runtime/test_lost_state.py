@@ -71,7 +71,7 @@ def test_lost_store_holds_the_start(db: Database, config: PipelineConfig, caplog
 
 
 def test_staged_changes_are_evidence_too(db: Database, config: PipelineConfig) -> None:
-    """Where the slot is gone as well, the staging area shows that the pipeline has run."""
+    """If the slot is gone as well, the staging area shows that the pipeline has run."""
     SegmentLog(open_staging(config.staging), "shop").writer(1, Lsn(50)).commit(Lsn(100))
     with pytest.raises(NeedsOperator) as raised:
         start(config, PostgresStore(db.connection, "shop"))
@@ -149,7 +149,7 @@ def test_staged_rows_need_the_columns_in_the_store(db: Database, tmp_path: Path)
 
 
 def test_a_table_restored_to_an_earlier_state_is_copied_again(db: Database, tmp_path: Path) -> None:
-    """Its changes since were applied and removed. The error names that beside a lost segment."""
+    """Its later changes are applied and removed. The error names the restore as well as a lost segment."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
     rig = Rig(db, tmp_path)
     rig.config = replace(rig.config, selects=Only("orders"))

@@ -91,7 +91,7 @@ def test_a_change_of_the_destinations_resync_fields_copies_again(tmp_path: Path)
 
 
 def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
-    """Selectors choose tables, TableSyncs say what is different about each; the store's own are never chosen."""
+    """Selectors choose tables, and TableSyncs have the differences of each. The store's own tables are never chosen."""
     given = manifests(
         {
             "table": {"name": "orders"},
@@ -113,7 +113,7 @@ def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
 
 
 def test_secrets_are_folders_with_files(tmp_path: Path) -> None:
-    """Credentials are a path, read at each connect; the authority is one file of its Secret."""
+    """Credentials are a path that each connect reads. The certificate authority is one file of its Secret."""
     for file in ("cdc/username", "cdc/password", "ca/ca.crt"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("x")
@@ -162,7 +162,10 @@ def test_missing_secrets_are_named(tmp_path: Path, made: list[str], named: str) 
 
 
 def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL's is the default; ConfigMaps without a cluster are told, not replaced by another."""
+    """PostgreSQL's store is the default.
+
+    ConfigMaps without a cluster are an error, and no other store replaces them.
+    """
     config = pipeline_config(manifests(), work_dir=tmp_path)
     assert isinstance(open_store(manifests(), config, None), PostgresStore)
     assert isinstance(open_store(manifests(store={"memory": {}}), config, None), MemoryStore)
@@ -176,7 +179,7 @@ def test_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_copies_are_left_to_others_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Dedicated table is copied by the engine itself, unless somebody makes such copies who can meet it."""
+    """The engine itself copies a Dedicated table, unless an operator makes such copies and the store can be shared."""
     sync = {"table": {"name": "orders"}, "copy": {"driver": "Dedicated"}}
     dedicated = {}
     for told in ("", "1"):
@@ -189,7 +192,10 @@ def test_copies_are_left_to_others_where_there_are_any(tmp_path: Path, monkeypat
 
 
 def test_destinations_are_found_by_their_entry_point() -> None:
-    """A package adds one without touching ours; an unknown name lists what is installed."""
+    """A package adds a destination without a change of Levada.
+
+    The error for an unknown name lists the installed ones.
+    """
     assert destination_class(manifests()).name == "iceberg"
     with pytest.raises(InvalidManifest) as unknown:
         destination_class(manifests(destination={"custom": {"type": "nowhere"}}))
@@ -213,7 +219,7 @@ def test_an_unknown_store_lists_what_is_installed(tmp_path: Path) -> None:
 def test_a_broken_destination_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, words: str
 ) -> None:
-    """What a foreign package raises when it is imported is told with the package and its entry point."""
+    """An exception in the import of a package is reported with the package and its entry point."""
     install_package(monkeypatch, tmp_path, "their_module", "made", module)
     [found] = [e for e in entry_points(group="levada.destinations") if e.name == "theirs"]
     with pytest.raises(NeedsOperator) as raised:

@@ -100,7 +100,7 @@ def test_a_status_that_is_new_to_us_is_shown() -> None:
 
 
 def test_exposition_parses() -> None:
-    """What is served is Prometheus' text format, whatever a table is called."""
+    """The page of metrics is in Prometheus' text format, for any name of a table."""
     from prometheus_client.exposition import generate_latest
 
     from levada.runtime.report.metrics import registry

@@ -1,4 +1,4 @@
-"""Which table of the source has which table at the destination. Pure."""
+"""The mapping from tables of the source to tables at the destination. Pure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_new_tables_of_one_name_stop_no_pipeline_with_copied_tables() -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "a/b", "a\\b", "a#b?c%d", "a\nb\t", " a ", "a.b", "metadata"])
 def test_every_name_is_one_part_of_a_path_below_its_namespace(name: str) -> None:
-    """As a table and as a schema in the namespace's template; the schema is found again when the lake is searched."""
+    """This holds for a table and for a schema in the namespace's template. A search of the lake finds the schema."""
     lake = catalog(namespace="shop_{schema}")
     found = lake.table(QualifiedTable(name, name), QualifiedTable(name, name))
     for part in (*found.namespace, found.name):
@@ -117,7 +117,10 @@ def test_names_that_a_catalog_does_not_take_are_refused(kind: str, name: str, us
 
 
 def test_who_has_a_target_keeps_it() -> None:
-    """Of others the oldest OID has it; a table may stay where it is whatever others want."""
+    """Of other tables, the one with the oldest OID has the target.
+
+    A table may keep its target, whatever others want.
+    """
     one, other = TargetName("lake.t", "lake.t"), TargetName("lake.u", "lake.u")
     young, old = Place(TableId(9), ORDERS, one, one), Place(TableId(1), BILLS, one)
     assert find_later([old, young]) == {1: young}
@@ -141,7 +144,7 @@ def test_a_renamed_table_keeps_its_place() -> None:
 
 
 def test_a_renamed_table_keeps_its_destination_table() -> None:
-    """The TableSync goes by the former name: what it said holds until the new name has one that says otherwise."""
+    """The settings of the former name's TableSync hold until a TableSync of the new name differs."""
     before = CopySettings.of(config(orders=TableConfig(destination_table="x")), ORDERS)
     again = CopySettings.of(config(orders=TableConfig(destination_table="x")), BILLS, before)
     assert before.place == again.place == QualifiedTable("public", "x")
@@ -154,7 +157,10 @@ def test_a_renamed_table_keeps_its_destination_table() -> None:
 
 
 def test_a_new_table_under_the_old_name_is_misplaced() -> None:
-    """The renamed table goes on, also where names were swapped; the new one is told who has its place."""
+    """The renamed table goes on, also where names were swapped.
+
+    The error of the new table names the holder of its place.
+    """
     before = CopySettings.of(config(), ORDERS)
     found = find_misplaced(config(), catalog().target_name, {TableId(1): (BILLS, before), TableId(2): (ORDERS, None)})
     assert found.keys() == {2}
@@ -164,7 +170,7 @@ def test_a_new_table_under_the_old_name_is_misplaced() -> None:
 
 
 def test_a_check_lists_all_that_is_wrong_with_names() -> None:
-    """A collision keeps a pipeline from starting; a name that cannot be used keeps only its table out."""
+    """A collision keeps a pipeline from starting. A name that cannot be used keeps out its table alone."""
     tables = new(QualifiedTable("a", "t"), QualifiedTable("b", "t"), QualifiedTable("a", "größe"))
     found = [(error.code, refused) for error, refused in place_problems(config(), catalog("Hive").target_name, tables)]
     assert found == [("destination_name_unusable", False), ("destination_collision", True)]

@@ -36,7 +36,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Published]:
 
 
 def test_a_publication_made_again_while_stopped(rig: Published, db: Database) -> None:
-    """Every table is parked at the next start, before anything is applied; by policy each is copied again."""
+    """Every table is parked at the next start, before anything is applied. The policy may copy each again."""
     rig.start()
     rig.wait_caught_up()
     rig.stop()

@@ -1,4 +1,4 @@
-"""When a running pipeline is made anew because the destination's Secret has changed."""
+"""Restarts of a running pipeline in its process, after a change of the destination's Secret."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_new_content_is_a_change(tmp_path: Path) -> None:
 
 
 def test_the_same_content_is_none(tmp_path: Path) -> None:
-    """The kubelet writes anew what is as it was; and a change may be taken back."""
+    """The kubelet's rewrite of equal files is no change, and neither is a change that is taken back."""
     mount(tmp_path, "1", key="first")
     watcher = SecretWatcher(tmp_path)
     mount(tmp_path, "2", key="first")
@@ -44,7 +44,7 @@ def test_the_same_content_is_none(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
-    """A Secret that is gone, or empty for a moment, is nothing to begin anew with."""
+    """A Secret that is gone, or empty for a moment, is no reason for a restart."""
     folder = tmp_path / "lake"
     mount(folder, "1", key="first")
     watcher = SecretWatcher(folder)
@@ -56,7 +56,7 @@ def test_what_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_keys_do_not_run_into_each_other(tmp_path: Path) -> None:
-    """What moves from one file's end to the next one's beginning is a change."""
+    """Text that moves from the end of one file to the beginning of the next is a change."""
     mount(tmp_path, "1", a="xy", b="z")
     watcher = SecretWatcher(tmp_path)
     mount(tmp_path, "2", a="x", b="yz")
@@ -80,5 +80,5 @@ RESYNC = ResyncProgress("Copying", None, 0, None)
     ],
 )
 def test_a_copy_is_not_given_up(progress: Progress, expected: bool) -> None:
-    """What is being copied under the former keys goes on, unless the destination refuses them."""
+    """A copy under the former keys goes on, unless the destination refuses them."""
     assert may_replace_pipeline(progress) is expected

@@ -57,7 +57,7 @@ class ResyncRig(Rig):
         self.say("orders", resync_nonce=self.nonce)
 
     def wait_swapped(self, times: int = 1) -> Progress:
-        """Wait until nothing is made beside any table, after so many swaps."""
+        """Wait for this number of swaps, and until no table has a shadow copy."""
         return self.wait(
             lambda p: self.lake.steps.count("swap") == times and all(t.resync is None for t in p.tables) and p.ready
         )
@@ -85,7 +85,10 @@ def rig(db: Database, tmp_path: Path) -> Iterator[ResyncRig]:
 
 
 def test_a_table_streams_while_it_is_copied_again(rig: ResyncRig, db: Database) -> None:
-    """Both tables stay Ready and get their changes; the new copy gets them too, and takes the place once it has all."""
+    """The table and its shadow copy get their changes, and the table stays Ready.
+
+    A complete shadow copy replaces it.
+    """
     gate = rig.gate("copied")
     rig.resync()
     assert gate.reached.wait(TIMEOUT_S)
@@ -122,7 +125,7 @@ def test_a_swap_that_does_not_end_is_death(rig: ResyncRig, db: Database) -> None
 
 
 def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None:
-    """What was made is of no use to the next process; that it was asked for is remembered until the swap."""
+    """The next process discards an unfinished copy. The request is stored until the swap."""
     gate, copying = rig.gate("follow"), rig.gate("copied")
     rig.resync()
     assert copying.reached.wait(TIMEOUT_S)
@@ -152,7 +155,7 @@ def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None
 
 
 def test_a_change_of_columns_begins_it_again(rig: ResyncRig, db: Database) -> None:
-    """A copy that the table's columns have left behind is ended at once, and made anew with the new ones."""
+    """A copy whose columns are outdated ends immediately, and restarts with the new columns."""
     gate = rig.gate("copied")
     rig.resync()
     assert gate.reached.wait(TIMEOUT_S)
@@ -167,7 +170,7 @@ def test_a_change_of_columns_begins_it_again(rig: ResyncRig, db: Database) -> No
 
 
 def test_a_new_copy_that_fails_is_no_matter_of_the_table(rig: ResyncRig, db: Database) -> None:
-    """Errors that mend themselves are tried again; any other ends the new copy, and the table streams on."""
+    """Transient errors are retried. Any other error ends the new copy, and the table streams on."""
     failures = iter([Transient("busy", "later"), Transient("busy", "later"), NeedsOperator("full", "no room")])
 
     def fail(step: str) -> None:
@@ -196,7 +199,7 @@ def test_a_new_copy_that_fails_is_no_matter_of_the_table(rig: ResyncRig, db: Dat
 
 
 def test_an_errored_table_is_mended_by_its_new_copy(rig: ResyncRig, db: Database) -> None:
-    """A table that fails while it is copied again comes back by the swap; one that failed before serves meanwhile."""
+    """A table that fails during a resync recovers by the swap. One that failed before stays readable meanwhile."""
     refusing = True
 
     def refuse(name: str) -> None:
@@ -224,7 +227,7 @@ def test_an_errored_table_is_mended_by_its_new_copy(rig: ResyncRig, db: Database
 
 
 def test_a_table_that_leaves_takes_its_new_copy_along(rig: ResyncRig, db: Database) -> None:
-    """The copy is ended, and what it left removed; a table that is selected again is not copied twice."""
+    """The copy ends, and its remains are removed. A table that is selected again is not copied twice."""
     gate = rig.gate("copied")
     rig.resync()
     assert gate.reached.wait(TIMEOUT_S)

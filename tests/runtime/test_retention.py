@@ -30,14 +30,14 @@ from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Witness
 
 
 def test_what_cannot_be_removed_is_removed_later(tmp_path: Path) -> None:
-    """The slot is told what was applied all the same; the next turn removes what is left."""
+    """The slot is acknowledged although a removal fails. The next turn removes the rest."""
     # Of the registry this needs three fields.
     registry: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(40), tables={})
     manifests = [segment(start, start + 10, {1: 5}) for start in (10, 20, 30)]
     for manifest in manifests:
         registry.backlog.add_segment(manifest)
     folder = tmp_path / "p"
-    # A folder in the place of the file: no file system removes it as one, whoever asks.
+    # A folder in the place of the file. No file system removes it as a file, for any user.
     (folder / f"{manifests[1].name}.json").mkdir(parents=True)
     for manifest in (manifests[0], manifests[2]):
         (folder / f"{manifest.name}.json").write_text("{}")
@@ -122,7 +122,7 @@ def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) 
         (CapturePosition(staged_lsn=Lsn(70), witness=LATER, since=Lsn(60)), Witnessed(Lsn(70), LATER)),
         # None since a session that began at the end of the segment, or before.
         (CapturePosition(staged_lsn=Lsn(70), since=Lsn(20)), Witnessed(Lsn(70), LAST)),
-        # Nobody read what is between 20 and 21.
+        # The changes between 20 and 21 were not read.
         (CapturePosition(staged_lsn=Lsn(70), since=Lsn(21)), Witnessed(Lsn(20), LAST)),
         # A table has not applied everything yet.
         (CapturePosition(staged_lsn=Lsn(91), witness=LATER, since=Lsn(60)), Witnessed(Lsn(20), LAST)),
@@ -133,7 +133,7 @@ def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) 
 def test_on_scratch_staging_the_last_transaction_is_kept(
     tmp_path: Path, position: CapturePosition, released: Witnessed
 ) -> None:
-    """What was read of the source is evidence of its history, as far as every table has applied it."""
+    """The last transaction read is evidence of the source's history, as far as every table has applied it."""
     store = MemoryStore("p")
     store.next_epoch()
     registry: Any = SimpleNamespace(backlog=Backlog(), staged_lsn=Lsn(90), tables={})

@@ -76,7 +76,7 @@ def test_a_destination_that_is_away_is_retried_without_end(code: str) -> None:
 
 
 def test_errors_for_the_operator_carry_their_hint() -> None:
-    """An error that a person mends is parked with what to do, and nothing retries it by itself."""
+    """A NeedsOperator error is parked with its remedy, and is not retried by itself."""
     parked = park(NeedsOperator("bad_data", "what", hint="do this"), 1, LIMITS, NOW)
     assert (parked.retry_policy, parked.solution, parked.next_retry) == (RetryPolicy.MANUAL_RETRY, "do this", None)
 
@@ -102,7 +102,7 @@ def test_an_error_of_another_process_keeps_its_policy() -> None:
 
 
 def test_unexpected_errors_are_parked_not_lost() -> None:
-    """An error that nobody foresaw becomes a manual retry that names its type."""
+    """An unexpected error becomes a manual retry that names its type."""
     parked = park(KeyError("boom"), 1, LIMITS, NOW)
     assert parked.code == "internal_error"
     assert "KeyError" in parked.reason

@@ -102,7 +102,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("announced", [True, False], ids=["trigger", "catalog"])
 def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch, announced: bool) -> None:
-    """Whatever changes rows that existed parks the table; what provably does not, and everyday partitions, do not."""
+    """Any change of existing rows parks the table. Provably harmless statements and everyday partitions do not."""
     if not announced:
         monkeypatch.setattr(levada.runtime.source.preparation, "install_ddl_trigger", lambda connection: False)
     rig.start()

@@ -65,7 +65,7 @@ def test_all_problems_of_the_source_are_one_error(rig: Rig, db: Database, role: 
 
 
 class Failing(MemoryStore):
-    """A store of somebody's own that fails at the last step of a start."""
+    """A store of a user's own that fails at the last step of a start."""
 
     def update_table_replication_states(self, updates: Mapping[TableId, TableReplicationPhase]) -> None:
         if updates:
@@ -103,7 +103,7 @@ class FailingElsewhere(PostgresStore):
 
 
 def test_a_failed_start_with_its_store_in_another_database(rig: Rig, db: Database, postgres: EmbeddedPostgres) -> None:
-    """What the start made at the source is gone, and its claim at the store too."""
+    """A failed start removes its objects at the source, and its claim at the store."""
     name = f"{db.name}_state"
     with psycopg.connect(postgres.uri(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def test_a_start_makes_room_in_a_full_staging_area(rig: Rig, db: Database, tmp_p
 
 
 class Faulty(MemoryStore):
-    """A store of somebody's own whose writes raise what they like, once a test says so."""
+    """A store of a user's own whose writes raise any exception, once a test sets it."""
 
     error: BaseException | None = None
 
