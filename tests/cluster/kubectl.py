@@ -1,4 +1,4 @@
-"""The real kubectl, and waiting for what it tells."""
+"""The real kubectl, and waits for its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Kubectl:
             self("apply", *options, "-f", "-", stdin=json.dumps(body))
 
     def get(self, kind: str, name: str = "", *options: str) -> Any:
-        """Return an object, or the list of all; None if it is not there."""
+        """Return an object, or the list of all. None if it is missing."""
         done = self.run("get", kind, *([name] if name else []), *options, "-o", "json", check=False)
         if done.returncode:
             if "NotFound" in done.stderr:
@@ -49,7 +49,7 @@ class Kubectl:
 
 
 def eventually(check: Callable[[], _T], seconds: float = 90.0) -> _T:
-    """Return the first true answer; fail with the last one otherwise."""
+    """Return the first true answer. Fail with the last answer if there is none."""
     deadline = time.monotonic() + seconds
     while not (answer := check()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"

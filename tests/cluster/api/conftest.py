@@ -80,7 +80,10 @@ class Operator:
             self.process = None
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics that have a value, by their line's beginning; empty if it does not answer yet."""
+        """Return the metrics that have a value, by the beginning of their line.
+
+        Empty if the operator does not answer yet.
+        """
         import urllib.request
 
         try:
@@ -102,7 +105,7 @@ class Operator:
 
 @pytest.fixture
 def operator(kubectl: Kubectl, tmp_path: Path) -> Iterator[Operator]:
-    """A running operator; its log is in the test's folder."""
+    """A running operator. Its log is in the test's folder."""
     one = Operator(kubectl.namespace, tmp_path / "operator.log")
     one.start()
     yield one
@@ -115,7 +118,7 @@ def operator(kubectl: Kubectl, tmp_path: Path) -> Iterator[Operator]:
 
 @dataclass
 class FakeDriver:
-    """An endpoint that tells of progress, and does nothing else."""
+    """An endpoint that only reports progress."""
 
     address: str
     document: dict[str, Any] = field(default_factory=dict)

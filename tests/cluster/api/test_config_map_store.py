@@ -69,7 +69,7 @@ class TestConformance(StoreConformance):
 
 
 def losing_the_first_answer(monkeypatch: pytest.MonkeyPatch, store: PipelineStore) -> list[str]:
-    """Let the store's next patch arrive, and its answer not; return the names of what was patched."""
+    """Let the store's next patch arrive, and lose its answer. Return the names of the patched ConfigMaps."""
     maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
     sent: list[str] = []
     patch = maps.patch
@@ -164,7 +164,7 @@ def test_takeover_between_two_parts(store: PipelineStore, open_store: OpenStore,
 
 
 def test_what_others_wrote_beside_is_kept(store: PipelineStore, kubectl: Kubectl) -> None:
-    """Labels, owners and keys of others outlive the store's changes; a change made meanwhile is seen."""
+    """Labels, owners and keys of others outlive the store's changes. A change made meanwhile is seen."""
     store.update_table_replication_states({ORDERS: Init()})
     part = PARTS[int(ORDERS) % len(PARTS)]
     theirs = {"metadata": {"labels": {"team": "data"}}, "data": {"note": "theirs"}}
@@ -177,7 +177,7 @@ def test_what_others_wrote_beside_is_kept(store: PipelineStore, kubectl: Kubectl
 
 
 def test_a_change_is_one_small_request(store: PipelineStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that nobody meets sends one patch for a change, of what changed alone, and reads nothing."""
+    """A store that shares its ConfigMaps with no other sends one patch of the changed part, and reads nothing."""
     fill(store)
     maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it
     asked: list[Any] = []
@@ -221,7 +221,7 @@ def test_pipeline_that_outgrows_it_is_told_so(store: PipelineStore, open_store: 
 
 
 def role(kubectl: Kubectl, account: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """Give an account the driver's rights; return how to ask what it may do."""
+    """Give an account the driver's rights. Return a function that makes a token of it."""
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": ["get", "patch"]}]
     kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": account}}
     group = "rbac.authorization.k8s.io"
@@ -248,7 +248,10 @@ def as_account(store: PipelineStore, token: str) -> None:
 
 
 def test_driver_needs_no_more_than_its_role(open_store: OpenStore, kubectl: Kubectl) -> None:
-    """With get and patch on its own, already made ConfigMaps a driver does all; without them the error says so."""
+    """A driver needs no right but get and patch on its ConfigMaps, which exist already.
+
+    Without them the error says so.
+    """
     token = role(kubectl, "driver", (HEAD, *PARTS))()
     store = open_store("shop")
     as_account(store, token)

@@ -1,4 +1,4 @@
-"""How a version of the CRDs follows another one, as docs/guides/upgrades.md says, on CRDs of a group of their own."""
+"""Upgrades from one version of the CRDs to another, as in docs/guides/upgrades.md, on CRDs of a group of their own."""
 
 from __future__ import annotations
 

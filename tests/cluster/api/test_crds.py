@@ -1,4 +1,7 @@
-"""The API server takes and refuses what the models do, and fills in the same defaults; kubectl prints what is meant."""
+"""The API server accepts and refuses the same manifests as the models, and fills in the same defaults.
+
+kubectl prints the columns of the CRDs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ FILE_ONLY = {
     "two_pipelines": "documents of one file",
     "unhashable": "YAML that no JSON can say",
 }
-"""Bad manifests that are wrong as files; as objects they are right, or cannot be."""
+"""Bad manifests that are wrong as files only. As objects they are right, or cannot exist."""
 
 
 def documents(folder: str) -> list[Any]:
@@ -66,7 +69,7 @@ def test_example_is_taken(kubectl: Kubectl, path: Path) -> None:
 
 @pytest.mark.parametrize("body", documents("good"))
 def test_good_manifest_is_taken_with_the_same_defaults(kubectl: Kubectl, body: dict[str, Any]) -> None:
-    """What the API server stores means to the models what the file does, and lacks no default."""
+    """The object that the API server stores equals the file for the models, and lacks no default."""
     body = placed({k: v for k, v in body.items() if k != "status"}, kubectl)
     for own in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
         body["metadata"].pop(own, None)
@@ -93,7 +96,7 @@ def absent(wanted: Any, there: Any, path: str = "spec") -> list[str]:
 
 @pytest.mark.parametrize("body", documents("bad"))
 def test_bad_manifest_is_refused(kubectl: Kubectl, body: dict[str, Any]) -> None:
-    """What the models refuse, the API server refuses too."""
+    """The API server refuses each manifest that the models refuse."""
     model: Any = PipelineManifest if body.get("kind") == "Pipeline" else TableSyncManifest
     try:
         parse_manifest(model, body, "file")
@@ -106,7 +109,7 @@ def test_bad_manifest_is_refused(kubectl: Kubectl, body: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("name", ["rules", "catalogs", "spark"])
 def test_every_rule_says_what_the_models_say(kubectl: Kubectl, name: str) -> None:
-    """Each rule over several fields is broken by the corpus, and told in the same words."""
+    """The corpus breaks each rule over several fields, and the API server's message is that of the models."""
     text = (CORPUS / "bad" / f"{name}.yaml").read_text()
     told = [line.split(": ", 2)[2] for line in text.splitlines() if line.startswith("# ")]
     answers = ""
@@ -134,7 +137,7 @@ def shop(kubectl: Kubectl, **changes: Any) -> dict[str, Any]:
 
 
 def test_immutable_fields_stay(kubectl: Kubectl) -> None:
-    """A change of an Immutable field is refused, by its path; any other is taken."""
+    """A change of an Immutable field is refused, with its path. Any other is accepted."""
     kubectl.apply(shop(kubectl))
     for change, path in IMMUTABLE:
         done = kubectl.run("patch", "pipeline", "shop", "--type=merge", "-p", json.dumps({"spec": change}), check=False)
@@ -212,7 +215,7 @@ def test_wrong_reason_is_refused(kubectl: Kubectl) -> None:
 
 
 def test_status_is_a_subresource(kubectl: Kubectl) -> None:
-    """Who writes the spec cannot write the status by it."""
+    """A write of the spec does not write the status."""
     kubectl.apply({**shop(kubectl), "status": {"phase": "Streaming"}})
     assert "status" not in kubectl.get("pipeline", "shop")
 

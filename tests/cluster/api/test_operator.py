@@ -1,4 +1,4 @@
-"""The operator as a process, against a real API server. The driver is an endpoint that only tells of progress."""
+"""The operator as a process, against a real API server. The driver is an endpoint that only reports progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.operator.samples import document, error_document, merge, spec, table_
 from levada.spec import default_object_name
 
 NO_NODE = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody"}}}}
-"""Where the cluster has a node, its pods would be started: here they are written by hand."""
+"""A node would start the pods of the cluster. Without one, the tests write them by hand."""
 
 
 def sql(kubectl: Kubectl) -> str:
@@ -67,7 +67,7 @@ def test_pipeline_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver)
 
 
 def test_no_spec_is_copied_into_an_annotation(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """kopf keeps nothing of what it saw; only kubectl's own annotation is there."""
+    """kopf stores no copy of an object. The only annotation is kubectl's own."""
     streaming(kubectl, driver)
     operator.swept_twice()
     annotations = kubectl.get("pipeline", "shop")["metadata"].get("annotations", {})
@@ -113,7 +113,10 @@ def test_rests_without_writes(kubectl: Kubectl, operator: Operator, driver: Fake
 
 
 def test_two_managers_do_not_fight(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """What others add stays; what others change of ours is put back; a user's settings on a TableSync are his."""
+    """Additions of others stay, and their changes of the operator's fields are undone.
+
+    A TableSync keeps a user's settings.
+    """
     streaming(kubectl, driver)
     theirs = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "shop-driver", "labels": {"x": "y"}}}
     kubectl.apply(theirs, options=("--server-side", "--field-manager=somebody"))
@@ -131,7 +134,10 @@ def test_two_managers_do_not_fight(kubectl: Kubectl, operator: Operator, driver:
 
 
 def test_hot_change_leaves_the_pod_alone(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """A Hot field reaches the mounted manifest alone, a Restart field rolls the pod; Events name class and field."""
+    """A Hot field reaches the mounted manifest alone, and a Restart field rolls the pod.
+
+    Events name class and field.
+    """
     streaming(kubectl, driver)
     before = kubectl.get("statefulset", "shop-driver")["spec"]["template"]
     kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
@@ -148,7 +154,10 @@ TYPO = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody", "tolerati
 
 
 def test_typo_in_a_pod_template(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """A new Pipeline with a typo in its pod template has a status; a running one keeps its driver, and says why."""
+    """A new Pipeline with a typo in its pod template has a status.
+
+    A running one keeps its driver, and reports the typo.
+    """
     wrong = shop("wrong", source={"slot": {"name": "other"}})
     wrong["spec"]["driver"] = TYPO["driver"]
     kubectl.apply(wrong)
@@ -184,7 +193,7 @@ def test_pod_that_pod_security_refuses(kubectl: Kubectl, operator: Operator, con
 
 
 def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """A failed preflight and a failed table are conditions and Events, with what mends them."""
+    """A failed preflight and a failed table are conditions and Events, with their remedies."""
     streaming(kubectl, driver)
     driver.document = document(table_document(phase="Errored", error=error_document()), table_document("events"))
     eventually(lambda: condition(kubectl, "TablesHealthy") == ("False", "SomeErrored"))
@@ -202,7 +211,7 @@ def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDrive
 
 
 def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """Suspended, the driver goes to 0 and a short Job samples the slot; what it leaves is in status."""
+    """A suspended Pipeline scales its driver to 0, and a short Job samples the slot. The sample is in the status."""
     streaming(kubectl, driver, health={"lagProbeSeconds": 3600})
     kubectl.patch("pipeline", "shop", {"spec": {"suspend": True}})
     eventually(lambda: kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 0)
@@ -247,7 +256,7 @@ def deleted(kubectl: Kubectl) -> None:
 
 
 def test_deletion_cleans_up(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """The driver is stopped, the clean-up Job runs, the Pipeline goes; an operator that dies meanwhile goes on."""
+    """The driver stops, the clean-up Job runs, the Pipeline is released. A killed operator continues."""
     streaming(kubectl, driver)
     deleted(kubectl)
     eventually(lambda: kubectl.get("job", "shop-cleanup"))
@@ -293,7 +302,7 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
 
 
 def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None) -> None:
-    """A Pipeline does not keep its namespace from going; the Event is then at the namespace itself."""
+    """A Pipeline does not block the deletion of its namespace. The Event is then at the namespace itself."""
     streaming(kubectl, driver)
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
     eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
@@ -304,7 +313,7 @@ def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver
 def test_everything_goes_with_its_pipeline(
     kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None
 ) -> None:
-    """What the Pipeline owned is removed by Kubernetes, the TableSyncs too. What it retains is released first."""
+    """Kubernetes removes the objects of a Pipeline, the TableSyncs too. Retained objects are released first."""
     streaming(kubectl, driver, deletionPolicy={"slot": "Retain", "state": "Retain"})
     eventually(lambda: len(kubectl.get("tablesyncs")) == 2)
     deleted(kubectl)

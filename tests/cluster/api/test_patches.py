@@ -74,12 +74,12 @@ BASES: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""Pipelines that have every field between them; each field is patched in the first that has it."""
+"""Pipelines that together have every field. Each field is patched in the first one that has it."""
 
 
 @dataclass(frozen=True)
 class Drivers:
-    """What the operator made of the Pipelines of `BASES`."""
+    """The operator's objects for the Pipelines of `BASES`."""
 
     kubectl: Kubectl
 
@@ -89,7 +89,7 @@ class Drivers:
         return str(template["metadata"]["annotations"][RESTART_ON])
 
     def told(self, base: str, words: str) -> bool:
-        """Tell whether an Event of the Pipeline has the words."""
+        """Return True if an Event of the Pipeline has the words."""
         return any(
             e["reason"] == "SpecChanged" and e["involvedObject"]["name"] == base and words in e["message"]
             for e in self.kubectl.get("events")
@@ -128,7 +128,7 @@ def test_every_field_is_patched() -> None:
 
 @pytest.mark.parametrize("path", [p for p, c in CLASSES.items() if c is not Change.IMMUTABLE and p not in APART])
 def test_patch_does_what_its_class_says(drivers: Drivers, path: str) -> None:
-    """The Event names the class and the field; the driver's pod is replaced unless the class is Hot."""
+    """The Event names the class and the field. The driver's pod is replaced unless the class is Hot."""
     base, change = _base(path), CLASSES[path]
     before = drivers.template(base)
     drivers.kubectl.patch("pipeline", base, patch_of(path))

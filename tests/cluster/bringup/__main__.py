@@ -63,7 +63,7 @@ def _run(layout: Layout, words: list[str]) -> int:
         kept = node.running(layout) and (layout.state / "kept").exists()
         try:
             if not kept:
-                # One that nobody asked to keep is of a run that was killed.
+                # A running cluster that is not marked as kept is left from a run that was killed.
                 node.down(layout)
                 _up(layout)
             with subprocess.Popen(words, env=layout.environment()) as process:

@@ -26,7 +26,7 @@ ROOT: Final = SOURCES.parents[2]
 NAME: Final = "localhost/levada"
 BASE: Final = "localhost/levada-base:bookworm"
 _PARTS: Final = ("Dockerfile", "docker", "requirements", "pyproject.toml", "engine/levada", "operator/levada_operator")
-"""What the image is made of."""
+"""The sources of the image."""
 _MIRROR: Final = "http://deb.debian.org/debian"
 
 _SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")

@@ -33,7 +33,7 @@ _CLIENTS: Final = {
 
 
 def ensure_keys(layout: Layout) -> None:
-    """Make what is not there; a second run makes nothing."""
+    """Make the keys that are missing. A second run makes none."""
     layout.keys.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (layout.keys / "ca.crt").exists():
         _key(layout, "ca")

@@ -1,4 +1,4 @@
-"""Where things are: addresses, folders, versions."""
+"""The layout of the cluster: addresses, folders, versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCES: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The folders of the cluster; one cluster at a time, as its addresses are fixed."""
+    """The folders of the cluster. There is one cluster at a time, because its addresses are fixed."""
 
     root: Path
 
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What belongs to the cluster that runs; keys and images outlive it."""
+        """The folder of the running cluster's files. Keys and images outlive it."""
         return self.root / "state"
 
     @property
@@ -63,7 +63,7 @@ class Layout:
 
     @property
     def volumes(self) -> Path:
-        """Folders for hostPath volumes: this machine's processes see the same files; emptied at each start."""
+        """Folders for hostPath volumes, emptied at each start. This machine's processes see the same files."""
         return self.state / "volumes"
 
     @property

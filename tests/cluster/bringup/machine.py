@@ -1,4 +1,4 @@
-"""What a machine must have: Linux, root, namespaces, Debian's packages, Go."""
+"""The requirements of a machine: Linux, root, namespaces, Debian's packages, Go."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _CONTROLLERS: Final = Path("/sys/fs/cgroup")
 
 
 def up(layout: Layout, give_first_image: Callable[[Layout], None]) -> None:
-    """Start the cluster, unless it runs; return when its node is ready."""
+    """Start the cluster, unless it runs. Return when its node is ready."""
     if running(layout):
         return
     if Path(f"/sys/class/net/{DEVICE}").exists():
@@ -58,7 +58,7 @@ def up(layout: Layout, give_first_image: Callable[[Layout], None]) -> None:
 
 
 def down(layout: Layout) -> None:
-    """End the cluster and all that it made but images; no error if there is none."""
+    """Stop the cluster, and remove all that it made but images. It is no error if there is none."""
     if (init := _first_process(layout)) is None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -71,7 +71,7 @@ def down(layout: Layout) -> None:
 
 
 def running(layout: Layout) -> bool:
-    """Tell whether the node's first process is there."""
+    """Return True if the node's first process runs."""
     return _first_process(layout) is not None
 
 
@@ -84,7 +84,7 @@ def enter(layout: Layout, *command: str | Path) -> list[str]:
 
 
 def kill(layout: Layout, process: str) -> None:
-    """Kill a process of the node (a name of `init.sh`: kubelet, apiserver...) without warning; it is started again."""
+    """Kill a process of the node (a name of `init.sh`: kubelet, apiserver...) without warning. It is started again."""
     subprocess.run(enter(layout, "sh", "-c", f"kill -9 $(cat /run/{process}.pid)"), check=True)
 
 
@@ -101,7 +101,7 @@ def _first_process(layout: Layout) -> int | None:
 def _empty(layout: Layout) -> None:
     """Remove what the last cluster left, but its keys and images."""
     for folder in (layout.state / "kubelet", layout.logs, layout.volumes):
-        # Only what is on this disk: a mount that is still there is somebody's data.
+        # Only files of this disk: a mount that is still there has data of others.
         if folder.exists():
             subprocess.run(["rm", "-rf", "--one-file-system", folder], check=True)
     for folder in (layout.state / "kubelet", layout.logs, layout.volumes, layout.state / "containerd"):
@@ -171,7 +171,7 @@ def _set_weight(folder: Path) -> None:
 
 
 def _remove_cgroup(folder: Path) -> None:
-    """Remove a cgroup with those in it; the kernel may need a moment after their last process."""
+    """Remove a cgroup with those in it. The kernel may need a moment after their last process."""
     deadline = time.monotonic() + 10
     while folder.exists() and time.monotonic() < deadline:
         for path, _, _ in os.walk(folder, topdown=False):

@@ -22,13 +22,13 @@ _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/p
 
 
 def built(layout: Layout) -> bool:
-    """Tell whether what is there was built from these sources."""
+    """Return True if the existing programs were built from these sources."""
     mark = layout.programs / "digest"
     return mark.exists() and mark.read_text() == _digest()
 
 
 def ensure_programs(layout: Layout) -> None:
-    """Build and fetch the programs, unless they are there; about ten minutes on two cores, the first time."""
+    """Build and fetch the programs, unless they are there. The first time takes about ten minutes on two cores."""
     with only_process(layout.root / "building") as scratch:
         if built(layout):
             return

@@ -15,7 +15,7 @@ _UNUSED_PLUGINS: Final = [
 
 
 def write_settings(layout: Layout) -> None:
-    """Write them anew into the state's folder."""
+    """Write the settings into the state's folder, over the former ones."""
     state = layout.state
     (state / "cni").mkdir(parents=True, exist_ok=True)
     (state / "containerd.toml").write_text(_containerd(layout))

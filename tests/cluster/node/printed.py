@@ -1,4 +1,7 @@
-"""What kubectl prints of a Pipeline in trouble, kept as golden files. ``UPDATE_SNAPSHOTS=1`` writes the files."""
+"""Golden files of kubectl's output for a Pipeline in trouble.
+
+``UPDATE_SNAPSHOTS=1`` writes the files.
+"""
 
 from __future__ import annotations
 

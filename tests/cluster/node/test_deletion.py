@@ -19,7 +19,7 @@ def test_deletion_ends_without_the_source(place: Place) -> None:
 
 
 def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
-    """A namespace with a Pipeline that runs is deleted, and is gone; the Event is at the namespace."""
+    """A namespace with a running Pipeline can be deleted, and is gone. The Event is at the namespace."""
     place.apply()
     place.ready()
     name = place.kubectl.namespace

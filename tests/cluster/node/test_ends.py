@@ -1,4 +1,4 @@
-"""What ends without warning comes back by itself, and nothing is lost: a pod, a process, the operator, the kubelet."""
+"""A pod, a process, the operator or the kubelet that ends without warning comes back by itself. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ assert SHOP  # the example's folder is on the path by its import
 
 @contextmanager
 def customers(shop: Place) -> Iterator[None]:
-    """Let customers buy meanwhile; afterwards both sides become equal."""
+    """Let customers buy meanwhile. Wait afterwards until both sides are equal."""
     traffic = Traffic(shop.server.uri("shop")).start()
     try:
         yield
@@ -82,7 +82,7 @@ def test_hung_apply_is_started_again(shop: Place) -> None:
 
 
 def test_replication_goes_on_without_the_operator(shop: Place, operator: Installed) -> None:
-    """While there is no operator, changes arrive; a new one leaves the driver's pod alone."""
+    """Changes arrive while there is no operator. A new operator leaves the driver's pod alone."""
     uid, restarts = shop.driver_uid(), shop.restarts()
     operator.kubectl("scale", "deployment", "--all", "--replicas=0")
     eventually(lambda: not operator.pod())
@@ -105,7 +105,7 @@ def test_restarted_kubelet_changes_nothing(shop: Place, layout: Layout, cluster:
 
 
 def test_restarted_api_server_changes_nothing(shop: Place, layout: Layout, cluster: Kubectl) -> None:
-    """The API server is killed and comes back: nothing is restarted, and the operator goes on telling."""
+    """The API server is killed and comes back. No pod restarts, and the operator continues its reports."""
     uid, restarts = shop.driver_uid(), shop.restarts()
     with customers(shop):
         node.kill(layout, "apiserver")

@@ -81,7 +81,7 @@ def resume(place: ExecutorPlace, table: str) -> None:
 
 
 def caught_up(place: ExecutorPlace, table: str) -> bool:
-    """Tell whether all changes of a table are applied."""
+    """Return True if all changes of a table are applied."""
     found = place.tables().get(table)
     return found is not None and not found["pendingRows"] and found["phase"] == "Ready" and not found["suspended"]
 

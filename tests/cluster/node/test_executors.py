@@ -9,7 +9,7 @@ from tests.cluster.node.place import Place
 
 
 def cluster_mode(place: Place) -> dict[str, Any]:
-    """Return the changes by which the shop runs with two executors; they see the lake as their driver does."""
+    """Return the changes by which the shop runs with two executors. They see the lake as their driver does."""
     volumes = place.manifest()["spec"]["driver"]["podTemplate"]["spec"]["volumes"]
     mounts = [{"name": "lake", "mountPath": "/var/lib/lake"}]
     small = {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
@@ -30,7 +30,7 @@ def executors(place: Place) -> set[str]:
 
 
 def test_executors_work_and_go_with_their_driver(place: Place) -> None:
-    """Two executors copy and apply; a driver that is deleted takes its executors along, and the next has its own."""
+    """Two executors copy and apply. A deleted driver takes its executors along, and the next driver has new ones."""
     place.apply(**cluster_mode(place))
     place.ready()
     eventually(lambda: len(executors(place)) == 2)

@@ -10,7 +10,10 @@ from traffic import Traffic  # type: ignore[import-not-found]
 
 
 def test_shop_from_apply_to_nothing_left(place: Place) -> None:
-    """Applied as it is: Ready, equal under writers, verified and told by kubectl; deleted, only the lake stays."""
+    """The example is Ready as it is, equal under writers, verified and shown by kubectl.
+
+    Its deletion leaves only the lake.
+    """
     kubectl = place.kubectl
     traffic = Traffic(place.server.uri("shop")).start()
     kubectl("apply", "-f", str(SHOP / "pipeline.yaml"))

@@ -1,4 +1,4 @@
-"""What the status says of the slot is what PostgreSQL says, whatever state the driver is in; and suspending it."""
+"""The slot's figures in the status are those of PostgreSQL, in any state of the driver. And suspending a Pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write_wal(shop: Place, mib: int) -> None:
 
 
 def told_as_it_is(shop: Place) -> bool:
-    """Tell whether the status is within a tenth, or a MiB, of what PostgreSQL says."""
+    """Return True if the status is within a tenth, or a MiB, of PostgreSQL's figure."""
     slot, told = shop.slot(), shop.status().get("slot", {})
     assert slot is not None
     real, said = slot["lag"], told.get("lagBytes")
@@ -28,7 +28,7 @@ def told_as_it_is(shop: Place) -> bool:
 
 
 def test_lag_is_told_while_the_driver_runs(shop: Place) -> None:
-    """A burst of WAL is read and confirmed; the status follows the slot down."""
+    """A burst of WAL is read and confirmed. The status follows the slot down."""
     write_wal(shop, 30)
     eventually(lambda: (shop.slot() or {"lag": 1 << 40})["lag"] < MIB, 120)
     eventually(lambda: told_as_it_is(shop))
@@ -36,7 +36,10 @@ def test_lag_is_told_while_the_driver_runs(shop: Place) -> None:
 
 
 def test_lag_is_told_while_suspended(shop: Place) -> None:
-    """Suspended, the driver drains and goes; the slot stays, its lag is sampled; resumed, both sides become equal."""
+    """A suspended driver drains and goes, the slot stays, and its lag is sampled.
+
+    After it resumes, both sides become equal.
+    """
     shop.patch(suspend=True, **PROBE)
     shop.reaches("Suspended", "True", "Drained")
     assert shop.kubectl.get("pod", "shop-driver-0") is None
@@ -52,7 +55,10 @@ def test_lag_is_told_while_suspended(shop: Place) -> None:
 
 
 def test_lag_is_told_while_no_node_has_room(shop: Place) -> None:
-    """A driver that fits no node is Unschedulable, the lag that grows is told; asking for less, it catches up."""
+    """A driver that fits no node is Unschedulable, and its growing lag is in the status.
+
+    With smaller requests it catches up.
+    """
     shop.patch(driver={"resources": {"requests": {"cpu": "64"}}}, **PROBE)
     shop.reaches("DriverAvailable", "False", "Unschedulable")
     write_wal(shop, 40)

@@ -20,7 +20,7 @@ kubectl delete pipeline shop
 kubectl apply -f pipeline.json
 until kubectl describe pipeline shop | grep -q PreflightFailed; do sleep 1; done
 """
-"""What a user does between two commands of the page: the Pipeline is made anew, and another one has its slot."""
+"""A user's steps between two commands of the page: the Pipeline is made again, and another one has its slot."""
 
 
 def test_each_command_of_the_page_works(place: Place, tmp_path: Path) -> None:

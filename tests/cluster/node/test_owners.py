@@ -47,7 +47,10 @@ def trouble(other: Kubectl) -> Callable[[], str]:
 
 
 def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
-    """The second is refused with both names; its deletion removes nothing, and the first one goes on with its slot."""
+    """The second is refused with both names.
+
+    Its deletion removes nothing, and the first one keeps its slot and streams.
+    """
     place.apply()
     place.ready()
     before, first = rows(place), place.kubectl.namespace

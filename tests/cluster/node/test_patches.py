@@ -37,7 +37,7 @@ def patch(place: Place, path: str) -> None:
 
 
 def test_hot_fields_reach_the_driver_that_runs(place: Place) -> None:
-    """Each is taken up by the process that runs, as its log says; no pod and no container is another."""
+    """The running process takes up each field, as its log says. No pod and no container is replaced."""
     place.apply()
     place.ready()
     uid, restarts = place.driver_uid(), place.restarts()
@@ -53,7 +53,10 @@ def test_hot_fields_reach_the_driver_that_runs(place: Place) -> None:
 
 
 def test_other_fields_replace_the_pod(place: Place, shop: Place) -> None:
-    """Each has the driver's pod replaced, whether the new value is of use here or not; no other Pipeline's."""
+    """The driver's pod is replaced for each, whether the new value is of use here or not.
+
+    No other Pipeline's pod is.
+    """
     other = shop.driver_uid(), shop.restarts()
     place.kubectl("create", "secret", "generic", "ca", "--from-literal=ca.crt=not looked at: tls.mode is Disable")
     place.kubectl("create", "secret", "generic", "lake", "--from-literal=io.manifest.cache-enabled=false")
@@ -78,7 +81,7 @@ def test_other_fields_replace_the_pod(place: Place, shop: Place) -> None:
 
 @pytest.mark.parametrize("path", of_class(Change.IMMUTABLE))
 def test_immutable_field_is_refused(shop: Place, path: str) -> None:
-    """The API server refuses the patch, and names the field; the driver's pod stays."""
+    """The API server refuses the patch, and names the field. The driver's pod stays."""
     uid = shop.driver_uid()
     done = shop.kubectl.run("patch", "pipeline", "shop", "--type=merge", "-p", json.dumps(patch_of(path)), check=False)
     assert done.returncode != 0

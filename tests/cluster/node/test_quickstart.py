@@ -35,7 +35,7 @@ def services(layout: Layout, image: str, tmp_path_factory: pytest.TempPathFactor
     shutil.copytree(SOURCES, context, dirs_exist_ok=True)
     (context / "passwd").write_text(PASSWD)
     installed = Path(POSTGRES_VERSIONS[18]).parent
-    # Its programs find their libraries in a folder beside the package's.
+    # Its programs find their libraries in a folder next to the package's.
     for part in (Path(installed.parent.name, installed.name), Path(f"{installed.parent.name}.libs")):
         shutil.copytree(installed.parents[1] / part, context / "postgres" / part, symlinks=True)
     (context / "s3proxy").mkdir()
@@ -47,7 +47,10 @@ def services(layout: Layout, image: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_script_from_manifests_to_rows(services: None, operator: Installed, cluster: Kubectl) -> None:
-    """A database, an object store and a Pipeline: equal after a change, rows read back; nothing of it is left."""
+    """A database, an object store and a Pipeline are equal after a change.
+
+    The rows are read back, and all of it is removed.
+    """
     done = subprocess.run([SCRIPT, "current"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^public\.\w+: equal at ", done.stdout, re.M)) == 2, done.stdout

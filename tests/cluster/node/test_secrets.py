@@ -25,7 +25,10 @@ def test_rotated_password_is_taken_up(shop: Place) -> None:
 
 
 def test_rotated_key_of_the_lake_is_taken_up(place: Place) -> None:
-    """The driver begins anew in its process with what the Secret has now: no restart, and replication goes on."""
+    """The driver restarts in its process with the Secret's new content.
+
+    Its pod does not restart, and replication goes on.
+    """
     lake = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "lake"}}
     place.kubectl.apply({**lake, "stringData": {"io.manifest.cache-enabled": "false"}})
     place.apply(destination={"iceberg": {"credentialsSecretRef": {"name": "lake"}}})

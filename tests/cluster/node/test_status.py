@@ -54,7 +54,7 @@ def test_new_pipeline_with_a_typo_in_its_pod_template(small: Place) -> None:
 
 
 def test_privileged_sidecar(small: Place) -> None:
-    """What the namespace's Pod Security Standard refuses is named, with the field to change."""
+    """A pod that the namespace's Pod Security Standard refuses is reported, with the field to change."""
     containers = [*template(small)["podTemplate"]["spec"].get("containers", ()), SIDECAR]
     small.apply(driver=template(small, containers=containers))
     small.reaches("DriverAvailable", "False", "PodRefused")

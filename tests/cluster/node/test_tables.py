@@ -24,7 +24,7 @@ def table_sync(table: str, **spec: Any) -> dict[str, Any]:
 
 
 def of_table(place: Place, table: str) -> dict[str, Any]:
-    """Return the TableSync of a table, whoever made it; empty if there is none."""
+    """Return the TableSync of a table, a user's or the operator's. Empty if there is none."""
     found = (t for t in place.kubectl.get("tablesyncs") if t["spec"]["table"]["name"] == table)
     return next(found, {})
 
@@ -40,7 +40,7 @@ def patch(place: Place, table: str, **spec: Any) -> None:
 
 
 def test_dedicated_copy_is_made_by_a_job(place: Place) -> None:
-    """The largest table is copied by a pod of its own under writers; then the driver streams it as all others."""
+    """A pod of its own copies the largest table under writers. Then the driver streams it as all others."""
     place.kubectl.apply(table_sync("order_items", copy={"driver": "Dedicated"}))
     traffic = Traffic(place.server.uri("shop")).start()
     place.apply()
@@ -76,7 +76,7 @@ def test_table_is_copied_again_while_it_is_served(shop: Place) -> None:
 
 
 def test_table_rests_while_others_stream(shop: Place) -> None:
-    """A suspended table stays as it is, its changes are kept; resumed, it has them all."""
+    """A suspended table stays as it is, and its changes are kept. After it resumes, it has them all."""
     eventually(lambda: status(shop, "baskets").get("phase") == "Ready")
     uid = shop.driver_uid()
     patch(shop, "baskets", suspend=True)

@@ -1,4 +1,4 @@
-"""What keeps a driver from running is a condition that says what to do; mended, the driver runs."""
+"""A condition reports the cause that keeps a driver from running, and its remedy. After the remedy the driver runs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_image_that_is_nowhere(troubled: Place) -> None:
 
 
 def test_pod_that_fits_no_node(troubled: Place) -> None:
-    """A pod that asks for more than any node has is told to be so."""
+    """A pod that asks for more than any node has is reported with the field to change."""
     troubled.apply(driver={"resources": {"requests": {"cpu": "64"}}})
     told(troubled, "no_node_with_room", "Unschedulable", "Insufficient cpu", "spec.driver.resources")
 
 
 def test_missing_secret(troubled: Place) -> None:
-    """A Secret that is not there is named; the pod waits for it."""
+    """A missing Secret is named, and the pod waits for it."""
     troubled.kubectl("delete", "secret", "shop-cdc")
     troubled.apply()
     told(troubled, "missing_secret", "SecretMissing", "shop-cdc")
@@ -77,14 +77,14 @@ def test_corrected_secret_is_taken_at_once(troubled: Place) -> None:
 
 
 def test_driver_without_memory(troubled: Place) -> None:
-    """A driver that the kernel ends for its memory is told so, with the field to raise."""
+    """A driver that the kernel ends for its memory is reported with the field to raise."""
     troubled.kubectl.apply(secret())
     troubled.apply(driver={"resources": {"requests": {"memory": "200Mi"}, "limits": {"memory": "200Mi"}}})
     told(troubled, "out_of_memory", "OutOfMemory", "limits.memory")
 
 
 def test_mended_it_runs(troubled: Place) -> None:
-    """With all of it mended the Pipeline becomes Ready, and nothing of the trouble is left in its conditions."""
+    """After all remedies the Pipeline becomes Ready, and its conditions keep nothing of the trouble."""
     troubled.kubectl.apply(secret())
     troubled.apply()
     troubled.ready()

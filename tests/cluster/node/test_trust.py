@@ -29,7 +29,7 @@ def waiting(place: Place) -> str:
 
 
 def test_copies_wait_for_the_approval_of_this_change(place: Place, operator: Installed) -> None:
-    """Nothing is copied and no pod is replaced meanwhile, whoever is killed, and if the manifest is deleted.
+    """No table is copied and no pod is replaced meanwhile, whichever process is killed, and if the manifest is deleted.
 
     An outdated approval approves nothing.
     """
@@ -146,9 +146,9 @@ def ask(address: str, token: str) -> int:
 
 
 def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp_path: Path) -> None:
-    """All but the probes and the page's own files needs it. An empty one lets nobody in. A new one needs no restart.
+    """Only the probes and the page's own files work without it. An empty one admits no client.
 
-    The commands of docs/page.md open the page of the driver, and print the token.
+    A new one needs no restart. The commands of docs/page.md open the page of the driver, and print the token.
     """
     reference = {"name": "driver-token", "key": "token"}
     place.apply(driver={"tokenSecretRef": reference})
