@@ -26,7 +26,7 @@ __all__ = ["manifest"]
 
 
 def test_cleanup_asks_and_may_be_repeated(manifest: Path, db: Database) -> None:
-    """Slot and state go by default, the publication stays; a second run finds nothing and is content."""
+    """Slot and state are removed by default, and the publication stays. A second run finds nothing and succeeds."""
     published = f"levada_{db.name}"
     db.execute(f"CREATE PUBLICATION {published} FOR TABLE orders")
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
@@ -117,7 +117,7 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
 
 
 def test_cleanup_creates_no_store(manifest: Path, db: Database) -> None:
-    """Where the store was removed already, there is nothing to forget in it. The publication's comment proves the slot.
+    """A store that was removed already has nothing to forget. The publication's comment proves the slot.
 
     The UID is that of the Pipeline object, as for the operator.
     """
@@ -145,9 +145,9 @@ def changed(manifest: Path, **policy: str) -> None:
 def test_what_nothing_proves_to_be_the_pipelines_is_kept(
     manifest: Path, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipeline that never ran names a slot and a publication of another program: both stay, with the SQL.
+    """A pipeline that never ran names a slot and a publication of another program. Both stay, with the SQL.
 
-    `levada check` and `levada plan` refuse them as `levada run` does. In a pod the operator is told what is kept.
+    `levada check` and `levada plan` refuse them as `levada run` does. In a pod the operator gets the kept objects.
     """
     slot = f"mine_{db.name}"
     db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")

@@ -94,7 +94,7 @@ def test_check_of_a_source_that_is_ready(manifest: Path) -> None:
 
 
 def test_check_of_a_source_that_is_not(manifest: Path, db: Database) -> None:
-    """Problems are told with their hints, and the code is 3."""
+    """Problems are printed with their hints, and the exit code is 3."""
     manifest.write_text(yaml.safe_dump(manifest_of(db, tables={"include": [{"schema": "elsewhere"}]})))
     result = on(manifest, "check")
     assert result.exit_code == Exit.PREFLIGHT
@@ -145,7 +145,7 @@ def test_status_of_a_lost_slot(manifest: Path, db: Database, on_lost: str) -> No
 
 
 def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
-    """No slot is an answer, not an error; with one, bytes come as bytes in JSON."""
+    """A missing slot is an answer and no error. The bytes of an existing one are numbers in JSON."""
     slot = f"levada_{db.name}"
     assert "does not exist" in on(manifest, "lag").stdout
     assert json.loads(on(manifest, "lag", "-o", "json").stdout)["lagBytes"] is None
@@ -211,7 +211,7 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
 
 
 def test_status_of_an_engine_elsewhere_says_so(manifest: Path, tmp_path: Path, db: Database) -> None:
-    """The slot is in use, so the pipeline is not stopped. What the store has may be old, so scripts are told.
+    """The slot is in use, so the pipeline is not stopped. The output marks the store's state as possibly old.
 
     An engine that is here and does not answer is not elsewhere.
     """
@@ -246,7 +246,7 @@ def test_status_of_a_lost_store_says_what_check_does(manifest: Path, db: Databas
 
 
 def test_status_of_a_running_engine_is_its_own_word(manifest: Path, tmp_path: Path, db: Database) -> None:
-    """The work folder tells its address; when it is gone, so is the address. A cleanup says how to stop the engine."""
+    """The work folder has its address while the engine runs. A cleanup says how to stop the engine."""
     progress = replace(samples.progress(at=datetime.now(UTC)), pipeline=db.name.replace("_", "-"))
     with ProgressServer(lambda: progress) as server, published_address(tmp_path, server.address):
         result = on(manifest, "status", "--work-dir", tmp_path, "-o", "json")
@@ -365,7 +365,7 @@ def test_a_request_before_the_first_run_leads_to_a_run(manifest: Path) -> None:
 
 
 def test_requests_to_a_memory_store_say_that_they_cannot_arrive(manifest: Path, db: Database) -> None:
-    """What is in another process's memory is out of reach."""
+    """The memory of another process is out of reach."""
     manifest.write_text(yaml.safe_dump(manifest_of(db, store={"memory": {}})))
     result = on(manifest, "retry", "--all")
     assert result.exit_code == 1

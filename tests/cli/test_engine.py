@@ -87,7 +87,7 @@ def take_over(manifest: Path, db: Database) -> None:
 
 
 def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> None:
-    """One table's error is exit code 5 with its way out; mended and retried, a later engine brings it to the end.
+    """The error of one table is exit code 5 with its remedy. After the remedy and a retry, a later engine catches up.
 
     Cleanup removes the tables of both, although they have exchanged their names at the source since, and a Pipeline of
     another namespace has taken over. A cut before that is refused with the run that it needs.

@@ -54,7 +54,7 @@ def test_percent_is_100_only_when_done(value: float) -> None:
 
 
 def test_number_and_rate() -> None:
-    """Thousands are grouped; no rate is no text."""
+    """Thousands are grouped. A missing rate has no text."""
     assert formatting.number(1_234_567) == "1,234,567"
     assert formatting.number(None) == "-"
     assert formatting.rate(1234.5) == "1,234/s"

@@ -46,7 +46,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_doctor_tells_absent_from_broken(installed: Path) -> None:
-    """An extra that nobody asked for is no fault. One whose package is too old is, and each has its command."""
+    """A missing extra is no fault. One whose package is too old is, and each has its command."""
     done = levada("doctor", "-o", "json")
     assert done.exit_code == Exit.FAILED
     parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}

@@ -16,7 +16,7 @@ ERROR = NeedsOperator("slot_lost", "slot levada_[shop] is gone", hint="levada re
 
 
 def test_plain_form(capsys: pytest.CaptureFixture[str]) -> None:
-    """Message and code on one line, the hint below; brackets are not markup."""
+    """Message and code are on one line, and the hint is below. Brackets are not markup."""
     show_error(ERROR, debug=False)
     out, err = capsys.readouterr()
     assert out == ""
@@ -42,7 +42,7 @@ def test_a_table_in_a_pipe_has_no_trailing_spaces(capsys: pytest.CaptureFixture[
 
 
 def test_unexpected_errors_keep_their_text_to_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody else's error may hold a connection string with a password."""
+    """A foreign error may contain a connection string with a password."""
     show_error(ValueError("password=hunter2"), debug=False)
     err = capsys.readouterr().err
     assert "hunter2" not in err

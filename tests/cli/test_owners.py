@@ -173,7 +173,7 @@ def test_an_owner_that_others_change_all_the_time(
 def test_a_pipeline_deleted_and_created_again_begins(
     orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, object]
 ) -> None:
-    """Its UID is another. Its clean-up has released what stays, also the publication; without one it is refused."""
+    """Its UID differs. The clean-up of the old one releases the retained objects. Without a clean-up it is refused."""
     spec = {**spec, "staging": {"uri": f"file://{tmp_path}/staging"}}
     old, new = (Side(orders, tmp_path, "a", uid, **spec) for uid in ("uid-1", "uid-2"))
     old.begin(staged=100)

@@ -1,4 +1,4 @@
-"""What keeps a pipeline from running, as ``levada check`` tells it: one clear error each, with what to do."""
+"""Each obstacle to a pipeline's run is one clear error of ``levada check``, with its remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replica_level() -> Iterator[Database]:
 
 
 def check(folder: Path, db: Database, **source: object) -> Result:
-    """Run the command on a manifest of the database; no output has the password."""
+    """Run the command on a manifest of the database. Assert that no output has the password."""
     manifest = manifest_of(db)
     manifest["spec"]["source"] |= source
     path = folder / "pipeline.yaml"
@@ -58,7 +58,7 @@ def assert_told(result: Result, exit_code: Exit, code: str, *words: str) -> None
 
 
 def test_a_bad_manifest_is_told_by_field(folder: Path, db: Database) -> None:
-    """A wrong key and a wrong value are both told, with the path of each."""
+    """The errors of a wrong key and of a wrong value have the path of each."""
     result = check(folder, db, prt=5432, heartbeatSeconds="often")
     assert_told(
         result, Exit.USAGE, "invalid_manifest", "spec.source.prt", "did you mean port", "spec.source.heartbeatSeconds"
@@ -142,7 +142,7 @@ def test_a_publication_of_what_levada_writes(folder: Path, db: Database) -> None
 
 
 def test_a_wrong_password(folder: Path, db: Database) -> None:
-    """The login is refused; the hint leads to the credentials."""
+    """The login is refused, and the hint leads to the credentials."""
     with psycopg.connect(db.uri, autocommit=True) as c:
         c.execute("CREATE ROLE secret_wrong LOGIN PASSWORD 'right' REPLICATION")
     try:
@@ -189,7 +189,7 @@ def test_a_standby_older_than_16(folder: Path) -> None:
 
 
 def test_a_publication_without_updates(folder: Path, db: Database) -> None:
-    """What the publication leaves out would be lost in silence: it is an error that names the statement."""
+    """A publication that omits operations loses changes silently. The error has the statement that adds them."""
     db.execute(
         "CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION half FOR TABLE t WITH (publish = 'insert, delete')"
     )
@@ -198,7 +198,7 @@ def test_a_publication_without_updates(folder: Path, db: Database) -> None:
 
 
 def test_an_unreachable_host(folder: Path, db: Database) -> None:
-    """Where nothing listens, host and port are named."""
+    """The error has the host and port that no server listens on."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]

@@ -89,7 +89,7 @@ def test_cuts_are_shown() -> None:
 
 
 def test_the_time_to_catch_up_is_shown() -> None:
-    """For the whole in the first line, for each table in its column. Never is said."""
+    """The first line has the time of the whole, and each table's column its own. An endless time is "never"."""
     left = CatchUpProgress(CatchUpState.CATCHING_UP, 200.0)
     text = drawn(progress(samples.table(lag_seconds=500.0, catch_up=left), catch_up=left))
     assert "3m 20s to catch up" in text
@@ -144,7 +144,7 @@ def test_a_copy_says_what_an_interruption_leaves_of_it() -> None:
 
 
 def test_rates_come_from_two_documents_of_one_process() -> None:
-    """Another epoch's counters began anew, and so prove nothing."""
+    """Counters of another epoch start from zero, so that no rate follows from them."""
     before = progress(samples.table(rows_applied=100))
     later = progress(samples.table(rows_applied=160), at=samples.seconds(2))
     [rate] = applied_rates(later, before).values()
@@ -161,7 +161,7 @@ def test_names_with_markup_are_shown_as_they_are() -> None:
 
 
 def test_a_line_only_when_something_changed() -> None:
-    """The same again says nothing; a phase, a tenth of a copy and an error do."""
+    """An unchanged document prints nothing. A phase, a tenth of a copy and an error print a line."""
     copying = samples.table(phase="DataSync", copy=samples.copying(percent=41.0))
     assert list(changed_lines(progress(copying), progress(copying))) == []
     assert list(changed_lines(progress(copying), None)) == ["shop: Running", "public.orders: DataSync"]

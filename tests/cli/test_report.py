@@ -1,4 +1,4 @@
-"""What `levada run` shows while it runs."""
+"""The output of `levada run` while it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_lines_where_there_is_no_terminal() -> None:
-    """One line for each thing that changed, and none for the same again; what is in a name is not markup."""
+    """Each change is one line, and an unchanged document none. Names are not markup."""
     out = io.StringIO()
     console = Console(file=out, width=200)
     copying = samples.progress(samples.table("[x]", phase="DataSync", copy=samples.copying()))

@@ -37,7 +37,7 @@ def test_signals_are_success_unless_there_was_a_goal() -> None:
 
 
 def test_each_outcome_has_an_exit_code() -> None:
-    """Scripts tell the ends apart."""
+    """Scripts can distinguish the ends."""
     outcomes = (CaughtUp(PROGRESS), Suspended(), TablesErrored(PROGRESS), TimedOut(None), Refused(()))
     codes = [exit_code(outcome, None, options(until=True)) for outcome in outcomes]
     assert codes == [Exit.OK, Exit.OK, Exit.TABLE_ERRORED, Exit.TIMED_OUT, Exit.PREFLIGHT]

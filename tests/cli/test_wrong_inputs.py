@@ -32,7 +32,7 @@ def run_levada(*args: object) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def answering(body: bytes) -> Iterator[str]:
-    """Answer any request with these bytes, on a port that the block is told."""
+    """Answer any request with these bytes, on the port that is yielded."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""What another tool may do to a table, and the check of each: followed, or parked by a code."""
+"""Commits of other tools to a table. The destination follows each, or parks the table by a code."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def look(destination: IcebergDestination) -> None:
 
 
 def two_batches(lake: Lake, destination: IcebergDestination) -> Stream:
-    """Copy six rows, and apply two batches; ids 1 to 6 and 7 are left."""
+    """Copy six rows, and apply two batches. The rows 1 to 7 remain."""
     stream = copy(lake, destination, n=6)
     stream.update(id=1, item="A", note=None)
     apply(lake, destination, stream)

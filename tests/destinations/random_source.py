@@ -59,7 +59,7 @@ class RandomSource:
         return MemoryRows(self.schema, *(rows[i::parts] for i in range(parts)))
 
     def expected(self) -> dict[int, tuple[str, ...]]:
-        """Return the rows by key, in a form that also tells NaN and zeros apart."""
+        """Return the rows by key, in a form that distinguishes NaN and signed zeros as well."""
         names = sorted(c.name for c in self.schema.columns)
         return {i: tuple(f"{n}={row[n]!r}" for n in names) for i, row in self.rows.items()}
 

@@ -19,7 +19,7 @@ MARK = Watermark("shop", 1, Lsn(8))
 
 
 class Mistaken:
-    """Methods of a destination that somebody got wrong."""
+    """A destination with mistakes in its methods."""
 
     def write_events(self) -> Any:
         """Forget the answer."""
@@ -40,7 +40,7 @@ def test_a_write_that_does_not_answer_is_refused(answer: object) -> None:
 
 
 def test_right_answers_pass() -> None:
-    """What is of the declared type is handed on."""
+    """A result of the declared type passes unchanged."""
     method = Mistaken().write_events
     assert require_durability(Durability.ACCEPTED, method) is Durability.ACCEPTED
     assert require_flag(False, method) is False

@@ -1,4 +1,4 @@
-"""What the Iceberg destination does in each catalog, beyond the conformance suite."""
+"""The Iceberg destination in each catalog, beyond the conformance suite."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from levada.values import SnapshotId, TableId
 
 
 def test_copy_then_changes(lake: Lake) -> None:
-    """A copy and a batch of changes leave the last state of each row; who starts anew reads the same watermark."""
+    """A copy and a batch of changes leave the last state of each row.
+
+    A restarted destination reads the same watermark.
+    """
     destination = lake.destination()
     stream = copy(lake, destination)
     assert destination.applied(ORDERS.id) == lake.mark(1000)
@@ -156,7 +159,7 @@ def test_a_change_that_cannot_be_followed_parks_the_table(hadoop: Lake, columns:
 
 
 def test_policies_of_schema_changes(hadoop: Lake) -> None:
-    """Fail names the change and parks; Ignore leaves new columns out, and dropped ones become NULL."""
+    """Fail names the change and parks the table. Ignore omits new columns, and dropped ones become NULL."""
     stream = copy(hadoop, hadoop.destination())
     stream.alter(replace(ORDERS, columns=(*ORDERS.columns[:2], column(4, "note", Kind.INT4, missing_value="1"))))
     stream.insert(id=4, item="d", note=5)
@@ -171,7 +174,7 @@ def test_policies_of_schema_changes(hadoop: Lake) -> None:
 
 
 def test_another_key_or_table_needs_a_new_copy(hadoop: Lake) -> None:
-    """A changed key parks the table; a table of another pipeline, or of nobody's, is never touched."""
+    """A changed key parks the table. A table of another pipeline, or of none, is never written."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     stream.alter(replace(ORDERS, key=(2,), identity_attnums=(2,)))
@@ -212,7 +215,7 @@ EVERY = table(
 
 
 def test_every_kind_of_value(lake: Lake) -> None:
-    """Each kind of column keeps its values through copy, changes and completion; times are text."""
+    """Each kind of column keeps its values through copy, changes and completion. Times are text."""
     time = dt.time(23, 59, 59, 999999)
     first: dict[str, Any] = {
         "id": "0f1e2d3c-0000-0000-0000-000000000001",

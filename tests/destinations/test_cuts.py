@@ -83,7 +83,7 @@ def test_a_cut_survives_a_resync(hadoop: Lake) -> None:
 
 @pytest.mark.parametrize("who", ["Levada", "others"])
 def test_a_limit_of_the_age_of_tags(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """A cut outlives the table property that lets tags expire by their age, whoever expires snapshots."""
+    """A cut outlives the table property that lets tags expire by their age, whichever tool expires snapshots."""
     keep_the_current_snapshot_only(monkeypatch)
     destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1})
     stream = copy(hadoop, destination)

@@ -37,7 +37,7 @@ def test_the_newest_metadata(request: pytest.FixtureRequest, kind: str, how: str
 
 
 def test_all_metadata(jdbc: Lake) -> None:
-    """Where nothing shows whose a table is, it is refused with the way out, and nothing is removed."""
+    """If nothing shows the owner of a table, it is refused with a remedy, and nothing is removed."""
     destination = jdbc.destination()
     two_batches(jdbc, destination)
     for file in (folder(jdbc) / "metadata").glob("*.metadata.json"):

@@ -1,4 +1,4 @@
-"""Which columns of a data file get a dictionary."""
+"""The columns of a data file that get a dictionary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from levada.destinations.data_files.data_writer import dictionary_columns
 
 
 def test_dictionaries_are_for_values_that_repeat() -> None:
-    """Of plain columns and of lists in lists; and the paths are those that Parquet's writer knows."""
+    """This holds for plain columns and for lists in lists. The paths are those that Parquet's writer knows."""
     rows = pa.table(
         {
             "id": range(1000),

@@ -88,7 +88,7 @@ def streams(draw: st.DrawFn) -> tuple[Stream, dict[Row, Row]]:
 @settings(max_examples=300)
 @given(streams(), st.data())
 def test_fold_is_what_the_transactions_did(drawn: tuple[Stream, dict[Row, Row]], data: st.DataObject) -> None:
-    """Applied to what a destination held, a fold leaves what the source holds; whatever the chunks and the order."""
+    """A fold, applied to a destination's rows, makes the source's rows. Chunks and their order have no effect."""
     stream, base = drawn
     changes = stream.table()
     if stream.truncated:
@@ -130,7 +130,7 @@ def test_keys_swap_through_a_temporary_one(stream: Stream) -> None:
 
 
 def test_deleted_and_inserted_again_is_another_row(stream: Stream) -> None:
-    """What is unknown after the second insert is the inserted row's, not the one's that was deleted."""
+    """An unknown value after the second insert is that of the inserted row, not of the deleted one."""
     stream.delete((1,))
     stream.insert((1, 0, "new", "nuovo"))
     stream.update((1,), (1, 5, "new", "nuovo"), [2])
@@ -176,7 +176,7 @@ def test_unknown_key_is_an_error(stream: Stream) -> None:
 
 
 def test_columns_dropped_since_are_passed_over(stream: Stream) -> None:
-    """An unknown value of a column that the schema no longer has matters to nobody."""
+    """An unknown value of a column that the schema no longer has changes nothing."""
     stream.update((1,), (1, 1, "one", "uno"))
     stream.changes[-1][UNCHANGED] = [99]
     folded = fold(stream.table(), stream.schema, SEED)
@@ -194,7 +194,7 @@ def test_no_changes_come_to_nothing(stream: Stream) -> None:
 
 
 def test_upserts_keep_the_order_of_the_log(stream: Stream) -> None:
-    """Rows come in the order of their last changes, and their keys beside them."""
+    """Rows come in the order of their last changes, and their keys in the same order."""
     for k in np.random.default_rng(1).permutation(200) + 10:
         stream.insert((int(k), 0, "", ""))
     folded = fold(stream.table(), stream.schema, SEED)

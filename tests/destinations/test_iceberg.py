@@ -1,4 +1,4 @@
-"""What is Iceberg's own: history, foreign writers, crashes around a commit, the key index, upkeep."""
+"""Iceberg's own parts: history, foreign writers, crashes around a commit, the key index, maintenance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _files(lake: Lake) -> set[str]:
 
 
 def test_each_snapshot_carries_its_watermark(lake: Lake) -> None:
-    """The summary of each commit has pipeline, epoch and LSN; a batch is one commit of two files."""
+    """The summary of each commit has pipeline, epoch and LSN. A batch is one commit of two files."""
     destination = lake.destination()
     stream = copy(lake, destination)
     stream.update(id=1, item="A", note=None)
@@ -157,7 +157,7 @@ def test_a_crash_around_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_rollback_is_noticed(lake: Lake) -> None:
-    """After a rollback a running pipeline and a restarted one park the table; taken forward again, it goes on."""
+    """A rollback makes a running and a restarted pipeline park the table. A roll forward resumes it."""
     destination = lake.destination()
     stream = copy(lake, destination)
     stream.insert(id=4, item="d", note=None)
@@ -182,7 +182,10 @@ def test_a_rollback_is_noticed(lake: Lake) -> None:
 
 
 def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction has no stamp and expiry removes those before it: the table still tells its mark, the index follows."""
+    """Compaction has no stamp, and expiry removes the stamped snapshots before it.
+
+    The table still has its watermark, and the index follows.
+    """
     keep_the_current_snapshot_only(monkeypatch)
     destination = lake.destination(maintenance=EVERY_LOOK)
     stream = copy(lake, destination, n=20)
@@ -211,7 +214,7 @@ def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: p
 
 
 def test_compaction_by_somebody_else_is_followed(hadoop: Lake) -> None:
-    """Another engine's compaction moves rows; their new places are read from the files that it wrote."""
+    """Another engine's compaction moves rows. The index reads their new places from the files that it wrote."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=6)
     stream.update(id=1, item="A", note=None)
@@ -225,7 +228,7 @@ def test_compaction_by_somebody_else_is_followed(hadoop: Lake) -> None:
 
 
 def test_work_due() -> None:
-    """Many small files, many delete files and many deleted rows are worth a rewrite; a few are not."""
+    """Many small files, many delete files and many deleted rows are worth a rewrite. A few are not."""
     mega = 1 << 20
     assert work_due(TableFacts(0, 0, 0, 0, 0)) == Work()
     assert work_due(TableFacts(4, 3, 1000, 10, 4 * mega)) == Work(max_files=1024)
@@ -242,7 +245,7 @@ def _changelog(lake: Lake) -> list[tuple[Any, ...]]:
 
 
 def test_a_changelog_has_every_change_once(lake: Lake) -> None:
-    """Every change is a row, with what was not told named; a batch that comes again adds nothing."""
+    """Every change is a row, with the names of the values that were not sent. A batch that comes again adds nothing."""
     destination = lake.destination()
     stream = copy(lake, destination, n=1, mode=TableMode.CHANGELOG)
     stream.update(id=1, item="A", note=None, unchanged=[3])
@@ -272,7 +275,7 @@ def test_a_changelog_has_every_change_once(lake: Lake) -> None:
 
 
 def test_a_table_without_a_key_is_a_changelog(hadoop: Lake) -> None:
-    """Where nothing tells rows apart, every change is kept, and an update is both of its images."""
+    """Every change is kept of a table whose rows cannot be distinguished. An update is both of its images."""
     keyless = replace(ORDERS, key=(), identity=IdentityKind.FULL)
     destination = hadoop.destination()
     assert destination.effective_mode(TableTarget.of(ORDERS)) is TableMode.UPSERT

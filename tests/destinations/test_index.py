@@ -27,7 +27,7 @@ DOMAIN = 40
 
 
 def make_keys(kind: KeyKind, numbers: Iterable[int]) -> Keys:
-    """Keys for small numbers; of hashes four each share the high half."""
+    """Return keys for small numbers. Four hashes each share the high half."""
     values = np.fromiter(numbers, np.int64)
     if kind is KeyKind.INTEGER:
         return Keys(kind, values - 10)
@@ -35,7 +35,7 @@ def make_keys(kind: KeyKind, numbers: Iterable[int]) -> Keys:
 
 
 def places(index: KeyIndex, kind: KeyKind, *, forget: Iterable[int] = ()) -> dict[int, tuple[str, int]]:
-    """Where every number of the domain is; those in ``forget`` alone if there are any."""
+    """Return the location of every number of the domain, or of those in ``forget`` if there are any."""
     asked = list(forget)
     numbers = asked or list(range(DOMAIN))
     found = index.lookup(make_keys(kind, numbers), forget=bool(asked))
@@ -48,7 +48,7 @@ def places(index: KeyIndex, kind: KeyKind, *, forget: Iterable[int] = ()) -> dic
 
 @dataclass
 class Model:
-    """What an index should hold."""
+    """The expected content of an index."""
 
     snapshot: int | None = None
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(snapshot=st.integers(1, 2**63 - 1))
     def fill_and_commit(self, snapshot: int) -> None:
-        """Make a run that is large beside those of later commits, so that they are merged without it."""
+        """Make a run that is much larger than those of later commits, so that they are merged without it."""
         self.add_file(list(range(DOMAIN)), 0)
         self.commit(snapshot)
 
@@ -210,7 +210,7 @@ def run_bytes(folder: Path) -> int:
 
 
 def test_deleted_keys_leave_the_index(tmp_path: Path) -> None:
-    """Rows that come and go, forgotten as they are deleted, leave nothing behind for good; nor do their files."""
+    """Rows that come and go, forgotten as they are deleted, leave neither entries nor files."""
     index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
     kept = make_keys(KeyKind.INTEGER, range(1000))
     index.add_file("kept", kept)
@@ -240,7 +240,7 @@ def test_bytes_are_16_or_24_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind"])
 def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
-    """What cannot be read is an index without a snapshot, which can be filled again."""
+    """An unreadable index is one without a snapshot, and can be filled again."""
     index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
     index.add_file("f", make_keys(KeyKind.INTEGER, range(5)))
     index.commit(7)

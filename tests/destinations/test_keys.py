@@ -51,7 +51,7 @@ def numbers(keys: Keys) -> list[int]:
 
 
 def words(kind: ColumnType, value: Any, elements: bytes) -> list[int]:
-    """A value's words; ``elements`` is the seed of a list's."""
+    """Return a value's words. ``elements`` is the seed of a list's."""
     match kind.kind:
         case Kind.BOOL | Kind.INT4 | Kind.INT8 | Kind.OID:
             return [int(value) & MASK]

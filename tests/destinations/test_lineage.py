@@ -1,4 +1,4 @@
-"""Which histories of a table are still Levada's own: every kind of foreign commit, with and without expiry."""
+"""Histories of a table that are still Levada's own: every kind of foreign commit, with and without expiry."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_table_that_lost_or_gained_rows_is_never_intact(steps: list[str | int]
 
 
 def test_the_record_survives_as_text() -> None:
-    """What is written is read again; what anyone else wrote there counts as no record."""
+    """A written record is read back unchanged. Text of others is no record."""
     made = LastCommit(Watermark("shop", 3, Lsn(1000)), 77, 2)
     assert LastCommit.parse(made.to_text()) == made
     for text in (None, "", "{", "[]", "7", '"x"', '{"pipeline": "shop"}', made.to_text().replace("0/3E8", "?")):

@@ -46,7 +46,7 @@ def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.Monk
 
 
 def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After batches, new columns, tags, expiry and commits of other writers, nothing differs from a table read anew."""
+    """The metadata equals that of a whole read after batches, new columns, tags, expiry and foreign commits."""
     adopt, kinds = TableReader.adopt, Counter[bool]()
 
     def compared(self: TableReader, text: str) -> Any:
@@ -84,7 +84,7 @@ def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch:
 
 
 def test_a_commit_of_unknown_fate_is_read_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Where the catalog does not say whether a commit happened, the table does: it counts once, or is an error."""
+    """If the catalog does not confirm a commit, the table shows its fate: it counts once, or is an error."""
     destination = lake.destination()
     stream = copy(lake, destination)
     stream.insert(id=4, item="d", note=None)

@@ -131,7 +131,7 @@ def remove_orphans_of_all_ages(destination: IcebergDestination, table: IcebergTa
 
 
 def test_another_tool_removes_the_files_of_a_batch(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is removed before its commit is written again; no commit names a file that is gone."""
+    """A file that is removed before its commit is written again. No commit names a missing file."""
     destination = hadoop.destination()
     stream = two_batches(hadoop, destination)
     write, times = IcebergTable.write, []

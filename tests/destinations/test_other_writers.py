@@ -34,7 +34,7 @@ from levada.errors import DestinationChanged, NeedsOperator
 
 
 def test_compaction_and_expiry_leave_the_watermark(lake: Lake) -> None:
-    """After another tool's maintenance no stamped snapshot is left, and the table still tells what it holds."""
+    """After another tool's maintenance no stamped snapshot is left, and the table still has its watermark."""
     destination = lake.destination()
     stream = two_batches(lake, destination)
     lake.sql(COMPACT)
@@ -59,7 +59,7 @@ def test_what_changes_no_row_is_followed(hadoop: Lake, change: str) -> None:
 
 @pytest.mark.parametrize("change", ["append", "rollback, compacted, expired", "columns swapped", "partitioned"])
 def test_what_may_change_rows_is_noticed(hadoop: Lake, change: str) -> None:
-    """It is noticed without a batch, by a batch, and after a restart; a new copy repairs the table."""
+    """It is found without a batch, by a batch, and after a restart. A new copy repairs the table."""
     check_parked(hadoop, *PARKED[change])
 
 
@@ -96,7 +96,7 @@ def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monke
 
 
 def test_equality_deletes_are_noticed(hadoop: Lake) -> None:
-    """Deletes by value, as Flink writes them, count as a write; a new copy takes their place."""
+    """Deletes by value, as Flink writes them, count as a foreign write. A new copy replaces them."""
     destination = hadoop.destination()
     stream = two_batches(hadoop, destination)
     table = destination._known.states[ORDERS.id].table

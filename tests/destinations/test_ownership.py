@@ -1,4 +1,4 @@
-"""A table in the lake has one owner: nobody else drops, replaces or writes it."""
+"""A table in the lake has one owner. No other pipeline drops, replaces or writes it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_table_of_another_source_table_is_left_alone(lake: Lake, fresh: bool) 
 
 
 def test_a_table_of_the_same_pipeline_over_another_source_is_left_alone(hadoop: Lake) -> None:
-    """Two pipelines of one name over two databases may have tables of one name and OID: the source tells them apart."""
+    """Pipelines of one name over two databases may have tables of one name and OID. The source distinguishes them."""
     copy(hadoop, hadoop.destination(source=Source()))
     destination = hadoop.destination(source=Source("7302/5"))
     for name, act in acts(hadoop, destination, ORDERS).items():
@@ -131,7 +131,7 @@ def test_a_clean_up_removes_the_tables_of_a_former_owner(hadoop: Lake) -> None:
 
 
 def test_a_table_that_takes_another_ones_place_while_it_is_known(hadoop: Lake) -> None:
-    """Somebody replaces the table by another pipeline's between two batches: the next batch sees whose it is."""
+    """A table may be replaced by another pipeline's between two batches. The next batch sees the new owner."""
     other = replace(hadoop, context=replace(hadoop.context, pipeline="other"))
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
@@ -193,7 +193,7 @@ def test_a_renamed_table_is_found_by_its_oid(hadoop: Lake) -> None:
 
 
 def test_a_copy_of_the_table_is_not_the_table(hadoop: Lake) -> None:
-    """A folder that somebody copied, with the properties in it, is neither written nor dropped."""
+    """A copied folder, with the properties in it, is neither written nor dropped."""
     copy(hadoop, hadoop.destination())
     folder = Path(hadoop.manifest["catalog"]["warehouse"]) / "shop_public"
     shutil.copytree(folder / "orders", folder / "a_backup")

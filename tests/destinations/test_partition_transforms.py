@@ -1,4 +1,4 @@
-"""Iceberg's transforms over Arrow, and the syntax of partitionBy and sortBy, beside Spark's own."""
+"""Iceberg's transforms over Arrow, and the syntax of partitionBy and sortBy, compared with Spark's own."""
 
 from __future__ import annotations
 

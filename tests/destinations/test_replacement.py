@@ -1,4 +1,7 @@
-"""A new copy beside a table: the table serves and is written until the copy, caught up, takes its place in one step."""
+"""A shadow copy of a table.
+
+The table is read and written until the shadow copy has caught up and replaces it in one step.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def files(lake: Lake) -> set[str]:
 
 
 def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table goes on while its new copy is made and follows; then readers see the copy, whole, and changes go on."""
+    """The table goes on while its shadow copy is made and follows. Then readers see the copy, and changes go on."""
     destination = lake.destination()
     stream = copy(lake, destination, n=5)
     seen: list[dict[int, Any]] = []
@@ -71,7 +74,7 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
     assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken + 1)
     assert CLAIM not in lake.iceberg().properties
 
-    # The index came with the copy: nothing is read anew.
+    # The index came with the copy, so that no data is read for it.
     monkeypatch.setattr(index_sync, "rebuild", lambda *_: pytest.fail("the index was built anew"))
     stream.update(id=2, item="BB", note=None, unchanged=[3])
     stream.delete(id=9)
@@ -83,7 +86,7 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
 
 
 def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction and expiry, before and after, concern what the table has; a rollback is noticed as ever."""
+    """Compaction and expiry, before and after, work on the table's files. A rollback is found as ever."""
     keep_the_current_snapshot_only(monkeypatch)
     destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
 
@@ -117,7 +120,7 @@ def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("when", ["copying", "copied", "swapping", "swapped"])
 def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """Before the swap the old table serves, and whoever begins again finds no files left; after it the new one."""
+    """Before the swap the old table is read, and a restart finds no files left. After it the new table is read."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     before = files(hadoop)
@@ -167,7 +170,7 @@ def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when
 
 
 def test_columns_of_the_new_copy_come_with_it(lake: Lake) -> None:
-    """What the table cannot become in place, types and key among it, the swap makes of it in the same step."""
+    """The swap makes changes that the table cannot make in place, of types and of the key, in one step."""
     destination = lake.destination()
     copy(lake, destination)
     other = table(
@@ -226,7 +229,7 @@ def test_a_change_of_columns_meanwhile_begins_it_again(hadoop: Lake) -> None:
 
 
 def test_a_table_that_comes_to_the_columns_of_its_new_copy(hadoop: Lake) -> None:
-    """A change of columns from before the copy, which the stream tells only later, is no reason to begin again."""
+    """A change of columns from before the copy, which the stream sends only later, is no reason to restart the copy."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     wider = table(*ORDERS.columns, column(4, "extra", Kind.INT4))
@@ -240,7 +243,7 @@ def test_a_table_that_comes_to_the_columns_of_its_new_copy(hadoop: Lake) -> None
 
 
 def test_a_truncate_empties_the_new_copy(hadoop: Lake) -> None:
-    """A TRUNCATE that comes after the copy takes its rows, and their files; what comes after is there."""
+    """A TRUNCATE after the copy removes its rows and their files. Later rows are there."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     before = len(files(hadoop))
@@ -262,7 +265,7 @@ def test_a_truncate_empties_the_new_copy(hadoop: Lake) -> None:
 
 
 def test_a_new_copy_that_is_given_up_leaves_nothing(hadoop: Lake) -> None:
-    """Given up, the new copy has no files, no index and no claim; the table is what it was."""
+    """A discarded shadow copy leaves no files, no index and no claim. The table is as before."""
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
     before = files(hadoop)
@@ -283,7 +286,7 @@ def test_a_new_copy_that_is_given_up_leaves_nothing(hadoop: Lake) -> None:
 
 
 def test_a_stale_driver_neither_begins_nor_swaps(hadoop: Lake) -> None:
-    """What a newer driver claimed is its own: an older one is refused, and its copy is removed."""
+    """A newer driver's claim is its own. An older driver is refused, and its copy is removed."""
     old, new = hadoop.destination(work="old"), hadoop.destination(work="new")
     stream = copy(hadoop, old)
     assert begin(hadoop, old, ORDERS, stream.lsn + 1, epoch=1)

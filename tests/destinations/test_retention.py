@@ -1,4 +1,4 @@
-"""Which snapshots are kept, and that all kept ones can still be read."""
+"""The snapshots that are kept, and that all of them can still be read."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ COMPACTIONS = {
     "compaction and expiry": f"{COMPACT}; {EXPIRE}",
     "compaction in partitions": FOLLOWED["partitioned for a while"],
 }
-"""What another writer may do meanwhile without a change of rows."""
+"""Statements of another writer that change no row."""
 EVERY_LOOK = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
 
 
@@ -82,7 +82,7 @@ def test_rows_are_the_same_in_one_file(lake: Lake, mode: TableMode) -> None:
 
 
 def test_the_index_gets_the_new_file_alone(hadoop: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """The commit says which files it replaced, so nothing is looked up, and nothing is built anew."""
+    """The commit has the replaced files, so that the index needs no lookup and no rebuild."""
     destination = hadoop.destination(maintenance=EVERY_LOOK)
     stream = copy(hadoop, destination, n=120)
     updates(hadoop, destination, stream)

@@ -28,7 +28,7 @@ def table(destination: IcebergDestination) -> IcebergTable:
 
 
 def stored(destination: IcebergDestination) -> set[str]:
-    """The files among the table's data, whoever names them."""
+    """Return the files among the table's data, also those that no snapshot names."""
     opened = table(destination)
     listed = opened.java.io().listPrefix(opened.storage().folder)
     return {name for f in each(listed) if (name := f.location().rsplit("/", 1)[-1]).endswith((".parquet", ".puffin"))}
@@ -60,7 +60,7 @@ def begin(lake: Lake, error: BaseException) -> IcebergDestination:
 
 
 def test_a_killed_copy_leaves_nothing_to_the_next(lake: Lake) -> None:
-    """What it wrote has no name in the table; whoever copies the table again finds it by the lease, and removes it."""
+    """The table names none of its files. The next copy of the table finds them by the lease, and removes them."""
     left = stored(begin(lake, KeyboardInterrupt()))
     assert len(left) == 2
     destination = lake.destination()
@@ -99,7 +99,7 @@ def test_a_killed_copy_without_a_drop(hadoop: Lake) -> None:
 
 
 def test_a_failed_copy_removes_its_files(lake: Lake) -> None:
-    """A table that is parked after its copy failed does not keep what nobody can read."""
+    """A table that is parked after its copy failed does not keep unreadable files."""
     destination = begin(lake, NeedsOperator("value_out_of_range", "a value does not fit", hint="mend it"))
     assert stored(destination) == set()
     assert CLAIM not in lake.iceberg().properties
@@ -107,7 +107,7 @@ def test_a_failed_copy_removes_its_files(lake: Lake) -> None:
 
 @pytest.mark.parametrize(("epoch", "error"), [(2, StaleEpoch), (1, LevadaError)])
 def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, error: type[LevadaError]) -> None:
-    """Whoever has begun a copy since has removed the files: they must not be committed."""
+    """A later copy has removed the files, so that they must not be committed."""
     destination, other = hadoop.destination(), hadoop.destination()
 
     def overtaken() -> None:

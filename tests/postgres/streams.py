@@ -1,4 +1,4 @@
-"""What the tests of slots and streams share."""
+"""Common parts of the tests of slots and streams."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_published_tables_are_told_with_limits_and_sizes(versions: Database) -> 
 
 
 def test_partitions_follow_the_publication(db: Database) -> None:
-    """Through the root a partitioned table is one table with its leaves; otherwise each leaf is a table."""
+    """Published through its root, a partitioned table is one table with its leaves. Otherwise each leaf is a table."""
     db.execute(
         "CREATE TABLE r (id int, k text, PRIMARY KEY (id, k)) PARTITION BY LIST (k)",
         "CREATE TABLE r_a PARTITION OF r FOR VALUES IN ('a')",
@@ -177,7 +177,7 @@ def test_columns_are_those_that_are_replicated(versions: Database) -> None:
 
 
 def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
-    """What is not replicated is not in the schema, and without a part of its key a row has none."""
+    """A column that is not replicated is not in the schema. A table without a part of its key has none."""
     db.execute("CREATE TABLE t (a int, b int, c int, d int, PRIMARY KEY (c, a))")
     schema = schema_of(db, "t", columns=(1, 2, 3), exclude={"b"}, snapshot_id=SnapshotId(7))
     assert [c.name for c in schema.columns] == ["a", "c"]
@@ -204,7 +204,7 @@ def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
 def test_identity_and_key(
     versions: Database, statement: str, identity: IdentityKind, attnums: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    """The key is the identity's in key order, under FULL the primary key's, and none where a row cannot be told."""
+    """The key is the identity's in key order. Under FULL it is the primary key's. Without an identity there is none."""
     versions.execute(
         "CREATE TABLE t (a int NOT NULL, b int NOT NULL, c int NOT NULL, PRIMARY KEY (b, a) INCLUDE (c))",
         "CREATE UNIQUE INDEX other ON t (c) INCLUDE (a)",
@@ -234,7 +234,7 @@ def test_identity_and_key(
 def test_added_columns_tell_what_older_rows_have(
     db: Database, column: str, missing: str | None, rewritten: bool
 ) -> None:
-    """A constant default is told as text; one that was computed row by row is told as such."""
+    """A constant default is returned as text, and one that was computed for each row is marked as such."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)")
     with db.connect() as c:
         c.execute("SET timezone = 'Asia/Tokyo'")

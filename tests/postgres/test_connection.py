@@ -34,7 +34,7 @@ def secret_role(db: Database) -> str:
 
 
 def both_ways(connection: PostgresConnection) -> list[LevadaError]:
-    """What is raised by an SQL and by a replication login."""
+    """Return the exceptions that an SQL and a replication login raise."""
     errors = []
     for connect in (connection.connect, connection.connect_replication):
         with pytest.raises(LevadaError) as raised:
@@ -109,7 +109,10 @@ def test_password_is_read_at_each_connect(db: Database, secret_role: str, tmp_pa
 
 
 def test_refused_logins_need_a_person(db: Database, secret_role: str, tmp_path: Path) -> None:
-    """A wrong password, a missing one, an unknown role and an unknown database are told apart, without the password."""
+    """The errors of a wrong or missing password, of an unknown role and of an unknown database differ.
+
+    None has the password.
+    """
     wrong = replace(db.connection, user=None, credentials=credentials(tmp_path / "c", secret_role, "hunter2"))
     cases = {
         "source_auth_failed": [
@@ -132,7 +135,7 @@ def test_refused_logins_need_a_person(db: Database, secret_role: str, tmp_path: 
 
 
 def test_unreachable_host_is_transient(db: Database) -> None:
-    """Nobody listening and a name that is not known are retried."""
+    """A refused connection and an unknown host name are retried."""
     for connection in (replace(db.connection, port=1), replace(db.connection, host="nowhere.invalid")):
         for error in both_ways(connection):
             assert (type(error), error.code) == (Transient, "source_unreachable")
@@ -147,7 +150,7 @@ def test_role_without_replication_is_told_what_it_lacks(db: Database, role: str)
 
 
 def test_hidden_rows_are_an_error(db: Database, role: str) -> None:
-    """Where a policy would hide rows from the role, reading fails instead of returning fewer."""
+    """If a policy hides rows from the role, reading fails, and does not return fewer rows."""
     db.execute(
         "CREATE TABLE t (id int)",
         "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
@@ -179,7 +182,7 @@ def test_statement_failures_have_stable_codes(db: Database) -> None:
 
 
 def test_ended_backend_is_transient(db: Database) -> None:
-    """A connection that somebody ended, or that broke, is made again."""
+    """A connection that was ended by a user, or that broke, is made again."""
     with db.connection.connect() as c:
         db.query("SELECT pg_terminate_backend(%s)", c.info.backend_pid)
         with pytest.raises(Transient) as raised, source_errors("reading"):
@@ -214,7 +217,7 @@ def test_ended_backend_is_transient(db: Database) -> None:
     ],
 )
 def test_table_of_failures(state: str | None, message: str, kind: type[LevadaError], code: str) -> None:
-    """What PostgreSQL says is sorted by who can mend it, with a code that stays."""
+    """PostgreSQL's errors are grouped by who can resolve them, with a stable code."""
     error = source_error("testing", state, message)
     assert (type(error), error.code) == (kind, code)
     assert message in error.message

@@ -1,4 +1,4 @@
-"""The DDL trigger: what it tells, whom it never disturbs, and where it is not."""
+"""The DDL trigger: its messages, the statements that it never disturbs, and the databases without it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def told(stream: ReplicationStream, count: int) -> list[DdlMessage]:
 
 
 def shape(messages: list[bytes]) -> str:
-    """The kinds of messages without relations, types and separators; D is the trigger's own."""
+    """Return the kinds of messages without relations, types and separators. D is the trigger's own."""
     return "".join(
         "D" if is_ddl(m) else chr(m[25]) for m in messages if is_ddl(m) or m[25:26] not in (b"R", b"Y", b"M")
     )
@@ -149,7 +149,7 @@ def test_a_partition_that_does_not_fit_for_a_while_is_told(versions: Database, s
 
 
 def test_partitions_change_with_their_root(versions: Database, stream: ReplicationStream) -> None:
-    """An ALTER of a root is told of whatever the publication streams of it: its partitions, or the root itself."""
+    """An ALTER of a root is reported for the tables that the publication streams, its partitions or the root."""
     versions.execute(
         "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
@@ -274,7 +274,7 @@ def test_trigger_of_another_owner_stays(db: Database, role: str) -> None:
 
 
 def test_role_without_the_right_goes_without(db: Database, role: str) -> None:
-    """Where the role may not create an event trigger nothing is made; one that is there is used."""
+    """If the role may not create an event trigger, none is created. An existing one is used."""
     db.execute(f"GRANT CREATE ON DATABASE {db.name} TO {role}")
     with replace(db.connection, user=role).connect() as c:
         assert not install_ddl_trigger(c)

@@ -39,7 +39,7 @@ MISSING = {
     "GRANT CREATE ON DATABASE": "store_privilege_missing",
     "GRANT shop_owner": "select_privilege_missing",
 }
-"""What the check reports without the statement that begins so, or has these words."""
+"""The code that the check reports without the statement that begins so, or has these words."""
 CASES = [
     (name, statement, code)
     for name, statements in SETUPS.items()

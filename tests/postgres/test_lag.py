@@ -57,7 +57,7 @@ def quiet_sample(db: Database) -> tuple[LagSample, Lsn]:
 
 
 def test_a_standby_says_how_near_a_slot_is_to_its_loss() -> None:
-    """What is safe falls while WAL is kept, until the slot is lost. The server's own figure would not change."""
+    """The safe bytes fall while WAL is kept, until the slot is lost. The server's own figure does not change."""
     with ExitStack() as stack:
         primary = stack.enter_context(temporary_postgres())
         standby = stack.enter_context(standby_of(primary, KEEP))

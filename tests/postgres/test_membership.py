@@ -1,4 +1,4 @@
-"""How a publication has its tables: what shows a gap afterwards, and what is none."""
+"""The tables of a publication over time: the evidence of a gap, and events that are none."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] 
 
 
 def test_a_gap_is_seen_afterwards(versions: Database) -> None:
-    """What may have lost changes is found without having been watched, and what cannot have lost any is not."""
+    """A gap that may have lost changes is found afterwards. A change that cannot have lost any is no gap."""
     found, wanted = {}, {}
     for case, (publication, steps, expected) in CASES.items():
         make_tables(versions)
@@ -234,7 +234,7 @@ def test_hints_break_no_update(source: Database) -> None:
 
 
 def test_membership_survives_the_store(source: Database) -> None:
-    """What is read from the store equals what was written, limits included."""
+    """The store returns exactly what was written, limits included."""
     source.execute("CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id > 1)")
     membership = state(source).members[tables(source)["t"]]
     assert (membership.row_filter, membership.columns) == ("(id > 1)", (1, 2))

@@ -1,4 +1,4 @@
-"""Preflight: every problem at once, each with what mends it."""
+"""Preflight finds every problem in one run, each with its remedy."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_good_source_has_no_problem(versions: Database) -> None:
 
 
 def test_unreachable_source_is_the_one_problem(db: Database) -> None:
-    """What cannot be asked is told with the code of the failed login."""
+    """A source that cannot be reached has one problem, with the code of the failed login."""
     (problem,) = preflight(replace(db.connection, port=1), REQUEST)
     assert (problem.severity, problem.code) == (Severity.ERROR, "source_unreachable")
 
 
 def test_all_problems_come_at_once(db: Database, role: str) -> None:
-    """Rights, rows that are hidden, names that are ours and what is missing are told together, errors first."""
+    """Missing rights and objects, hidden rows and reserved names are reported together, errors first."""
     db.execute(
         "CREATE TABLE plain (id int PRIMARY KEY)",
         'CREATE TABLE "Odd" (_levada_op int PRIMARY KEY)',
@@ -157,7 +157,7 @@ def test_a_key_that_is_not_the_identity_is_the_remedy(db: Database) -> None:
 
 
 def test_partitions_are_checked_one_by_one(db: Database, role: str) -> None:
-    """What a copy reads are the partitions: a right on the root alone does not do."""
+    """A copy reads the partitions, so that a right on the root alone is not sufficient."""
     db.execute(
         "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
@@ -231,7 +231,7 @@ def test_an_old_version_is_the_one_problem(db: Database) -> None:
 
 
 def test_lost_slot_is_a_warning_here() -> None:
-    """What becomes of a lost slot is the pipeline's own policy, so preflight does not forbid the start."""
+    """The pipeline's own policy applies to a lost slot, so that preflight does not prevent the start."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with temporary_postgres(settings=settings) as server:
         connection = connection_to(server)
@@ -246,7 +246,7 @@ def test_lost_slot_is_a_warning_here() -> None:
 
 
 def test_published_generated_columns_are_refused(db: Database) -> None:
-    """What a stream would have and a copy has not, is told table by table, whichever way it was published."""
+    """A column that the stream has and a copy lacks is reported for each table, whichever way it is published."""
     db.execute(
         "CREATE TABLE wide (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
         "CREATE TABLE listed (id int PRIMARY KEY, half int GENERATED ALWAYS AS (id / 2) STORED)",

@@ -36,7 +36,7 @@ def tables(versions: Database) -> Database:
 
 
 def test_gap_is_found_and_closed(tables: Database) -> None:
-    """The report is what was seen before acting; afterwards nothing is missing, and a second run changes nothing."""
+    """The report has the state before the change. Afterwards nothing is missing, and a second run changes nothing."""
     with tables.connection.connect() as c:
         before = inspect_coverage(c, "p", {B, A})
         assert (before.satisfied, before.present, before.missing) == (False, (), (A, B))
@@ -241,7 +241,7 @@ def test_a_publication_of_a_standby_is_not_marked(db: Database) -> None:
 
 
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:
-    """Filters, column lists and unpublished operations limit what arrives, and are said."""
+    """The report has the limits of the stream: filters, column lists and unpublished operations."""
     tables.execute(
         "CREATE PUBLICATION p FOR TABLE a WHERE (id > 3), b (id) WITH (publish = 'insert, delete')",
     )
@@ -281,7 +281,7 @@ def test_partitioned_tables_are_covered_however_they_are_published(versions: Dat
 
 
 def test_publications_of_all_tables_cover(versions: Database) -> None:
-    """A publication without a list covers what it streams; what it cannot stream cannot be added."""
+    """A publication without a list covers the tables that it streams. A table that it cannot stream cannot be added."""
     versions.execute(
         "CREATE TABLE a (id int PRIMARY KEY)", "CREATE UNLOGGED TABLE b (id int)", "CREATE PUBLICATION p FOR ALL TABLES"
     )

@@ -1,4 +1,4 @@
-"""Slots: names that read back, what the server tells of them, and their life."""
+"""Slots: names that can be parsed back, the server's figures of them, and their life."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_names_that_could_not_be_read_back_are_refused(pipeline: str) -> None:
 
 
 def test_foreign_names_are_not_ours() -> None:
-    """A slot that somebody else named is never taken for Levada's."""
+    """A slot of a foreign name is never taken for Levada's."""
     assert parse_slot_name("debezium") is None
 
 
 def test_slot_is_created_seen_and_dropped(versions: Database) -> None:
-    """The server's own words about a slot arrive typed; where its version has no such word there is None."""
+    """The server's words about a slot are typed values. A value that its version lacks is None."""
     start = prepare(versions)
     with versions.connection.connect() as c:
         status = inspect_slot(c, "s")
@@ -130,7 +130,7 @@ def test_a_slot_of_another_database_is_neither_sampled_nor_dropped(db: Database,
 
 
 def test_lost_slot_is_told() -> None:
-    """A slot that the server invalidated says so to whoever inspects it, and to whoever streams from it."""
+    """A slot that the server invalidated is lost for an inspection and for a stream."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with temporary_postgres(settings=settings) as server:
         db = Database(server, "postgres")
@@ -168,7 +168,7 @@ def test_physical_server_has_no_logical_slots(physical: EmbeddedPostgres) -> Non
 
 
 def test_active_slot_is_waited_for(db: Database) -> None:
-    """A slot in use is dropped once it is free; where it is not in time the error names the PID that holds it."""
+    """A slot in use is dropped once it is free. If that takes too long, the error names the PID that holds it."""
     prepare(db)
     stream = open_stream(db)
     with db.connection.connect() as c:

@@ -1,4 +1,4 @@
-"""The stream: what it hands on, what it tells the server, how it ends."""
+"""The stream: the messages that it returns, the positions that it sends to the server, and its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commit_end(message: bytes) -> Lsn:
 
 
 def test_messages_arrive_whole_and_in_order(versions: Database) -> None:
-    """Each message is one XLogData payload; a time-out without any returns an empty list."""
+    """Each message is one XLogData payload. A time-out without any returns an empty list."""
     prepare(versions)
     with open_stream(versions) as stream:
         assert stream.receive(10, 1000, 0.05) == []
@@ -86,7 +86,7 @@ def test_acknowledgement_from_another_thread_is_told_soon(db: Database) -> None:
 
 
 def test_keepalive_reports_between_receives(db: Database) -> None:
-    """Who is busy elsewhere can have the acknowledgement told without receiving."""
+    """A caller that is busy can send the acknowledgement without receiving."""
     prepare(db)
     db.execute("INSERT INTO t VALUES (1)")
     with open_stream(db) as stream:
@@ -100,7 +100,10 @@ def test_keepalive_reports_between_receives(db: Database) -> None:
 
 
 def test_slot_passes_wal_that_it_does_not_stream(db: Database) -> None:
-    """On WAL of unpublished tables the idle end moves on and may be acknowledged; after a message it is unknown."""
+    """On WAL of unpublished tables the idle end moves on and may be acknowledged.
+
+    After a message the idle end is unknown.
+    """
     prepare(db)
     db.execute("CREATE TABLE unpublished (id int)")
     with open_stream(db) as stream:
@@ -132,7 +135,7 @@ def test_heartbeat_is_streamed(db: Database) -> None:
 
 
 def test_end_of_the_wal_is_past_every_commit_and_is_reached(versions: Database) -> None:
-    """A commit that the server has not flushed yet is below the end that is told, and the stream gets there."""
+    """A commit that the server has not flushed yet is below the reported end, and the stream gets there."""
     prepare(versions)
     with open_stream(versions) as stream, versions.connect() as c:
         for n in range(3):
@@ -156,7 +159,7 @@ def test_second_reader_is_told_who_reads(db: Database) -> None:
 
 
 def test_what_is_missing_is_named(db: Database) -> None:
-    """A missing slot means lost changes; a missing publication needs somebody who makes it."""
+    """A missing slot means lost changes. A missing publication needs an operator."""
     prepare(db)
     with pytest.raises(SlotLost) as raised:
         open_stream(db, slot="nowhere")
@@ -167,7 +170,7 @@ def test_what_is_missing_is_named(db: Database) -> None:
 
 
 def test_ended_walsender_is_transient(db: Database) -> None:
-    """A stream that somebody ended fails so that it is opened again, and closing it is no error."""
+    """A stream that the server ended raises a Transient error, and closing it is no error."""
     prepare(db)
     stream = open_stream(db)
     db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 's'")

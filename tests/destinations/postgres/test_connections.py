@@ -102,7 +102,7 @@ def test_a_connection_that_ends_is_opened_again(replica: Replica) -> None:
 
 
 def test_check_writes_nothing(replica: Replica) -> None:
-    """What `levada check` calls leaves an empty database as it is."""
+    """The calls of `levada check` leave an empty database as it is."""
     destination = replica.destination(only_checks=True)
     destination.startup()
     destination.check()

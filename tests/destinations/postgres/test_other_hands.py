@@ -1,4 +1,4 @@
-"""What users, other tools and stopped drivers do to the tables and sessions of the PostgreSQL destination."""
+"""Actions of users, other tools and stopped drivers on the tables and sessions of the PostgreSQL destination."""
 
 from __future__ import annotations
 
