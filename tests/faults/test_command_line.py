@@ -123,7 +123,7 @@ def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
 
 
 def signal_group(shop: Engine, number: signal.Signals) -> None:
-    """Send the signal to the engine and to its children; the end is clean."""
+    """Send the signal to the engine and to its children. The end is clean."""
     assert shop.process is not None
     before = len(shop.log)
     os.killpg(shop.process.pid, number)

@@ -18,7 +18,7 @@ __all__ = ["hadoop"]
 
 STATEMENTS = {**FOLLOWED, **{name: statements for name, (_, statements) in PARKED.items()}}
 AGAIN = {"dropped", "made again"}
-"""What leaves no table that a copy could replace in place."""
+"""Statements that leave no table for a copy to replace in place."""
 
 
 def rows(lake: Lake) -> list[tuple[object, ...]]:

@@ -15,7 +15,7 @@ TABLES = ("customers", "orders", "notes")
 
 
 def orders(progress: dict[str, Any]) -> str:
-    """Return what tells the ordered copy of the table apart."""
+    """Return the identifier of the table's ordered copy."""
     found: str = next(t["copyOrder"] for t in progress["tables"] if t["name"] == "orders")
     return found
 

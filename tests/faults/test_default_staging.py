@@ -105,7 +105,7 @@ def test_scratch_staging_becomes_durable(alone: Engine, lose: bool) -> None:
     alone.start()
     alone.wait_caught_up()
     assert alone.stop() == 0
-    # The first durable start had no transaction of its own to tell the source by.
+    # The first durable start had no transaction of its own that identifies the source.
     crash_source(alone)
     alone.start()
     alone.db.execute("INSERT INTO a VALUES (1000, 'new')")

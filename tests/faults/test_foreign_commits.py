@@ -28,6 +28,6 @@ def test_what_changes_no_row_is_followed(hadoop: Lake, statements: str, when: st
     ids=[f"{name}, version {version}" for version, name, _ in PARKED_IN],
 )
 def test_what_may_change_rows_is_noticed(hadoop: Lake, version: int, code: str, statements: str) -> None:
-    """It is noticed without a batch, by a batch, and after a restart; a new copy repairs the table."""
+    """It is found without a batch, by a batch, and after a restart. A new copy repairs the table."""
     hadoop.manifest["formatVersion"] = version
     check_parked(hadoop, code, statements)

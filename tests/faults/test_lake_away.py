@@ -11,7 +11,7 @@ from levada.local.postgres import temporary_postgres
 
 
 def test_a_catalog_that_is_away(db: Database, engine: Engine) -> None:
-    """The engine stages on, also when it is begun again meanwhile, and needs nobody once the catalog is back."""
+    """The engine goes on staging, over a restart as well. It recovers by itself once the catalog is back."""
     db.execute("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item SELECT generate_series(1, 1000)")
     with temporary_postgres() as server:
         engine.spec = {

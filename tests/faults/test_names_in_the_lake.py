@@ -45,13 +45,13 @@ def by_name(progress: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def collides(progress: dict[str, Any], table: str) -> bool:
-    """Tell whether the table is parked because its place is another's."""
+    """Return True if the table is parked because another table has its place."""
     error = by_name(progress).get(table, {}).get("error")
     return error is not None and error["code"] == "destination_collision"
 
 
 def is_ready(progress: dict[str, Any], *tables: str) -> bool:
-    """Tell whether these tables stream."""
+    """Return True if these tables stream."""
     return all(by_name(progress).get(t, {}).get("phase") == "Ready" for t in tables)
 
 
@@ -72,7 +72,7 @@ def test_two_tables_of_one_name_are_refused(engine: Engine, db: Database) -> Non
 
 
 def test_a_table_that_comes_later_waits_for_a_name_of_its_own(engine: Engine, db: Database) -> None:
-    """The first one goes on, over a restart as well; with another name the second one is copied by itself."""
+    """The first one goes on, over a restart as well. After a change of its name, the second one is copied by itself."""
     db.execute(
         "CREATE SCHEMA s1; CREATE TABLE s1.t (id int PRIMARY KEY); INSERT INTO s1.t VALUES (1)", "CREATE SCHEMA s2"
     )
@@ -139,7 +139,7 @@ def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> 
 
 
 def test_names_that_would_be_paths(engine: Engine, db: Database) -> None:
-    """Each is a table below its namespace, also when it is copied again; nothing else in the warehouse is touched."""
+    """Each is a table below its namespace, also after a resync. Nothing else in the warehouse changes."""
     with db.connect() as connection:
         for number, name in enumerate(PATHS):
             table = sql.Identifier(name)

@@ -37,7 +37,7 @@ def maintain(spark: SparkSession, table: str) -> None:
 
 
 def test_other_tools_on_the_tables(db: Database, engine: Engine, spark: SparkSession) -> None:
-    """Maintenance is followed; a change of rows parks its table alone until a resync, also without batches."""
+    """Maintenance is followed. A change of rows parks its table alone until a resync, also without batches."""
     for name in TABLES:
         db.execute(
             f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",

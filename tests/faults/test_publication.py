@@ -116,7 +116,7 @@ def test_an_external_publication_is_changed_while_running(
 
 
 def test_a_table_leaves_an_external_publication_and_returns(rig: Published, db: Database) -> None:
-    """It is parked while it is out, also over a restart; once it is back it is copied again by policy."""
+    """It is parked while it is out, over a restart as well. After its return the policy copies it again."""
     rig.external()
     rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
     rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")

@@ -57,7 +57,7 @@ def assert_equal(db: Database, s3: ObjectStore) -> None:
 
 @pytest.mark.parametrize("state", [{"postgres": {}}, {"memory": {}}], ids=["postgres", "memory"])
 def test_a_new_key_is_taken_up(db: Database, engine: Engine, tmp_path: Path, state: dict[str, Any]) -> None:
-    """The process goes on with the new key, whichever of the two places has it first; no table is copied again."""
+    """The process goes on with the new key, whichever of the two places has it first. No table is copied again."""
     folder, port = tmp_path / "s3", free_port()
     with store(folder, port, "first") as s3:
         begin(db, engine, s3, state)

@@ -18,7 +18,7 @@ def execute(db: Database, *statements: str) -> None:
 
 
 def test_the_engine_ends_with_its_jvm(db: Database, engine: Engine) -> None:
-    """Nothing in the process could mend it; the process that is started next goes on, and both sides become equal."""
+    """The process cannot recover without its JVM, and ends. The next process goes on, and both sides become equal."""
     names = ("item", *(f"other_{n}" for n in range(6)))
     for name in names:
         execute(db, f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} SELECT generate_series(1, 1000)")

@@ -15,7 +15,7 @@ from tests.servers.mounts import fill, small_file_system
 
 
 def table(progress: dict[str, Any], name: str) -> dict[str, Any]:
-    """One table of the progress; without phase or error while the engine starts."""
+    """Return one table of the progress. It has no phase or error while the engine starts."""
     starting: dict[str, Any] = {"phase": "", "error": None, "appliedLsn": None}
     return dict(next((t for t in progress["tables"] if t["name"] == name), starting))
 
@@ -27,7 +27,7 @@ def parked(progress: dict[str, Any], name: str) -> bool:
 
 
 def stage_behind_a_parked_table(engine: Engine, db: Database, *, kill: bool = False) -> list[Path]:
-    """End an engine that has staged four segments of table ``a``, none of them applied; return their manifests.
+    """Kill an engine that has staged four segments of table ``a``, none of them applied. Return their manifests.
 
     Table ``b`` has applied its changes, which are in segments between those.
     """
@@ -117,7 +117,7 @@ def flip(path: Path) -> None:
 def test_harm_to_staged_changes_parks_their_table(
     engine: Engine, db: Database, harm: Callable[[Path], None], code: str
 ) -> None:
-    """A segment that is lost or damaged parks the tables that need it; the others go on, and a resync repairs it."""
+    """A segment that is lost or damaged parks the tables that need it. The others go on, and a resync repairs it."""
     manifests = stage_behind_a_parked_table(engine, db)
     harm(manifests[1])
     engine.start()
@@ -158,7 +158,10 @@ def test_the_newest_segments_are_lost_after_a_kill(engine: Engine, db: Database)
 
 
 def test_full_staging_is_waited_for(engine: Engine, db: Database) -> None:
-    """Without room, capture waits and says where, the slot keeps the WAL; with room again everything arrives."""
+    """Without room, capture waits and reports the place, and the slot keeps the WAL.
+
+    With room again everything arrives.
+    """
     staging = engine.folder / "staging"
     with small_file_system(staging, "16m"):
         db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")

@@ -43,7 +43,7 @@ class Transfers(Writers):
 
 
 class Reader:
-    """Reads the invariants at the destination in a loop, from when it is told to."""
+    """A thread that reads the invariants at the destination in a loop, once it is released."""
 
     QUERY = (
         "SELECT (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM savings),"

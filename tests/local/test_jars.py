@@ -48,7 +48,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_jar_is_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jar is fetched when it is first asked for; afterwards no repository is needed."""
+    """A jar is fetched at its first use. Afterwards no repository is needed."""
     assert ensure_jars([JAR]) == (cache / "lib-1.0.jar",)
     assert (cache / "lib-1.0.jar").read_bytes() == CONTENT
     monkeypatch.setenv("LEVADA_IVY_SETTINGS", "/nowhere")
@@ -133,7 +133,7 @@ def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_bundle_is_read_also_where_nothing_is_missing(cache: Path, tmp_path: Path) -> None:
-    """A file that is no bundle is told before it is carried to another machine."""
+    """A file that is no bundle is reported before it is carried to another machine."""
     ensure_jars([JAR])
     (tmp_path / "bad.tar").write_text("no archive")
     for file in ("bad.tar", "nothing.tar"):

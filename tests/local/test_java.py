@@ -16,7 +16,7 @@ from levada.local.java import Java, find_java, require_java
 
 
 def install(folder: Path, version: str, exit_code: int = 0) -> Path:
-    """Put a command there that tells the version as Java does, on standard error."""
+    """Make a command in the folder that prints the version as Java does, on standard error."""
     command = folder / "bin" / "java"
     command.parent.mkdir(parents=True)
     command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\nexit {exit_code}\n")
@@ -26,7 +26,7 @@ def install(folder: Path, version: str, exit_code: int = 0) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without any Java; a folder to put some into."""
+    """Hide every Java of the machine. Return a folder for a test's own."""
     monkeypatch.setattr(java, "USUAL_FOLDERS", (f"{tmp_path}/usual/*",))
     monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
@@ -76,7 +76,7 @@ def test_usual_folders_go_before_the_package(bare: Path) -> None:
 
 
 def test_broken_java_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that fails is no Java, whatever version it tells."""
+    """A command that fails is no Java, whatever version it prints."""
     monkeypatch.setenv("JAVA_HOME", str(broken := install(bare / "broken", "17.0.15", exit_code=1)))
     found = find_java()
     assert found is not None
@@ -84,7 +84,7 @@ def test_broken_java_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_missing_java_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none is found, the error says what to install."""
+    """If none is found, the error has the package to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NeedsOperator) as raised:
         require_java()

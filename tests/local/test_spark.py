@@ -72,7 +72,7 @@ def test_nothing_of_the_process_is_changed(spark: SparkSession) -> None:
 
 
 def test_output_of_the_jvm_is_logged(spark: SparkSession) -> None:
-    """What the JVM prints goes to the logger ``levada.spark`` with its level, and not to the console."""
+    """The JVM's output goes to the logger ``levada.spark`` with its level, and not to the console."""
     heard: Queue[logging.LogRecord] = Queue()
     handler = QueueHandler(heard)
     logging.getLogger("levada.spark").addHandler(handler)

@@ -1,4 +1,4 @@
-"""Whose settings of Spark hold: the caller's, the operator's file, or what is set by default. Nothing is started."""
+"""The precedence of Spark's settings: the caller's, the operator's file, and the defaults. Nothing is started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settings(conf: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture
 def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The file that the operator writes for mode Cluster, named by the environment; its content."""
+    """Write the operator's file for mode Cluster, and name it by the environment. Return its content."""
     text = spark_properties(owner(driver={"mode": "Cluster"}))
     file = tmp_path / "spark.properties"
     file.write_text(f"# a comment\n\n{text}")
@@ -48,7 +48,7 @@ def test_variable_goes_before_the_operators_file(operators: dict[str, str], monk
 
 
 def test_operators_file_goes_before_the_defaults(operators: dict[str, str]) -> None:
-    """All that the operator says holds; only the executors' names get the time of the start."""
+    """All of the operator's settings hold. Only the executors' names get the time of the start."""
     found, prefix = settings({}), "spark.kubernetes.executor.podNamePrefix"
     assert {k: v for k, v in operators.items() if k != prefix}.items() <= found.items()
     assert found[prefix].startswith(operators[prefix] + "-")
@@ -66,7 +66,7 @@ def test_users_conf_goes_before_the_operators_file(operators: dict[str, str]) ->
 @pytest.mark.parametrize("what", ["extraClassPath", "extraJavaOptions"])
 @pytest.mark.parametrize("where", ["driver", "executor"])
 def test_class_paths_and_options_are_joined(operators: dict[str, str], what: str, where: str) -> None:
-    """A user's class path and options come beside ours, which a session cannot do without."""
+    """A user's class path and options are added to Levada's, without which no session starts."""
     name = f"spark.{where}.{what}"
     ours, theirs = settings({})[name], settings({name: "theirs"})[name]
     assert theirs == ours + (os.pathsep if what == "extraClassPath" else " ") + "theirs"

@@ -1,6 +1,7 @@
 """Streams of a real PostgreSQL in small files, with the events that they must decode to.
 
-Run ``python -m tests.pgoutput.capture_golden`` from the repository's root to capture them anew; then read what changed.
+Run ``python -m tests.pgoutput.capture_golden`` from the repository's root to capture them again. Then read the
+differences.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def capture(uri: str, before: Sequence[str], statements: Sequence[str]) -> list[
 
 
 def main() -> None:
-    """Capture every scenario anew."""
+    """Capture every scenario again."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, EmbeddedPostgres(Path(folder) / "data") as server:
         for name, (before, statements) in SCENARIOS.items():

@@ -1,4 +1,4 @@
-"""What the tests of this folder take from a real PostgreSQL: schemas, streams, copies, and what it prints."""
+"""A real PostgreSQL for the tests of this folder: schemas, streams, copies, and printed values."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TypeInfo,
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 SETTINGS = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3 -c synchronous_commit=on"
-"""Those of the replication connection; and a commit is in the stream when the statement has returned."""
+"""The settings of the replication connection.
+
+In addition, a commit is in the stream when its statement has returned.
+"""
 
 _IDENTITY = {"d": IdentityKind.PRIMARY_KEY, "i": IdentityKind.INDEX, "f": IdentityKind.FULL, "n": IdentityKind.MISSING}
 
 
 @dataclass
 class Resolver:
-    """Schemas by table, fixed; a table that is not among them is not replicated."""
+    """Fixed schemas by table. A table that is not among them is not replicated."""
 
     schemas: dict[int, ReplicatedTableSchema]
     announce: ReplicatedTableSchema | None = None
-    """What the next logical message announces."""
+    """The version that the next logical message announces."""
     seen: list[tuple[Relation, SnapshotId]] = field(default_factory=list)
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
@@ -45,7 +48,7 @@ class Resolver:
 
 
 class Versions:
-    """Makes a version of whatever a RELATION tells, with the column's place as its attnum."""
+    """A resolver that makes a version of every RELATION, with the column's position as its attnum."""
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         columns = tuple(

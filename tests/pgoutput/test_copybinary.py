@@ -51,7 +51,7 @@ NULLS = b"\0\x08" + 8 * field(None)
 
 
 def test_a_whole_copy_reads_as_its_rows(db: Database) -> None:
-    """Header and trailer, wherever PostgreSQL puts them, are no rows; rows go on from call to call."""
+    """Header and trailer are no rows, wherever PostgreSQL puts them. Rows continue from call to call."""
     with connect(db) as conn:
         conn.execute("CREATE TABLE t (id int PRIMARY KEY, name text)")
         schema = read_schema(conn, "t")

@@ -1,4 +1,4 @@
-"""What the decoder makes of transactions, relations and messages, and what it refuses."""
+"""Decoding of transactions, relations and messages, and the input that the decoder refuses."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_commit_must_be_the_one_that_begin_announced() -> None:
 
 
 def test_messages_of_other_protocol_versions_are_refused() -> None:
-    """Version 1 has no streamed transactions; their messages are no noise to be passed over."""
+    """Protocol version 1 has no streamed transactions. Their messages are refused, and not skipped."""
     messages = load("rows")
     assert refusal([messages[0][:HEADER] + b"S" + bytes(5)]).code == "unsupported_message"
 
@@ -135,7 +135,7 @@ def test_rows_are_split_where_the_schema_changes_and_at_truncates() -> None:
 
 
 def shapes(items: tuple[Item, ...], table: str) -> list[tuple[str, int | None]]:
-    """What happened to a table: the kinds of its items, and how many rows each has."""
+    """Return the changes of a table: the kinds of its items, and the number of rows of each."""
     ids = {i.schema.id for i in items if isinstance(i, RelationChange) and i.schema.name.name == table}
     found: list[tuple[str, int | None]] = []
     for item in items:
@@ -243,7 +243,7 @@ def test_a_relation_with_a_broken_body_is_refused() -> None:
 
 
 def test_escape_format_of_bytea_and_single_values() -> None:
-    """A server may have ``bytea_output = escape``; constants of the catalog are read one at a time."""
+    """A server may have ``bytea_output = escape``. Constants of the catalog are read one at a time."""
     bytea = ColumnType(Kind.BYTEA)
     assert parse_text(bytea, r"a\\\001\377").as_py() == b"a\\\x01\xff"
     assert parse_text(bytea, r"\x00ff").as_py() == b"\x00\xff"

@@ -102,7 +102,7 @@ def field(data: bytes | None) -> bytes:
 
 
 def numeric(number: Decimal) -> bytes:
-    """What ``numeric_send`` makes of a number with two digits after the point: zeros at both ends are left out."""
+    """Return the bytes of ``numeric_send`` for a number with two digits after the point, without zeros at both ends."""
     whole, cents = divmod(abs(int(number.scaleb(2))), 100)
     digits = [whole // 10**8, whole // 10**4 % 10**4, whole % 10**4, cents * 100]
     weight = 2

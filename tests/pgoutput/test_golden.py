@@ -1,4 +1,4 @@
-"""Captured streams decode to the events that were read and found right, however they are cut; and only so if whole."""
+"""Captured streams decode to the events that a person has checked, with any cuts, and only if they are complete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def changes_of(name: str) -> list[str]:
 
 
 def decoded_in(messages: Sequence[bytes], cuts: Sequence[int]) -> list[str]:
-    """Decode a stream in the slices between ``cuts``; what has no place in a transaction that is cut is left out."""
+    """Decode a stream in the slices between ``cuts``. Omit events that are not in a transaction that is cut."""
     decoder = Decoder(Versions(), message_prefixes=PREFIXES)
     found: list[str] = []
     bounds = [0, *sorted(cuts), len(messages)]
@@ -56,7 +56,7 @@ def test_any_cut_of_a_stream_yields_the_same_changes(data: st.DataObject, name: 
 
 
 def test_a_slice_tells_where_a_segment_may_be_cut() -> None:
-    """The end of the last COMMIT and whether a transaction is open are told for every slice."""
+    """Every slice has the end of its last COMMIT, and whether a transaction is open."""
     messages = load("rows")
     decoder = Decoder(Versions())
     kinds = [chr(m[HEADER]) for m in messages]
@@ -114,7 +114,7 @@ def break_bytes(data: st.DataObject, message: bytes) -> bytes:
 @settings(max_examples=300)
 @given(data=st.data(), name=st.sampled_from(NAMES))
 def test_a_broken_stream_is_a_decode_error_or_decodes(data: st.DataObject, name: str) -> None:
-    """Whatever comes: a DecodeError that says where, or columns that hold valid values; nothing else."""
+    """Any input gives a DecodeError with a position, or columns with valid values, and no other error."""
     messages = load(name)
     at = data.draw(st.integers(0, len(messages) - 1))
     how = data.draw(st.sampled_from(["break", "drop", "repeat", "swap"]))

@@ -25,7 +25,7 @@ CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
 
 @dataclass(frozen=True)
 class Case:
-    """A type; how to draw its values as SQL text; and what PostgreSQL computes of a value that Arrow must hold."""
+    """A type, its values as SQL text, and PostgreSQL's expression for a value that Arrow must hold."""
 
     sql: str
     texts: st.SearchStrategy[str]
@@ -93,7 +93,7 @@ def literal(items: list[str | None]) -> str:
 
 
 def arrays(elements: st.SearchStrategy[str], *odd: str) -> st.SearchStrategy[str]:
-    """Array literals of some elements and NULL; and those that are ``odd``."""
+    """Return array literals of some elements and NULL, and those that are ``odd``."""
     lists = st.lists(st.none() | elements, max_size=5).map(literal)
     return lists | st.sampled_from(["{}", "{NULL}", *odd])
 
@@ -187,7 +187,7 @@ def _prepare(conn: psycopg.Connection[Any], sql: str) -> None:
 )
 @given(data=st.data())
 def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection[Any]], data: st.DataObject) -> None:
-    """Stream and copy hold the same values, PostgreSQL's; one without a place is NULL, and its text is kept."""
+    """Stream and copy have PostgreSQL's values. A value that Arrow cannot hold is NULL, and its text is kept."""
     case, conn = typed
     texts = data.draw(st.lists(st.none() | case.texts, min_size=VALUES, max_size=VALUES))
     conn.execute("TRUNCATE t")

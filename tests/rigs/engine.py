@@ -110,11 +110,11 @@ class Engine:
         return done
 
     def options(self) -> list[str]:
-        """Return what every command is told."""
+        """Return the arguments of every command."""
         return [str(self.manifest), "--secrets", str(self.folder / "secrets")]
 
     def start(self, *wrapper: str, port: int = 0, **environment: str) -> None:
-        """Start ``levada run`` in the background; ``wrapper`` is a command that runs it, such as ``prlimit``."""
+        """Start ``levada run`` in the background. ``wrapper`` is a command that runs it, such as ``prlimit``."""
         self.port = port or free_port()
         with open(self.folder / "engine.log", "ab") as log:
             self.process = subprocess.Popen(
@@ -134,7 +134,7 @@ class Engine:
             return None
 
     def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout: float = TIMEOUT_S) -> dict[str, Any]:
-        """Wait until the progress satisfies; fail with the log if the engine ends first."""
+        """Wait until the progress satisfies the condition. Fail with the log if the engine ends first."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             progress = self.progress()
@@ -145,7 +145,7 @@ class Engine:
         raise AssertionError(f"not reached in {timeout} s: {json.dumps(self.progress())[:3000]}\n{self.log[-4000:]}")
 
     def wait_log(self, words: str, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the log has these words; fail with the log if the engine ends first."""
+        """Wait until the log has these words. Fail with the log if the engine ends first."""
         deadline = time.monotonic() + timeout
         while words not in self.log:
             assert self.process is None or self.process.poll() is None, f"the engine ended\n{self.log[-6000:]}"
@@ -171,7 +171,7 @@ class Engine:
             self.process.wait(30)
 
     def stop(self) -> int:
-        """Ask it to stop, as Kubernetes would; return its exit code."""
+        """Stop the engine as Kubernetes does. Return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(120)

@@ -1,8 +1,8 @@
-"""Source and lake side by side, each read by something that is not Levada: PostgreSQL prints, PyIceberg reads.
+"""A comparison of source and lake, each read by a tool that is not Levada: PostgreSQL prints, PyIceberg reads.
 
-PostgreSQL prints every column in a form that Arrow casts without loss; both sides are sorted by the same columns and
+PostgreSQL prints every column in a form that Arrow casts without loss. Both sides are sorted by the same columns and
 compared as Arrow tables. It shares no code with `levada.verify`, and so keeps `levada verify` honest: the scenarios
-that compare with both would show a difference that one of them overlooks.
+that compare with both show a difference that one of them overlooks.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _parse(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _small(kind: pa.DataType) -> pa.DataType:
-    """PyIceberg reads large strings; the source side has small ones."""
+    """Return the column with small strings, as the source side has them. PyIceberg reads large ones."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):

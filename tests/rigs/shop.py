@@ -78,7 +78,7 @@ def create(db: Database, rows: int) -> None:
 
 
 class Writers:
-    """Threads that insert, update, delete, change keys, roll back, and use savepoints; each with its own numbers."""
+    """Threads that insert, update, delete, change keys, roll back, and use savepoints, each with numbers of its own."""
 
     def __init__(self, db: Database, threads: int = 2, pause_s: float = 0.005) -> None:
         self._db = db

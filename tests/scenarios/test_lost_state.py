@@ -162,7 +162,7 @@ def test_staged_changes_hold_their_place(copied: Engine, db: Database, target: D
 
 
 def test_a_requested_copy_needs_no_staged_changes(copied: Engine, db: Database, target: Database) -> None:
-    """A place that is lost for good can be left once its tables are to be copied again."""
+    """A staging area that is lost for good can be replaced by another once its tables have requested resyncs."""
     stage_and_stop(copied, db, target)
     move(copied, target, copied.folder / "other")
     assert said(copied, "resync", "a")[0] == 0

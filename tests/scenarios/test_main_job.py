@@ -1,4 +1,4 @@
-"""The main job, as a user runs it: copy while writers run, stream, survive crashes; then source and lake are equal."""
+"""The main job, as a user runs it: copy while writers run, stream, survive crashes. Then source and lake are equal."""
 
 from __future__ import annotations
 

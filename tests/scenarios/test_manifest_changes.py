@@ -24,7 +24,10 @@ def table_sync(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_manifest_changes(engine: Engine, db: Database) -> None:
-    """What is hot is taken up, what is not is told, what is wrong changes nothing, and suspend ends the engine well."""
+    """Hot fields take effect, and others are reported.
+
+    Invalid ones change nothing. Suspend ends the engine with code 0.
+    """
     db.execute(
         "CREATE TABLE first (id int PRIMARY KEY, v text)",
         "CREATE TABLE second (id int PRIMARY KEY, v text)",

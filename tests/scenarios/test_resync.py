@@ -102,7 +102,7 @@ class Reader:
 
 
 def step(progress: dict[str, Any]) -> str | None:
-    """Return how far the new copy of the table is; None without one."""
+    """Return the step of the table's new copy, or None without one."""
     for table in progress["tables"]:
         if table["name"] == "whole" and table["resync"] is not None:
             assert table["phase"] == "Ready"
@@ -111,7 +111,7 @@ def step(progress: dict[str, Any]) -> str | None:
 
 
 def test_readers_see_a_whole_table_while_it_is_copied_again(engine: Engine, db: Database) -> None:
-    """The table streams on, another one too; killed in the middle, the copy is begun again; then source and lake agree."""
+    """The table and another one stream on. A killed copy restarts, and then source and lake are equal."""
     db.execute(
         "CREATE TABLE whole (id int PRIMARY KEY, v int NOT NULL, body text)",
         f"INSERT INTO whole SELECT i, 0, repeat('x', 100) FROM generate_series(1, {ROWS}) i",

@@ -1,4 +1,4 @@
-"""What goes wrong is told once, clearly, and concerns nothing but itself."""
+"""Each problem is reported once, clearly, and affects only its own part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.rigs.engine import Engine, lsn
 
 
 def test_one_table_fails_and_comes_back(engine: Engine, db: Database) -> None:
-    """A table that its destination refuses is parked with reason and solution; the rest goes on; retry brings it back."""
+    """A table that its destination refuses is parked with reason and solution.
+
+    The rest goes on, and a retry resumes it.
+    """
     db.execute(
         "CREATE TABLE good (id int PRIMARY KEY, v int)",
         "CREATE TABLE bad (id int PRIMARY KEY, v int)",
@@ -76,7 +79,7 @@ def test_resync_copies_again(engine: Engine, db: Database) -> None:
 
 
 def test_tables_without_a_key_keep_a_changelog(engine: Engine, db: Database) -> None:
-    """A table whose rows cannot be told apart is kept as a changelog, and the status says why."""
+    """A table whose rows cannot be distinguished is a changelog, and the status has the reason."""
     db.execute(
         "CREATE TABLE keyless (v int)", "ALTER TABLE keyless REPLICA IDENTITY FULL", "INSERT INTO keyless VALUES (1)"
     )

@@ -58,7 +58,10 @@ def refused(excluded: frozenset[str], names: dict[int, str], *, copy: bool) -> s
 def test_an_excluded_column_is_not_replicated_by_a_rename(
     excluded: set[str], names: dict[int, str], renamed: bool, copy: bool
 ) -> None:
-    """It is only once the manifest lacks its former name. Then whoever removed that name wants the column."""
+    """The rename is refused once the manifest lacks the former name.
+
+    Without that name, the manifest asks for the column.
+    """
     message = refused(frozenset(excluded), names, copy=copy)
     new = names.get(2)
     expected = f"public.t: the excluded column sec was renamed to {new}, which columns.exclude does not have"

@@ -50,7 +50,7 @@ def test_new_files_alone_leave_values_as_they_are() -> None:
 
 
 def test_new_versions_of_columns_alone_leave_values_as_they_are() -> None:
-    """SET NOT NULL, SET DEFAULT and RENAME write no row anew; nor does a longer varchar or numeric."""
+    """SET NOT NULL, SET DEFAULT, RENAME, and a longer varchar or numeric rewrite no row."""
     assert changed(column=ColumnStorage(23, -1, 20, False)) == ""
     assert changed(column=ColumnStorage(23, 14, 20, False)) == ""
 
@@ -78,7 +78,7 @@ def test_a_plain_widening_is_safe(old: int, new: int, safe: bool) -> None:
 
 
 def test_a_plain_statement_rewrites_no_other_column() -> None:
-    """PostgreSQL writes the row of a column that was added with a default anew when a rewrite fills its value in."""
+    """A rewrite that fills in a column's default gives the column a new catalog row, and leaves its values."""
     before = replace(BEFORE, columns={**BEFORE.columns, 3: ColumnStorage(700, -1, 10, False)})
     now = replace(
         before,
@@ -106,7 +106,10 @@ def test_a_rewrite_after_another_statement_of_its_transaction(announced: bool) -
 
 
 def test_types_that_read_otherwise_are_changes() -> None:
-    """Without a rewrite the bytes are the same, but cidr and inet write them differently; text and varchar do not."""
+    """Without a rewrite the bytes are the same, but the text of cidr and inet differs.
+
+    That of text and varchar does not.
+    """
     for old, new, found in ((650, 869, "table_rewritten"), (25, 1043, ""), (1043, 25, "")):
         before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(old, -1, 10, False)})
         assert changed(before, column=ColumnStorage(new, -1, 20, False)) == found
@@ -121,7 +124,7 @@ def test_a_domain_reads_as_its_base_type() -> None:
 
 
 def test_columns_that_are_not_replicated_may_change() -> None:
-    """What the destination does not have cannot be wrong there."""
+    """A change of a column that the destination lacks makes no difference there."""
     now = replace(
         BEFORE,
         columns={**BEFORE.columns, 2: ColumnStorage(20, -1, 20, False)},
@@ -132,7 +135,10 @@ def test_columns_that_are_not_replicated_may_change() -> None:
 
 
 def test_generated_columns() -> None:
-    """DROP EXPRESSION makes a column replicated whose older values are not known; a new expression concerns nobody."""
+    """DROP EXPRESSION adds a replicated column whose older values are unknown.
+
+    A new expression changes no replicated one.
+    """
     dropped = replace(BEFORE, columns={**BEFORE.columns, 3: ColumnStorage(23, -1, 20, False)})
     assert find_change(TABLE, NAMES, BEFORE, dropped, QUIET) is not None
     expressed = replace(
@@ -155,7 +161,7 @@ def test_a_column_added_and_rewritten_between_two_looks() -> None:
 
 
 def test_definitions_of_types() -> None:
-    """A renamed label and another attribute show in every old row; a label that is added shows in none."""
+    """A renamed label and another attribute change every old row. A label that is added changes none."""
 
     def found(oid: int, **parts: str) -> bool:
         changed_type = replace(BEFORE.types[oid], parts={k[1:]: v for k, v in parts.items()})
@@ -187,7 +193,10 @@ def test_partitions(leaves: dict[int, LeafStorage | None], found: bool) -> None:
 
 
 def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
-    """All partitions have a new file by the transaction whose TRUNCATE was streamed; one by another is a change."""
+    """The streamed TRUNCATE explains the new files that its transaction gave all partitions.
+
+    Another transaction's are a change.
+    """
     leaves = {TableId(201): LeafStorage(901, 30, True, True), TableId(202): LeafStorage(902, 30, True, True)}
     truncated = Witness(truncates=frozenset({30}))
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is None

@@ -31,7 +31,7 @@ NO_TRANSACTIONS = TransactionFile(0, 0, b"", "", ())
 
 
 def column(attnum: int, name: str, kind: Kind = Kind.TEXT, **more: Any) -> Column:
-    """A column; ``type`` for one that a kind alone does not tell."""
+    """Return a column. ``type`` is for a column whose kind alone is not its type."""
     shape = more.pop("type", ColumnType(kind))
     return Column(attnum, name, shape, type_name=kind.value, type_oid=25, **more)
 
@@ -50,7 +50,7 @@ def table(number: int, *columns: Column, at: int = 0) -> ReplicatedTableSchema:
 
 
 def changes(schema: ReplicatedTableSchema, rows: Sequence[Row], *, layout: pa.Schema | None = None) -> TableChanges:
-    """Rows as dicts of the layout's columns; optional columns are there if some row has them."""
+    """Return rows as dicts of the layout's columns. Optional columns are there if some row has them."""
     names = {name for row in rows for name in row}
     arrow = layout or change_schema(
         schema, old=OLD in names, unchanged=UNCHANGED in names, unrepresentable=UNREPRESENTABLE in names
@@ -77,7 +77,7 @@ def delete(lsn: int, ordinal: int, kind: str = "K", **columns: Any) -> dict[str,
 def batch(
     *items: TableChanges | Truncate | RelationChange, end: int | None = None, transactions: int = 1
 ) -> ChangeBatch:
-    """A slice of the stream; without ``end`` it ends inside of a transaction."""
+    """Return a slice of the stream. Without ``end`` it ends inside of a transaction."""
     rows = sum(i.rows.num_rows for i in items if isinstance(i, TableChanges))
     last = None if end is None else Witness(Lsn(end), 1, end)
     done = None if end is None else Lsn(end)

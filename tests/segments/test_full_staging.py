@@ -1,4 +1,4 @@
-"""A segment that does not fit is written later; what was written of it is gone."""
+"""A segment that does not fit is written later. Its unfinished files are removed."""
 
 from __future__ import annotations
 

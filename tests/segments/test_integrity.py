@@ -1,4 +1,4 @@
-"""What is staged is read as it was written, or reported."""
+"""Staged data is read as it was written, or reported as damaged."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class Bytes:
 
 
 def test_blocks_are_verified_wherever_a_read_begins() -> None:
-    """A file of several blocks, written in pieces of any size, is read at any place; a wrong byte fails its block."""
+    """A file of several blocks, written in pieces of any size, is read at any place. A wrong byte fails its block."""
     rng = random.Random(3)
     content = rng.randbytes(2 * BLOCK + 12345)
     file = Bytes()

@@ -46,10 +46,10 @@ def find_missing(ledger: Ledger, manifests: list[Manifest], positions: dict[Tabl
 def test_a_lost_segment_is_missed_by_the_tables_that_need_it(
     landed: list[set[int]], positions: tuple[int, int, int], lost: set[int], idle: bool, removing: bool
 ) -> None:
-    """Whichever segments are gone, the first, the last, one in the middle or all of them.
+    """This holds for the loss of the first segment, the last, one in the middle or all of them.
 
-    Removing what every table has applied leaves holes that nobody misses. The store has the ledger if the slot was
-    acknowledged past the last segment. Otherwise a loss of the last segment shows in the slot.
+    Removing segments that every table has applied leaves holes that no table misses. The store has the ledger if the
+    slot was acknowledged past the last segment. Otherwise a loss of the last segment shows in the slot.
     """
     store = MemoryStore("p")
     store.next_epoch()
@@ -88,7 +88,7 @@ def test_a_segment_that_does_not_follow_the_one_before_is_noticed() -> None:
 
 
 def test_a_table_that_is_copied_again_misses_nothing() -> None:
-    """What was staged before its copy is not needed, and a place that is not known yet is no gap."""
+    """Changes staged before its copy are not needed, and an unknown watermark is no gap."""
     manifests = stage([{1}, {1}, {1}], Ledger())
     backlog = Backlog(Ledger({TableId(1): Lsn(20)}))
     backlog.track(TableId(1), None)
@@ -117,7 +117,7 @@ def test_the_ledger_is_kept_whoever_is_ahead() -> None:
 
 
 def test_scratch_staging_keeps_no_ledger() -> None:
-    """What a restart loses of scratch staging is sent again, and is not missed."""
+    """A restart that loses scratch staging gets its changes again, and misses none."""
     store = MemoryStore("p")
     store.next_epoch()
     kept = StoredLedger(store, durable=False)

@@ -32,7 +32,7 @@ def test_the_first_to_claim_is_the_owner(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("content", [b"", b"\x00\x00\x00", b"[]", b'{"uid": "uid-1"}'])
 def test_a_damaged_file_names_no_owner(tmp_path: Path, content: bytes) -> None:
-    """Whoever claims the folder is refused, because its segments may be another Pipeline's. The hint has the path."""
+    """The folder may have another Pipeline's segments, so that each claim is refused. The hint has the path."""
     staging = Staging.open(str(tmp_path))
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "owner").write_bytes(content)

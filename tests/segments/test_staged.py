@@ -64,7 +64,7 @@ def test_columns_follow_their_attnum(tmp_path: Path) -> None:
 
 
 def test_old_images_follow_as_well(tmp_path: Path) -> None:
-    """The old row is in the newest version too; what a key image does not tell stays unknown."""
+    """The old row has the newest version as well. A value that a key image lacks stays unknown."""
     before = table(1, ID, column(2, "n", Kind.INT4), column(3, "gone"))
     more = column(4, "more", Kind.INT4, missing_value="7")
     now = table(1, ID, column(2, "m", Kind.INT8), more, at=100)
@@ -122,7 +122,7 @@ def decimal(precision: int, scale: int) -> ColumnType:
     ],
 )
 def test_types_widen_or_ask(tmp_path: Path, before: ColumnType, after: ColumnType, safe: bool) -> None:
-    """A type that holds every old value is cast to; any other asks for a resync, and only when the column is read."""
+    """A type that holds every old value is cast to. Any other asks for a resync, and only when the column is read."""
     assert widens(before, after) is safe
     old = table(1, ID, column(2, "x", type=before))
     now = table(1, ID, column(2, "x", type=after), at=100)
@@ -142,7 +142,10 @@ ODD: Column = column(2, "day", Kind.DATE)
 
 
 def test_odd_values_meet_the_policy(tmp_path: Path) -> None:
-    """Error names table, column and position, never the value; Null counts; columns that nobody reads do not matter."""
+    """An error names table, column and position, never the value.
+
+    Null counts them. Columns that are not read do not matter.
+    """
     schema = table(1, ID, ODD)
     rows = changes(
         schema, [insert(8, 0, id=1), {**insert(16, 0, id=2), UNREPRESENTABLE: [(2, "infinity")]}, insert(24, 0, id=3)]
@@ -210,7 +213,7 @@ F_WITH_0_1 = column(2, "n", Kind.FLOAT4, missing_value="0.1")
 def test_a_destination_gets_a_column_as_it_was_added(
     tmp_path: Path, added: Column, later: Column, expected: Column | None
 ) -> None:
-    """What existing rows have in a new column is told by the version that added it, not by the catalog of later."""
+    """The value of existing rows in a new column comes from the version that added it, not from a later catalog."""
     before = table(1, ID)
     versions = [table(1, ID, added, at=100), table(1, ID, later, at=200)]
     rows = changes(versions[1], [insert(200, 0, id=1, n=None)])
@@ -314,7 +317,7 @@ def test_truncates_and_relations_outside_of_the_range_are_left_out(tmp_path: Pat
 
 
 def test_tables_travel_to_tasks(tmp_path: Path) -> None:
-    """What a task is sent is a few names; it opens the files where it runs."""
+    """A task gets a few names, and opens the files where it runs."""
     schema = table(1, ID)
     got = staged(tmp_path, changes(schema, [insert(8, 0, id=i) for i in range(1000)]), start=schema)
     sent = pickle.dumps(got)

@@ -1,4 +1,4 @@
-"""What is written is read back, and nothing of it is seen before its manifest."""
+"""Written changes are read back, and none of them is visible before its manifest."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_a_file_uri_of_another_host_is_refused() -> None:
 
 
 def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit LSN's statistics skip row groups; what is asked for by the column is all that is read."""
+    """The commit LSN's statistics skip row groups, and only the requested columns are read."""
     staging = Staging.open(str(tmp_path))
     writer = SegmentWriter(staging, "shop", 1, Lsn(0), row_group_bytes=1)
     for lsn in range(8, 88, 8):

@@ -1,1 +1,1 @@
-"""Servers that the engine is tested against, beside PostgreSQL: fetched from Maven, run on loopback, ended."""
+"""Servers for the tests of the engine other than PostgreSQL: fetched from Maven, run on loopback, ended."""

@@ -39,7 +39,7 @@ def _apt(*arguments: str) -> None:
 
 @contextmanager
 def _no_services() -> Iterator[None]:
-    """Tell Debian to start no service, unless the machine says so already."""
+    """Keep Debian from starting services, unless the machine does so already."""
     if _POLICY.exists():
         yield
         return

@@ -45,7 +45,7 @@ class DuckLake:
     def destination(
         self, settings: dict[str, Any] | None = None, *, work: str = "", **context: Any
     ) -> DuckLakeDestination:
-        """A destination as a process that just started has it; ``work`` names another folder for caches."""
+        """Return a destination as a process that just started has it. ``work`` names another folder for caches."""
         changed = replace(self.context, **context)
         if work:
             changed = replace(changed, work_dir=self.context.work_dir / work)

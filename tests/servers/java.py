@@ -25,7 +25,7 @@ _OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def fetched(name: str, dependencies: str) -> list[Path]:
-    """Return the jars of a module's dependencies, as Ivy's descriptor has them; ``name`` is theirs in the cache."""
+    """Return the jars of a module's dependencies in Ivy's descriptor. ``name`` is their folder in the cache."""
     folder = cache_folder() / "tests" / name
     with only_process(folder.parent) as scratch:
         if not folder.exists():

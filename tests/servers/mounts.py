@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def small_file_system(folder: Path, size: str) -> Iterator[None]:
-    """Mount a tmpfs on the folder; skip the test where this machine does not allow it."""
+    """Mount a tmpfs on the folder. Skip the test if this machine does not allow it."""
     folder.mkdir(parents=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode:
@@ -35,7 +35,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def fill(folder: Path, *, leaving: int) -> Path:
-    """Leave at most so many bytes free; return the file that takes the others."""
+    """Leave at most so many bytes free. Return the file that takes the others."""
     filler = folder / "filler"
     with filler.open("wb") as file:
         while (free := os.statvfs(folder).f_bavail * os.statvfs(folder).f_bsize) > leaving:

@@ -12,14 +12,14 @@ from typing import TextIO
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a port on which no process listens just now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
 def is_free(port: int) -> bool:
-    """Return True if nobody listens on the port just now."""
+    """Return True if no process listens on the port just now."""
     with socket.socket() as s:
         return s.connect_ex(("127.0.0.1", port)) != 0
 

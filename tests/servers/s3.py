@@ -42,7 +42,7 @@ class ObjectStore:
 
     @property
     def place(self) -> dict[str, str]:
-        """Where it is, as a catalog is told, by Iceberg's names; PyIceberg's are the same."""
+        """The place of the store by Iceberg's names for a catalog. PyIceberg's are the same."""
         return {
             "s3.endpoint": f"http://{self.address}:{self.port}",
             "s3.path-style-access": "true",
@@ -56,7 +56,7 @@ class ObjectStore:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Where it is, and the keys to it."""
+        """The place of the store, and its keys."""
         return self.place | self.keys
 
     @property

@@ -1,4 +1,4 @@
-"""Every manifest of the corpus is read, or refused with every problem told."""
+"""Every manifest of the corpus is read, or refused with all of its problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_good_manifest_is_read(path: Path) -> None:
 
 @pytest.mark.parametrize("path", files("bad"), ids=lambda path: path.stem)
 def test_bad_manifest_is_refused(path: Path) -> None:
-    """The problems told are those in the manifest's own comments (``# line: field: what is wrong``), all and only."""
+    """The reported problems are exactly those in the manifest's comments (``# line: field: what is wrong``)."""
     text = path.read_text()
     expected = {line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")}
     with pytest.raises(InvalidManifest) as caught:
@@ -47,7 +47,7 @@ def test_error_names_the_file_and_counts() -> None:
 
 
 def test_object_without_lines_is_refused_by_its_paths() -> None:
-    """An object that came from Kubernetes rather than a file is told by the same paths."""
+    """The problems of an object from Kubernetes, which has no lines, have the same paths as those of a file."""
     with pytest.raises(InvalidManifest) as caught:
         parse_manifest(PipelineManifest, {"kind": "Pipeline", "spec": 5}, "data/shop")
     assert "data/shop: spec: must be a mapping" in caught.value.message

@@ -35,7 +35,7 @@ spec:
     ids=range(11),
 )
 def test_hostile_value_is_a_problem_of_the_manifest(value: str, problem: str) -> None:
-    """A value that YAML's loader chokes on is told with its line, where it has one."""
+    """A value that YAML's loader cannot read is reported with its line, if it has one."""
     load_manifests(GOOD, "x.yaml")
     with pytest.raises(InvalidManifest) as raised:
         load_manifests(GOOD.replace("5432", value), "x.yaml")

@@ -1,4 +1,4 @@
-"""Every field says what it means and what its change costs; what holds for a table is found."""
+"""Every field has its meaning and the class of its change. The settings of a table are found."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIELDS = [(f"{kind.__name__}:{path}", field) for kind in KINDS for path, field i
 
 @pytest.mark.parametrize("field", [f for _, f in FIELDS], ids=[path for path, _ in FIELDS])
 def test_field_tells_its_meaning_and_change_class(field: FieldInfo) -> None:
-    """No field lacks a description or a change class; a whole number that may be 0 says what 0 means."""
+    """Every field has a description and a change class. That of a whole number that may be 0 describes 0."""
     assert field.description
     assert isinstance(field.json_schema_extra, dict)
     assert field.json_schema_extra[CHANGE] in list(Change)
@@ -63,7 +63,7 @@ def schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_schema_is_structural(kind: type[Model]) -> None:
-    """The schema has no reference, no null and no union but a quantity's; a rule names a field that is there."""
+    """The schema has no reference, no null and no union but a quantity's. Each rule names an existing field."""
     for schema in schemas(structural(kind)):
         assert "$ref" not in schema
         assert "oneOf" not in schema
@@ -90,7 +90,7 @@ def test_defaults_are_those_of_the_schema() -> None:
 
 
 def test_names_are_derived_from_the_pipeline() -> None:
-    """A dash, which a slot's name may not have, becomes an underscore; a name given is kept."""
+    """A dash, which a slot's name may not have, becomes an underscore. A given name is kept."""
     manifest = load_manifests((CORPUS / "good" / "as_kubernetes_hands_out.yaml").read_text()).pipeline
     assert (manifest.slot_name, manifest.publication_name) == ("levada_data__my_shop", "levada_data__my_shop")
     named = SMALLEST.replace("database: shop}", "database: shop, slot: {name: s}, publication: {name: P p}}")
@@ -111,7 +111,7 @@ def test_no_two_pipelines_have_one_default_name() -> None:
 
 
 def test_stores_own_tables_are_never_selected() -> None:
-    """The store's writes would be changes of their own; its schema is left out although a selector means it."""
+    """The store's writes would be replicated changes, so its schema is left out even if a selector matches it."""
     text = SMALLEST.replace("schema: public", 'schema: "*"')
     assert load_manifests(text).selects(QualifiedTable("public", "progress"))
     assert not load_manifests(text).selects(QualifiedTable("levada", "progress"))
@@ -127,7 +127,7 @@ def spec(more: str = "") -> PipelineSpec:
 
 
 def test_changes_are_named_with_their_class() -> None:
-    """Each field that differs is told by its path; a chosen object that comes or goes has a class of its own."""
+    """Each differing field is found by its path. A choice of objects that comes or goes has a class of its own."""
     assert changed_fields(spec(), spec()) == {}
     assert changed_fields(
         spec("  staging: {uri: /a}\n  store: {memory: {}}\n"),

@@ -27,7 +27,7 @@ from levada.spec import format_bytes, parse_bytes, parse_quantity
     ],
 )
 def test_bytes(text: str | int, amount: int) -> None:
-    """A number and a unit; what is not whole is rounded up, as Kubernetes does."""
+    """A quantity is a number and a unit. A fraction of a byte is rounded up, as Kubernetes does."""
     assert parse_bytes(text) == amount
 
 

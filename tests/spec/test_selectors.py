@@ -36,7 +36,7 @@ def tables(include: list[tuple[str, str]], exclude: list[tuple[str, str]]) -> Ta
     ],
 )
 def test_selection(include: list[tuple[str, str]], exclude: list[tuple[str, str]], table: str, selected: bool) -> None:
-    """A table is selected if an include names it and no exclude does; only * is special, case matters."""
+    """A table is selected if an include matches it and no exclude does. Only * is special, and case matters."""
     assert selects(tables(include, exclude), QualifiedTable.parse(table)) is selected
 
 
