@@ -15,6 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 CODE: Final = ("engine", "operator")
+TESTS: Final = ("tests", "benchmarks", "examples")
 WORDS_OUT: Final = re.compile(
     r"\b(tell|tells|told|telling|said|anew|mend|mends|mended|mending|beside|nobody|somebody|whoever|upkeep"
     r"|(?:is|are|was|were) to be)\b",
@@ -84,7 +85,16 @@ def prose(text: str) -> str:
 
 def code_files() -> list[Path]:
     """Return every module of the engine and the operator."""
-    return sorted(p for folder in CODE for p in (ROOT / folder).rglob("*.py"))
+    return _modules(CODE)
+
+
+def files_of_tests() -> list[Path]:
+    """Return every module of the tests, the benchmarks and the examples."""
+    return _modules(TESTS)
+
+
+def _modules(folders: tuple[str, ...]) -> list[Path]:
+    return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
 
 
 def _statements(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
@@ -98,11 +108,11 @@ def _statements(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
 
 
 def main() -> None:
-    """Print the shares of each package."""
+    """Print the shares of each package, of the code first and then of the tests."""
     by_package: dict[str, list[Docstring]] = {}
-    for file in code_files():
+    for file in (*code_files(), *files_of_tests()):
         parts = file.relative_to(ROOT).parts
-        package = "/".join(parts[1:3] if len(parts) > 3 else parts[1:])
+        package = "/".join(parts[:3] if parts[0] in CODE else parts[:2])
         by_package.setdefault(package, []).extend(docstrings(file))
     everything = [d for found in by_package.values() for d in found]
     for name, found in (("all", everything), *by_package.items()):

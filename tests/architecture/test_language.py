@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.architecture.language import ROOT, WORDS_OUT, breaks, code_files, docstrings, messages, prose
+from tests.architecture.language import ROOT, WORDS_OUT, breaks, code_files, docstrings, files_of_tests, messages, prose
 
 PROSE = (
     "CHANGELOG.md",
@@ -40,6 +40,17 @@ def test_docstrings_and_messages(file: Path) -> None:
     found = [f"line {d.line}: {rule}: {d.text}" for d in docstrings(file) for rule in breaks(d)]
     found += [f"line {line}: {text}" for line, text in messages(file) if WORDS_OUT.search(prose(text))]
     assert not found, "\n".join(found)
+
+
+def test_docstrings_of_tests() -> None:
+    """No docstring of the tests, the benchmarks and the examples breaks a rule that holds for the code's."""
+    found = [
+        f"{relative(d.file)}:{d.line}: {rule}"
+        for file in files_of_tests()
+        for d in docstrings(file)
+        for rule in breaks(d)
+    ]
+    assert not found
 
 
 @pytest.mark.parametrize("file", list(prose_files()), ids=relative)
