@@ -9,6 +9,7 @@ from tests.architecture.type_page import ROWS, Row, iceberg_type, page
 from levada.pgoutput.binary import BINARY
 from levada.pgoutput.text import parse_text
 from levada.schema import Kind
+from levada.testing.destinations.values import KINDS, kind_rows
 
 SENT_AS_TEXT = {Kind.TEXT, Kind.ARRAY}
 """Kinds without a binary decoder: a copy reads the text that the stream has."""
@@ -28,6 +29,12 @@ def test_every_kind_has_a_binary_decoder_or_is_sent_as_text() -> None:
     """A kind is in one of the two sets."""
     assert set(BINARY) | SENT_AS_TEXT == set(Kind)
     assert not set(BINARY) & SENT_AS_TEXT
+
+
+def test_every_kind_has_values_in_the_conformance_suite() -> None:
+    """Each row of the suite has a value or NULL for each kind, so that every destination is tested with it."""
+    names = {column.name for column in KINDS}
+    assert all(row.keys() == names for row in kind_rows())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.sql)

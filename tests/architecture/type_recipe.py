@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from tests.architecture.language import ROOT
@@ -15,23 +15,29 @@ ENGINE: Final = ROOT / "engine" / "levada"
 _RECIPE: Final = re.compile(r"^\*\*A PostgreSQL type\.\*\*.*?(?=^\*\*)", re.DOTALL | re.MULTILINE)
 _ARROW_PART: Final = "A new Arrow type"
 _NAMED: Final = re.compile(r"^\| `([\w/]+\.py)`", re.MULTILINE)
-_MEMBERS: Final = frozenset(kind.name for kind in Kind) - {Kind.ARRAY.name}
-"""The kinds of scalar values. A module that only asks for ARRAY has nothing to add for a new one."""
+_ELSEWHERE: Final = re.compile(r"`((?:tests|docs)/[\w/.]+)`")
+_MEMBERS: Final = frozenset(kind.name for kind in Kind)
 _CONTAINERS: Final = frozenset({"is_list", "is_large_list", "is_large_string", "is_large_binary"})
 """Questions about how values are kept, which are the same for each type of them."""
 
 
 def findings() -> Iterator[str]:
-    """Yield the modules that the recipe does not name, and the named ones with nothing to add."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    recipe = _RECIPE.search(text)
-    by_kind, _, by_arrow = (recipe.group() if recipe else "").partition(_ARROW_PART)
-    yield from _differences("kinds of values", set(_NAMED.findall(by_kind)), decides_by_kind)
-    yield from _differences("types of Arrow", set(_NAMED.findall(by_arrow)), decides_by_arrow_type)
+    """Yield the modules that the recipe does not name, the named ones with nothing to add, and missing paths."""
+    found = _RECIPE.search((ROOT / "CONTRIBUTING.md").read_text())
+    recipe = found.group() if found else ""
+    by_kind, _, by_arrow = recipe.partition(_ARROW_PART)
+    modules = {str(file.relative_to(ENGINE)): file.read_text() for file in sorted(ENGINE.rglob("*.py"))}
+    kinds = {path for path, code in modules.items() if "Kind" in code and decides_by_kind(ast.parse(code))}
+    arrow = {path for path, code in modules.items() if "pa.types" in code and decides_by_arrow_type(ast.parse(code))}
+    yield from _differences("kinds of values", kinds, set(_NAMED.findall(by_kind)))
+    yield from _differences("types of Arrow", arrow, set(_NAMED.findall(by_arrow)))
+    for path in _ELSEWHERE.findall(recipe):
+        if not (ROOT / path).exists():
+            yield f"the recipe for a PostgreSQL type in CONTRIBUTING.md names {path}, which does not exist"
 
 
 def decides_by_kind(tree: ast.Module) -> bool:
-    """Return True if a module distinguishes scalar kinds.
+    """Return True if a module distinguishes kinds of values.
 
     A member of `levada.schema.Kind` is then the key of a dict, an element of a set, list or tuple, a side of a
     comparison or a pattern. A member that is only an argument, as in ``ColumnType(Kind.INT8)``, decides nothing.
@@ -50,10 +56,7 @@ def decides_by_arrow_type(tree: ast.Module) -> bool:
     )
 
 
-def _differences(of: str, named: set[str], decides: Callable[[ast.Module], bool]) -> Iterator[str]:
-    found = {
-        str(file.relative_to(ENGINE)) for file in sorted(ENGINE.rglob("*.py")) if decides(ast.parse(file.read_text()))
-    }
+def _differences(of: str, found: set[str], named: set[str]) -> Iterator[str]:
     for path in sorted(found - named):
         yield f"{path} distinguishes {of}, and the recipe for a PostgreSQL type in CONTRIBUTING.md does not name it"
     for path in sorted(named - found):
