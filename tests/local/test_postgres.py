@@ -18,7 +18,7 @@ CREATE = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root creates users")
 def test_one_system_user_by_several_processes() -> None:
-    """Processes that start their first servers at once, on a new machine, all get the same system user."""
+    """Processes that start their first servers simultaneously, on a new machine, all get the same system user."""
     name = f"levada-{secrets.token_hex(4)}"
     try:
         creating = [

@@ -65,7 +65,7 @@ class Versions:
 
 
 def decoded(schema: ReplicatedTableSchema, parts: Sequence[bytes]) -> pa.RecordBatch:
-    """Decode the payloads of a binary COPY at once."""
+    """Decode the payloads of a binary COPY in one call."""
     return CopyDecoder(schema).decode(bytearray(b"".join(parts)), [len(part) for part in parts])
 
 

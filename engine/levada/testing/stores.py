@@ -361,7 +361,7 @@ class StoreConformance:
         write(second)
 
     def test_epochs_are_handed_out_once(self, open_store: OpenStore) -> None:
-        """However many drivers start at once, each has an epoch of its own."""
+        """However many drivers start simultaneously, each has an epoch of its own."""
         stores = [open_store("shop") for _ in range(6)]
         with ThreadPoolExecutor(len(stores)) as pool:
             assert sorted(pool.map(lambda s: s.next_epoch(), stores)) == [1, 2, 3, 4, 5, 6]

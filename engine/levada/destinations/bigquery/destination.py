@@ -347,7 +347,7 @@ class BigQueryDestination(Destination):
         if not table.state_name:
             self._served(table, table_id)
         shadow = self._shadow(table, table_id)
-        # Another writer may have damaged the state of a copy that nobody reads.
+        # Another writer may have damaged the state of a copy that no engine reads.
         with suppress(DestinationChanged):
             state = shadow.read_state()
             if state is not None:

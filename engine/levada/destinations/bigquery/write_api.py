@@ -215,7 +215,7 @@ class StreamWriter:
 
 
 def commit(connection: Connection, table: TableName, streams: Sequence[WrittenStream]) -> None:
-    """Make the rows of the streams visible, all at once."""
+    """Make the rows of the streams visible, all in one step."""
     from google.cloud.bigquery_storage_v1 import types
 
     if not streams:

@@ -40,9 +40,9 @@ _AROUND: Final = 12
 _POSITION_FIELD: Final = 2147483545
 """The field ID that Iceberg reserves for the position of a row."""
 MAX_GAP: Final = 64 << 10
-"""Bytes between two blobs up to which both are read at once."""
+"""Bytes between two blobs up to which one read has both."""
 _MAX_READ: Final = 8 << 20
-"""The most bytes that are read at once, unless a single blob has more."""
+"""The most bytes of one read, unless a single blob has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _blob(data_file: str, offset: int, length: int, rows: int) -> dict[str, Any]
 
 
 def read_vectors(storage: Storage, vectors: Sequence[DeletionVector]) -> Iterator[tuple[DeletionVector, BitMap64]]:
-    """Yield the vectors with their bitmaps. Vectors that are close to each other in a file are read at once.
+    """Yield the vectors with their bitmaps. Vectors that are close to each other in a file share a read.
 
     Raise DestinationChanged if a file is missing, or if a vector is damaged or has another number of rows.
     """

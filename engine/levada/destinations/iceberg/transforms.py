@@ -21,7 +21,7 @@ _NUMBERS: Final = ("int", "long", "decimal")
 _TIMES: Final = ("date", "timestamp", "timestamptz")
 _TEXTS: Final = ("string", "binary")
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    # A float as a partition would tell NaN and the two zeros apart.
+    # A float as a partition would distinguish the two zeros and the bits of NaN. PostgreSQL does not.
     "identity": ("boolean", *_NUMBERS, *_TIMES, *_TEXTS),
     "bucket": (*_NUMBERS, *_TIMES, *_TEXTS),
     "truncate": (*_NUMBERS, *_TEXTS),

@@ -72,7 +72,7 @@ def jvm_heap(memory: int | None) -> int:
 
 
 def task_slots(cores: int, memory: int | None) -> int:
-    """Return the number of Spark's tasks that run at once in a local session, by cores and bytes of memory.
+    """Return the number of Spark's tasks that run simultaneously in a local session, by cores and bytes of memory.
 
     Each task has a Python worker, which reads rows and writes files.
     """
