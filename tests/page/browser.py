@@ -14,7 +14,7 @@ PHONE = {"width": 320, "height": 640}
 
 @dataclass
 class Tab:
-    """A tab of a browser, what its console said, and the servers that it asked."""
+    """A tab of a browser, the messages in its console, and the servers that it asked."""
 
     page: Page
     said: list[str] = field(default_factory=list)

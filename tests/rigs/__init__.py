@@ -1,6 +1,6 @@
-"""What several tests share: servers, engines, and readers of their state.
+"""Helpers that several tests share: servers, engines, and readers of their state.
 
-No module here has tests. What serves one package of tests only is a module of that package.
+No module here has tests. A helper of one package of tests only is a module of that package.
 """
 
 import pytest

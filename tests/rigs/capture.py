@@ -32,7 +32,7 @@ TIMEOUT_S = 60.0
 
 
 class Capture:
-    """What a pipeline called ``shop`` captures of one database."""
+    """The capture of one database by a pipeline ``shop``."""
 
     def __init__(self, db: Database, folder: Path, *, durable: bool = True, ddl_messages: bool = False) -> None:
         self.db = db
@@ -109,7 +109,7 @@ class Capture:
 
     @contextmanager
     def running(self) -> Iterator[CaptureWorker]:
-        """Run the worker; afterwards stop it and wait for it. What it raised is in ``error``."""
+        """Run the worker, then stop it and wait for its end. ``error`` has the exception that it raised."""
         stop = threading.Event()
         self.error = None
         thread = self._thread = threading.Thread(target=self._run, args=(stop,))
@@ -139,7 +139,7 @@ class Capture:
         return Lsn.parse(head)
 
     def wait(self, reached: Callable[[CapturePosition], bool]) -> None:
-        """Wait for a position of the worker; fail with what it raised, if it did."""
+        """Wait for a position of the worker. Fail with the exception that the worker raised, if it did."""
         self.until(lambda: reached(self.worker.position) or self.error is not None)
         if self.error is not None:
             raise self.error
@@ -165,7 +165,7 @@ class Capture:
         return [] if staged is None else [v for b in staged.scan([column]) for v in b.column(0).to_pylist()]
 
     def staged(self, name: str) -> StagedTable | None:
-        """All changes of a table that are staged, from before the first version on; None if there are none."""
+        """Return all staged changes of a table, from before its first version on, or None if there are none."""
         table = self.table(name)
         manifests = self.log.list()
         versions = [s for m in manifests for v in m.versions if (s := v.schema()).id == table]
@@ -177,7 +177,7 @@ class Capture:
         return StagedBatch(self.staging, manifests, [start], Lsn(2**62), OnUnrepresentable.NULL).changes(table)
 
     def replayed(self, name: str, key: str = "id") -> dict[Any, dict[str, Any]]:
-        """The table that the staged changes make, by key; every change is there once, in order."""
+        """Return the table that the staged changes make, by key. Assert that each change is there once and in order."""
         table: dict[Any, dict[str, Any]] = {}
         seen: set[tuple[int, int]] = set()
         last = (0, 0)

@@ -50,7 +50,7 @@ def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def manifest(db: Database, tmp_path: Path) -> Path:
-    """A manifest with its Secret beside it, of a database with two tables."""
+    """Return a manifest with the folder of its Secret, of a database with two tables."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
     secret = tmp_path / "secrets" / "shop-cdc"
     secret.mkdir(parents=True)
@@ -76,7 +76,7 @@ def publish(db: Database) -> None:
 
 
 def kept(db: Database, name: str, phase: Errored | Init | Ready, pipeline: str = "") -> TableId:
-    """Leave a table's phase in the store, as an engine would have; return its id."""
+    """Write a table's phase into the store, as an engine does. Return the table's ID."""
     [(oid,)] = db.query("SELECT oid FROM pg_class WHERE relname = %s", name)
     store = PostgresStore(db.connection, pipeline or db.name.replace("_", "-"))
     store.next_epoch()

@@ -30,7 +30,7 @@ class Lake:
     def destination(
         self, *, work: str = "", maintenance: dict[str, Any] | None = None, **context: Any
     ) -> IcebergDestination:
-        """A destination as a process that just started has it; ``work`` names another folder for caches."""
+        """Return a destination as a process that just started has it. ``work`` names another folder for caches."""
         changed = replace(self.context, **context)
         if work:
             changed = replace(changed, work_dir=self.context.work_dir / work)
@@ -50,7 +50,7 @@ class Lake:
         return f"levada_{self.context.pipeline}.shop_public.{quoted}"
 
     def sql(self, text: str, table: str = "orders") -> list[Any]:
-        """Run SQL as a foreign engine would; {t} is the table, {p} the catalog and ``'namespace.table'``."""
+        """Run SQL as a foreign engine does. {t} is the table, {p} the catalog and ``'namespace.table'``."""
         catalog, _, rest = self.spark_name(table).partition(".")
         return self.spark.sql(text.format(t=self.spark_name(table), c=catalog, p=f"'{rest}'")).collect()
 

@@ -84,7 +84,7 @@ class Rig:
             self.running.reconfigure(self.config)
 
     def say(self, table: str, **fields: Any) -> None:
-        """Change what is said of a table."""
+        """Change the settings of a table."""
         said = replace(self.config.table(public(table)), **fields)
         self.change(tables={**self.config.tables, public(table): said})
 

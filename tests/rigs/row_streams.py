@@ -28,7 +28,7 @@ def table(*key: Kind) -> ReplicatedTableSchema:
 
 @dataclass
 class Stream:
-    """What a source would send, and what it holds meanwhile."""
+    """A source: the changes that it sends, and the rows that it has meanwhile."""
 
     schema: ReplicatedTableSchema
     held: dict[Row, Row]
@@ -45,7 +45,7 @@ class Stream:
         self.lsn, self.ordinal = self.lsn + 10, 0
 
     def send(self, op: str, row: Row, unchanged: Sequence[int] = (), old: Row | None = None, kind: str = "") -> None:
-        """Add a change; values at the places ``unchanged`` are not told; of ``old`` under ``K`` only the key is."""
+        """Add a change. Values at the places ``unchanged`` are not sent. Of ``old`` under ``K`` only the key is."""
         names = self.schema.arrow.names
         told = [None if i in unchanged else v for i, v in enumerate(row)]
         image = None if old is None else [v if kind == "O" or i < self.width else None for i, v in enumerate(old)]

@@ -32,7 +32,7 @@ _numbers = count(1)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A driver's calls, restarts and takeovers; the model keeps what a store should."""
+    """Calls, restarts and takeovers of drivers. The model keeps what a store should keep."""
 
     def __init__(self, open_store: OpenStore) -> None:
         super().__init__()
