@@ -211,7 +211,7 @@ def test_status_before_the_first_run_changes_nothing(manifest: Path, db: Databas
 
 
 def test_status_of_an_engine_elsewhere_says_so(manifest: Path, tmp_path: Path, db: Database) -> None:
-    """The slot is in use, so the pipeline is not stopped. The output marks the store's state as possibly old.
+    """The slot is in use, so the pipeline is not stopped. The store's state may be old, so the command fails.
 
     An engine that is here and does not answer is not elsewhere.
     """

@@ -72,7 +72,7 @@ def test_two_tables_of_one_name_are_refused(engine: Engine, db: Database) -> Non
 
 
 def test_a_table_that_comes_later_waits_for_a_name_of_its_own(engine: Engine, db: Database) -> None:
-    """The first one goes on, over a restart as well. After a change of its name, the second one is copied by itself."""
+    """The first one goes on, over a restart as well. With another destinationTable, the second one is copied."""
     db.execute(
         "CREATE SCHEMA s1; CREATE TABLE s1.t (id int PRIMARY KEY); INSERT INTO s1.t VALUES (1)", "CREATE SCHEMA s2"
     )

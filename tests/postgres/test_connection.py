@@ -182,7 +182,7 @@ def test_statement_failures_have_stable_codes(db: Database) -> None:
 
 
 def test_ended_backend_is_transient(db: Database) -> None:
-    """A connection that was ended by a user, or that broke, is made again."""
+    """A connection that the server ended, or that broke, raises Transient, so that it is made again."""
     with db.connection.connect() as c:
         db.query("SELECT pg_terminate_backend(%s)", c.info.backend_pid)
         with pytest.raises(Transient) as raised, source_errors("reading"):

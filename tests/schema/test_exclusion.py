@@ -58,10 +58,7 @@ def refused(excluded: frozenset[str], names: dict[int, str], *, copy: bool) -> s
 def test_an_excluded_column_is_not_replicated_by_a_rename(
     excluded: set[str], names: dict[int, str], renamed: bool, copy: bool
 ) -> None:
-    """The rename is refused once the manifest lacks the former name.
-
-    Without that name, the manifest asks for the column.
-    """
+    """It is replicated once the manifest lacks its former name. Removing that name asks for the column."""
     message = refused(frozenset(excluded), names, copy=copy)
     new = names.get(2)
     expected = f"public.t: the excluded column sec was renamed to {new}, which columns.exclude does not have"

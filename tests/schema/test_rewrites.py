@@ -78,7 +78,7 @@ def test_a_plain_widening_is_safe(old: int, new: int, safe: bool) -> None:
 
 
 def test_a_plain_statement_rewrites_no_other_column() -> None:
-    """A rewrite that fills in a column's default gives the column a new catalog row, and leaves its values."""
+    """A rewrite that fills in an added column's default writes the column's catalog row as well. That is no change."""
     before = replace(BEFORE, columns={**BEFORE.columns, 3: ColumnStorage(700, -1, 10, False)})
     now = replace(
         before,
@@ -193,10 +193,7 @@ def test_partitions(leaves: dict[int, LeafStorage | None], found: bool) -> None:
 
 
 def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
-    """The streamed TRUNCATE explains the new files that its transaction gave all partitions.
-
-    Another transaction's are a change.
-    """
+    """New files by the transaction of a streamed TRUNCATE are no change. One by another transaction is a change."""
     leaves = {TableId(201): LeafStorage(901, 30, True, True), TableId(202): LeafStorage(902, 30, True, True)}
     truncated = Witness(truncates=frozenset({30}))
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is None
