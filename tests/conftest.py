@@ -1,4 +1,4 @@
-"""Fixtures: a real PostgreSQL for the session, a database of its own for each test that asks for one."""
+"""Fixtures: servers for the session, and for each test that requests one a database of its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
+from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
 from tests.servers.s3 import ObjectStore, object_store
+from tests.tiers import (
+    pytest_collection_modifyitems,
+    pytest_runtest_protocol,
+    refuse_undeclared_servers,
+)
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_protocol", "refuse_undeclared_servers"]
+
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
 # A busy machine is no reason to fail: nothing here asserts a time.
@@ -39,12 +48,23 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[EmbeddedPostgres]:
+def start_postgres() -> StartPostgres:
+    """Return the function that runs a server of a test's own in a temporary folder."""
+    return temporary_postgres
+
+
+@pytest.fixture(scope="session")
+def own_jvm() -> None:
+    """Say that a test starts a JVM by itself."""
+
+
+@pytest.fixture(scope="session")
+def postgres(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """One server with wal_level=logical for the session.
 
     Not in pytest's own folder: that is closed to others, and the server runs as another user where root tests.
     """
-    with temporary_postgres() as server:
+    with start_postgres() as server:
         yield server
 
 
@@ -92,6 +112,22 @@ def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of one OpenSearch node for the session."""
     with opensearch_node(tmp_path_factory.mktemp("opensearch")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def bigquery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """One emulator of BigQuery for the session."""
+    with emulator(tmp_path_factory.mktemp("bigquery")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for the session."""
+    from tests.servers.chromium import chromium
+
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

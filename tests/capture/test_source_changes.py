@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.capture import PUBLICATION, Capture
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import SlotLost, StaleEpoch
-from levada.local.postgres import temporary_postgres
 from levada.postgres.slots import inspect_slot
 
 CONSUME = (
@@ -24,9 +23,9 @@ CONSUME = (
 
 
 @pytest.fixture(params=[16, 18])
-def own(request: pytest.FixtureRequest) -> Iterator[Database]:
+def own(start_postgres: StartPostgres, request: pytest.FixtureRequest) -> Iterator[Database]:
     """A database on a server of the test's own, which may be stopped, killed and put back."""
-    with temporary_postgres(version=request.param) as server:
+    with start_postgres(version=request.param) as server:
         yield Database(server, "postgres")
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.capture import Change, ChangeStream, Continuity, WalChangeCapture
 from levada.errors import NeedsOperator, Transient
-from levada.local.postgres import temporary_postgres
 from levada.pgoutput.events import Begin, Commit, Insert
 from levada.postgres.connection import PostgresConnection
 from levada.values import Lsn, QualifiedTable
@@ -479,9 +478,9 @@ def test_a_truncate_waits_for_the_snapshot(db: Database, capture: WalChangeCaptu
         assert len(list(stream)) == 5
 
 
-def test_wal_level_is_checked_first() -> None:
+def test_wal_level_is_checked_first(start_postgres: StartPostgres) -> None:
     """A server that does not decode is refused with the statement that changes it, and nothing is made."""
-    with temporary_postgres(settings={"wal_level": "replica"}) as server:
+    with start_postgres(settings={"wal_level": "replica"}) as server:
         with psycopg.connect(server.uri(), autocommit=True) as connection:
             connection.execute("CREATE TABLE a (id int PRIMARY KEY)")
         plain = PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user="postgres")

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.rigs.command_line import manifest, manifest_of, on, publish
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.cli.exit_codes import Exit
-from levada.local.postgres import temporary_postgres
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.source.destination_place import save_place
 from levada.runtime.tables.requests import CopySettings
@@ -216,12 +215,12 @@ def test_another_namespace_in_the_lake(manifest: Path, db: Database) -> None:
     assert "1 cut will no longer have them" in plan
 
 
-def test_another_server_of_the_destination(manifest: Path, db: Database) -> None:
+def test_another_server_of_the_destination(start_postgres: StartPostgres, manifest: Path, db: Database) -> None:
     """Tables that the new address does not have are parked. Once it is set back, a retry is enough."""
     pipeline = replicated(db)
     write(manifest, pipeline)
     run(manifest)
-    with temporary_postgres() as server:
+    with start_postgres() as server:
         Database(server, "postgres").execute(f"CREATE DATABASE {db.name}")
         pipeline["spec"]["destination"]["postgres"]["port"] = server.port
         write(manifest, pipeline)

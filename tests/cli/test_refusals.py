@@ -11,14 +11,13 @@ import psycopg
 import pytest
 import yaml
 from tests.rigs.command_line import PASSWORD, levada, log_in_as, manifest_of
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.runtime.foreign_package import install_package
 from tests.servers.older import DEBIAN_15, postgres_15, refusing_setting
 from tests.servers.standby import standby_of
 from typer.testing import Result
 
 from levada.cli.exit_codes import Exit
-from levada.local.postgres import temporary_postgres
 from levada.postgres.problems import Severity
 from levada.postgres.publications import ensure_coverage
 from levada.runtime.host.assembly import pipeline_config
@@ -30,9 +29,9 @@ from levada.values import QualifiedTable, TableId
 
 
 @pytest.fixture(scope="module")
-def replica_level() -> Iterator[Database]:
+def replica_level(start_postgres: StartPostgres) -> Iterator[Database]:
     """A database on a server whose WAL has nothing for logical decoding."""
-    with temporary_postgres(settings={"wal_level": "replica"}) as server:
+    with start_postgres(settings={"wal_level": "replica"}) as server:
         database = Database(server, "postgres")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         yield database

@@ -20,14 +20,14 @@ from pyiceberg.table import StaticTable, Table
 from tests.docs.pages import blocks_of, parts_of, run_page
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, engine
-from tests.servers.bigquery import PROJECT, Emulator, server
+from tests.servers.bigquery import PROJECT, Emulator
 from tests.servers.ducklake import DuckLake, extension
 from tests.servers.rest_catalog import rest_catalog
 from tests.servers.s3 import BUCKET, ObjectStore
 
 from levada.destinations import DestinationContext
 
-__all__ = ["engine", "server"]
+__all__ = ["engine"]
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -281,57 +281,57 @@ def test_page_of_opensearch(engine: Engine, opensearch: str) -> None:
             client.indices.delete(index="shop-*")
 
 
-def of_emulator(server: Emulator, folder: Path) -> dict[str, Any]:
+def of_emulator(bigquery: Emulator, folder: Path) -> dict[str, Any]:
     """Return the addresses of the emulator, without the cloud's own bucket."""
     return {
         "destination.bigquery.project": PROJECT,
-        "destination.bigquery.endpoint": server.endpoint,
+        "destination.bigquery.endpoint": bigquery.endpoint,
         "staging.uri": f"file://{folder / 'staging'}",
     }
 
 
-def orders(server: Emulator) -> list[Row]:
+def orders(bigquery: Emulator) -> list[Row]:
     """Return the rows of the table of orders."""
     query = f"SELECT id, customer_id, item FROM `{PROJECT}`.`shop_public`.`orders` ORDER BY id"
-    return [(int(i), int(customer), item) for i, customer, item in server.sql(query)]
+    return [(int(i), int(customer), item) for i, customer, item in bigquery.sql(query)]
 
 
-def test_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
+def test_bigquery(engine: Engine, bigquery: Emulator, tmp_path: Path) -> None:
     """The example of BigQuery makes its tables with their layout, and without the cloud's own bucket and login."""
     example = Example(engine, "bigquery")
-    example.set(of_emulator(server, tmp_path))
+    example.set(of_emulator(bigquery, tmp_path))
     engine.write_secret("bigquery", {"credentials.json": "{}"})
     try:
-        example.run(lambda: orders(server))
-        assert layout(server) == LAYOUT
+        example.run(lambda: orders(bigquery))
+        assert layout(bigquery) == LAYOUT
     finally:
-        forget(server)
+        forget(bigquery)
 
 
-def test_page_of_bigquery(engine: Engine, server: Emulator, tmp_path: Path) -> None:
+def test_page_of_bigquery(engine: Engine, bigquery: Emulator, tmp_path: Path) -> None:
     """The part of a manifest on the page makes a table with its layout, and keeps the watermarks where it says."""
     example = Example(engine, "bigquery")
-    example.set(of_emulator(server, tmp_path), "destinations/bigquery.md")
+    example.set(of_emulator(bigquery, tmp_path), "destinations/bigquery.md")
     engine.write_secret("bigquery", {"credentials.json": "{}"})
     try:
-        example.copy(lambda: orders(server), "shop-db")
-        assert layout(server) == LAYOUT
-        assert any(name.startswith("state_") for name in server.tables("levada"))
+        example.copy(lambda: orders(bigquery), "shop-db")
+        assert layout(bigquery) == LAYOUT
+        assert any(name.startswith("state_") for name in bigquery.tables("levada"))
     finally:
-        forget(server)
+        forget(bigquery)
 
 
 LAYOUT = (["customer_id"], "created_at", "MONTH")
 
 
-def layout(server: Emulator) -> tuple[list[str], str, str]:
+def layout(bigquery: Emulator) -> tuple[list[str], str, str]:
     """Return how the table of orders is clustered and partitioned."""
-    table = server.call("GET", "/datasets/shop_public/tables/orders")
+    table = bigquery.call("GET", "/datasets/shop_public/tables/orders")
     partitions = table["timePartitioning"]
     return table["clustering"]["fields"], partitions["field"], partitions["type"]
 
 
-def forget(server: Emulator) -> None:
+def forget(bigquery: Emulator) -> None:
     """Delete the datasets with their tables."""
     for dataset in ("shop_public", "levada"):
-        server.call("DELETE", f"/datasets/{dataset}?deleteContents=true")
+        bigquery.call("DELETE", f"/datasets/{dataset}?deleteContents=true")

@@ -25,16 +25,16 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def into_bigquery(engine: Engine, server: Emulator) -> Engine:
+def into_bigquery(engine: Engine, bigquery: Emulator) -> Engine:
     """An engine whose destination is the emulator."""
-    section = {"project": PROJECT, "dataset": "shop_{schema}", "endpoint": server.endpoint}
+    section = {"project": PROJECT, "dataset": "shop_{schema}", "endpoint": bigquery.endpoint}
     engine.spec = {"destination": {"bigquery": section}}
     return engine
 
 
-def in_bigquery(server: Emulator, name: str) -> list[dict[str, Any]]:
+def in_bigquery(bigquery: Emulator, name: str) -> list[dict[str, Any]]:
     """Return the rows by BigQuery's own client."""
-    rows = server.read("shop_public", name).to_pylist()
+    rows = bigquery.read("shop_public", name).to_pylist()
     for row in rows:
         for column in ("doc", "tags"):
             row[column] = None if row[column] is None else json.loads(row[column])
@@ -56,7 +56,7 @@ def kill(engine: Engine) -> None:
     engine.process.wait()
 
 
-def test_every_row_survives_kills(into_bigquery: Engine, server: Emulator, db: Database) -> None:
+def test_every_row_survives_kills(into_bigquery: Engine, bigquery: Emulator, db: Database) -> None:
     """After traffic, two kills, a truncate, keys that change and an added column, both sides have the same rows."""
     db.execute(
         "CREATE TABLE orders (id bigint PRIMARY KEY, item text, price numeric(12, 2), at timestamptz, doc jsonb,"
@@ -106,15 +106,15 @@ def test_every_row_survives_kills(into_bigquery: Engine, server: Emulator, db: D
         stop.set()
         thread.join()
     engine.wait_caught_up()
-    assert in_bigquery(server, "orders") == at_the_source(db, "orders")
-    assert in_bigquery(server, "bills") == at_the_source(db, "bills")
-    assert in_bigquery(server, "orders")[0]["more"] == 7
-    assert isinstance(in_bigquery(server, "orders")[0]["price"], Decimal)
+    assert in_bigquery(bigquery, "orders") == at_the_source(db, "orders")
+    assert in_bigquery(bigquery, "bills") == at_the_source(db, "bills")
+    assert in_bigquery(bigquery, "orders")[0]["more"] == 7
+    assert isinstance(in_bigquery(bigquery, "orders")[0]["price"], Decimal)
     assert "Spark" not in engine.log
     assert engine.stop() == 0
 
 
-def test_a_resync_under_traffic(into_bigquery: Engine, server: Emulator, db: Database) -> None:
+def test_a_resync_under_traffic(into_bigquery: Engine, bigquery: Emulator, db: Database) -> None:
     """A table is readable while it is copied again, and both sides have the same rows afterwards."""
     db.execute(
         "CREATE TABLE orders (id bigint PRIMARY KEY, item text, doc jsonb, tags text[])",
@@ -140,7 +140,7 @@ def test_a_resync_under_traffic(into_bigquery: Engine, server: Emulator, db: Dat
     try:
         engine.levada("resync", *engine.options(), "orders")
         while "the shadow copy replaced the table" not in engine.log:
-            counts.append(len(in_bigquery(server, "orders")))
+            counts.append(len(in_bigquery(bigquery, "orders")))
             engine.wait_for(lambda p: True)
     finally:
         stop.set()
@@ -149,5 +149,5 @@ def test_a_resync_under_traffic(into_bigquery: Engine, server: Emulator, db: Dat
     # The emulator shows the middle of a transaction to readers, so that a count may be anything.
     assert counts
     assert "the shadow copy replaced the table" in engine.log
-    assert in_bigquery(server, "orders") == at_the_source(db, "orders")
+    assert in_bigquery(bigquery, "orders") == at_the_source(db, "orders")
     assert engine.stop() == 0

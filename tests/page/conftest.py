@@ -1,4 +1,4 @@
-"""A browser for the session, and for each test a tab that fails the test by what its console says."""
+"""For each test a tab that fails the test by what its console says."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 from tests.page.browser import DESKTOP, Tab
-from tests.servers.chromium import chromium
 
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One browser for the session."""
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

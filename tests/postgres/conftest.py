@@ -6,30 +6,30 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.slots import drop_slot
 
 
 @pytest.fixture(scope="module")
-def physical() -> Iterator[EmbeddedPostgres]:
+def physical(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """A server with wal_level=replica."""
-    with temporary_postgres(settings={"wal_level": "replica"}) as server:
+    with start_postgres(settings={"wal_level": "replica"}) as server:
         yield server
 
 
 @pytest.fixture
-def own_server() -> Iterator[EmbeddedPostgres]:
+def own_server(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """A server that the test may stop."""
-    with temporary_postgres() as server:
+    with start_postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def older() -> Iterator[EmbeddedPostgres]:
+def older(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """A server of the oldest version at hand."""
-    with temporary_postgres(version=16) as server:
+    with start_postgres(version=16) as server:
         yield server
 
 

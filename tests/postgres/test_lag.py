@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.servers.standby import logged_snapshots, standby_of
 
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.lag import LagSample, current_wal_lsn, sample_lag, standby_safe_wal
 from levada.values import Lsn
 
 
-def test_the_end_of_the_wal_is_above_every_commit() -> None:
+def test_the_end_of_the_wal_is_above_every_commit(start_postgres: StartPostgres) -> None:
     """Also above an asynchronous commit that the server would flush only in ten seconds, and it is flushed then."""
     settings = {"wal_writer_delay": "10s", "wal_writer_flush_after": "100MB", "synchronous_commit": "off"}
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         db = Database(server, "postgres")
         db.execute("CREATE TABLE t (id int)")
         with db.connection.connect() as connection:
@@ -32,10 +32,10 @@ def test_the_end_of_the_wal_is_above_every_commit() -> None:
 KEEP = {"max_slot_wal_keep_size": "64MB", "wal_keep_size": "32MB", "max_wal_size": "64MB"}
 
 
-def test_what_a_standby_keeps_is_computed_as_a_primary_does() -> None:
+def test_what_a_standby_keeps_is_computed_as_a_primary_does(start_postgres: StartPostgres) -> None:
     """The formula for a standby has the primary's own result, wherever the slot and the end of the WAL are."""
     sizes = (64 << 20, 32 << 20, 16 << 20)
-    with temporary_postgres(settings=KEEP) as server:
+    with start_postgres(settings=KEEP) as server:
         db = Database(server, "postgres")
         db.execute("CREATE TABLE t (v text)", "SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
         for _ in range(3):
@@ -56,10 +56,10 @@ def quiet_sample(db: Database) -> tuple[LagSample, Lsn]:
             return sample, Lsn.parse(after)
 
 
-def test_a_standby_says_how_near_a_slot_is_to_its_loss() -> None:
+def test_a_standby_says_how_near_a_slot_is_to_its_loss(start_postgres: StartPostgres) -> None:
     """The safe bytes fall while WAL is kept, until the slot is lost. The server's own figure does not change."""
     with ExitStack() as stack:
-        primary = stack.enter_context(temporary_postgres())
+        primary = stack.enter_context(start_postgres())
         standby = stack.enter_context(standby_of(primary, KEEP))
         db, copy = Database(primary, "postgres"), Database(standby, "postgres")
         db.execute("CREATE TABLE t (v text)")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.postgres.streams import open_stream, prepare
-from tests.rigs.database import Database, connection_to
+from tests.rigs.database import Database, StartPostgres, connection_to
 
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.preflight import PreflightRequest, find_problems, preflight
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
@@ -193,13 +193,13 @@ def test_room_for_the_stream_and_the_copies_is_counted(db: Database) -> None:
     assert few == {"no_free_slot": Severity.WARNING, "no_free_wal_sender": Severity.WARNING}
 
 
-def test_server_that_cannot_replicate_is_told() -> None:
+def test_server_that_cannot_replicate_is_told(start_postgres: StartPostgres) -> None:
     """The server's own settings are checked: WAL, room, retention and encoding."""
     settings = {
         "wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1", "max_slot_wal_keep_size": "100MB",
         "idle_replication_slot_timeout": "60s",
     }  # fmt: skip
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         db = Database(server, "ascii")
         Database(server, "postgres").execute(
             "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'",
@@ -230,10 +230,10 @@ def test_an_old_version_is_the_one_problem(db: Database) -> None:
     assert problem.message == "the source is PostgreSQL 13, and Levada needs 14 or newer"
 
 
-def test_lost_slot_is_a_warning_here() -> None:
+def test_lost_slot_is_a_warning_here(start_postgres: StartPostgres) -> None:
     """The pipeline's own policy applies to a lost slot, so that preflight does not prevent the start."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         connection = connection_to(server)
         with connection.connect() as c:
             c.execute("CREATE TABLE public.t (id int PRIMARY KEY)")

@@ -10,11 +10,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 from tests.postgres.streams import kinds, prepare, receive_until
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.servers.stalling_proxy import StallingProxy, stalling_proxy
 
 from levada.errors import Transient
-from levada.local.postgres import temporary_postgres
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
 from levada.postgres.slots import create_slot, export_snapshot
@@ -106,9 +105,9 @@ def test_busy_reader_is_no_silent_server(db: Database) -> None:
         assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
 
 
-def test_busy_reader_is_not_dropped_by_a_server_with_a_short_limit() -> None:
+def test_busy_reader_is_not_dropped_by_a_server_with_a_short_limit(start_postgres: StartPostgres) -> None:
     """The session has a limit of its own, whatever the server's, the role's or the database's is, now or later."""
-    with temporary_postgres(settings={"wal_sender_timeout": "1s"}) as server:
+    with start_postgres(settings={"wal_sender_timeout": "1s"}) as server:
         db = Database(server, "postgres")
         prepare(db)
         with open_stream(db.connection) as stream:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
-from tests.rigs.database import Database, connection_to
+from tests.rigs.database import Database, StartPostgres, connection_to
 
 from levada.errors import NeedsOperator, SlotLost, Transient
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.failures import source_errors
 from levada.postgres.lag import sample_lag
 from levada.postgres.preflight import PreflightRequest, preflight
@@ -129,10 +129,10 @@ def test_a_slot_of_another_database_is_neither_sampled_nor_dropped(db: Database,
         assert inspect_slot(c, "s") is not None
 
 
-def test_lost_slot_is_told() -> None:
+def test_lost_slot_is_told(start_postgres: StartPostgres) -> None:
     """A slot that the server invalidated is lost for an inspection and for a stream."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         db = Database(server, "postgres")
         prepare(db)
         with db.connection.connect() as c:

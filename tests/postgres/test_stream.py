@@ -8,10 +8,10 @@ import threading
 
 import pytest
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import NeedsOperator, SlotLost, Transient
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.heartbeat import HEARTBEAT_PREFIX, emit_heartbeat
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.slots import inspect_slot
@@ -216,10 +216,10 @@ def test_server_stops_though_changes_are_not_acknowledged(own_server: EmbeddedPo
         receive_until(again, lambda m: bool(m) and m[-1][25:] == messages[-1][25:])
 
 
-def test_short_wal_sender_timeout_is_met() -> None:
+def test_short_wal_sender_timeout_is_met(start_postgres: StartPostgres) -> None:
     """The stream reports often enough for whatever time-out the server has."""
     settings = {"wal_sender_timeout": "600ms"}
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         db = Database(server, "postgres")
         prepare(db)
         with ReplicationStream(db.connection, slot="s", publication="p") as stream:

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import LevadaError, Transient
-from levada.local.postgres import temporary_postgres
 from levada.postgres import connection
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.publications import ensure_coverage
@@ -53,9 +52,9 @@ def test_the_holder_is_named(orders: Database) -> None:
         assert ensure_coverage(c, "p", {ORDERS}, manage=True).missing == (ORDERS,)
 
 
-def test_a_prepared_transaction_is_named() -> None:
+def test_a_prepared_transaction_is_named(start_postgres: StartPostgres) -> None:
     """It has no session that could be ended. The hint finds the name that ROLLBACK PREPARED needs."""
-    with temporary_postgres(settings={"max_prepared_transactions": "1"}) as server:
+    with start_postgres(settings={"max_prepared_transactions": "1"}) as server:
         db = Database(server, "postgres")
         db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
         with db.connect() as other:

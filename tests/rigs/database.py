@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
 
-if TYPE_CHECKING:
-    pass
+StartPostgres = Callable[..., AbstractContextManager[EmbeddedPostgres]]
+"""Runs a server of a test's own, with the options of `levada.local.postgres.temporary_postgres`."""
 
 
 @dataclass(frozen=True)

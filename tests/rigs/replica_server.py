@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from psycopg import sql
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.rigs.engine import Engine
-
-from levada.local.postgres import temporary_postgres
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Database]:
+def server(start_postgres: StartPostgres) -> Iterator[Database]:
     """A server of its own for the destination."""
-    with temporary_postgres() as started:
+    with start_postgres() as started:
         yield Database(started, "postgres")
 
 

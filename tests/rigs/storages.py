@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.examples.load import load_example
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 from levada.stores import CachedStore, MemoryStorage, PipelineStore, Storage
 from levada.stores.connection import StoreConnection
 from levada.stores.postgres import PostgresStorage
@@ -83,7 +83,7 @@ def store(open_store: OpenStore) -> PipelineStore:
 
 
 @pytest.fixture(scope="session")
-def second_server() -> Iterator[EmbeddedPostgres]:
+def second_server(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """A server that has state only."""
-    with temporary_postgres(settings={"wal_level": "replica"}) as server:
+    with start_postgres(settings={"wal_level": "replica"}) as server:
         yield server

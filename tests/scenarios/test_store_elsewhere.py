@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.rigs.engine import Engine
 
-from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.local.postgres import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[EmbeddedPostgres]:
+def second(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
     """Another server than the source's."""
-    with temporary_postgres() as server:
+    with start_postgres() as server:
         yield server
 
 

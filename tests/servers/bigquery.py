@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import grpc
 import pyarrow as pa
-import pytest
 import requests
 from tests.servers.ports import free_port
 
@@ -155,10 +154,3 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the emulator does not answer:\n{log.read_text()[-3000:]}") from None
             time.sleep(0.1)
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """One emulator for all tests."""
-    with emulator(tmp_path_factory.mktemp("bigquery")) as found:
-        yield found

@@ -11,10 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.local.postgres import temporary_postgres
 from levada.stores import Document, Key, PostgresStore, TableAction, migrations
 from levada.stores.codecs import OWNER
 from levada.stores.migrations import MIGRATIONS, migrate
@@ -138,10 +137,10 @@ def test_a_takeover_that_waits_for_a_new_owner_sees_it(db: Database, isolation: 
     assert seen == [owner]
 
 
-def test_an_accepted_write_survives_a_crash() -> None:
+def test_an_accepted_write_survives_a_crash(start_postgres: StartPostgres) -> None:
     """Also if the server, by its own setting, answers before it has written a commit."""
     settings = {"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "100MB"}
-    with temporary_postgres(settings=settings) as server:
+    with start_postgres(settings=settings) as server:
         db = Database(server, "postgres")
         store = PostgresStore(db.connection, "shop")
         store.next_epoch()

@@ -11,14 +11,12 @@ from tests.cluster.kubectl import eventually
 from tests.cluster.node.comparison import differences
 from tests.cluster.node.place import SHOP, TABLES, Place
 from tests.rigs.database import Database
-from tests.servers.bigquery import PROJECT, Emulator, server
+from tests.servers.bigquery import PROJECT, Emulator
 from tests.servers.ducklake import DuckLake
 from tests.servers.stalling_proxy import stalling_proxy
 from traffic import Traffic  # type: ignore[import-not-found]
 
 from levada.destinations import DestinationContext
-
-__all__ = ["server"]
 
 pytestmark = pytest.mark.long
 
@@ -109,9 +107,9 @@ def test_opensearch(place: Place, opensearch: str) -> None:
         assert not client.indices.exists(index="shop-public.orders")
 
 
-def test_bigquery(place: Place, server: Emulator) -> None:
+def test_bigquery(place: Place, bigquery: Emulator) -> None:
     """Every row of a table is in the emulator, as its SQL shows it."""
-    with stalling_proxy(server.rest_port, HOST) as rest, stalling_proxy(server.grpc_port, HOST) as storage:
+    with stalling_proxy(bigquery.rest_port, HOST) as rest, stalling_proxy(bigquery.grpc_port, HOST) as storage:
         section = {
             "project": PROJECT,
             "endpoint": {"rest": f"http://{HOST}:{rest.port}", "storage": f"{HOST}:{storage.port}"},
@@ -122,7 +120,7 @@ def test_bigquery(place: Place, server: Emulator) -> None:
         def different() -> str:
             with place.connect() as source:
                 rows = source.execute(query.format("orders").replace("status", "status::text").encode()).fetchall()
-            found = server.sql(query.format(f"`{PROJECT}`.`public`.`orders`"))
+            found = bigquery.sql(query.format(f"`{PROJECT}`.`public`.`orders`"))
             equal = [(int(i), int(c), s, n) for i, c, s, n in found] == rows
             return "" if equal else f"{len(found)} rows in BigQuery, {len(rows)} in PostgreSQL"
 
@@ -132,4 +130,4 @@ def test_bigquery(place: Place, server: Emulator) -> None:
             place.print_state()
             raise AssertionError(different()) from None
         delete(place)
-        assert "orders" not in server.tables("public")
+        assert "orders" not in bigquery.tables("public")

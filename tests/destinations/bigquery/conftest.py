@@ -7,23 +7,21 @@ from pathlib import Path
 
 import pytest
 from tests.destinations.bigquery.warehouse import Warehouse
-from tests.servers.bigquery import PROJECT, Emulator, server
+from tests.servers.bigquery import PROJECT, Emulator
 
 from levada.destinations import DestinationContext
-
-__all__ = ["server"]
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def warehouse(server: Emulator, tmp_path: Path) -> Warehouse:
+def warehouse(bigquery: Emulator, tmp_path: Path) -> Warehouse:
     """Datasets without tables."""
     dataset = f"shop_{next(_numbers)}"
     manifest = {
         "project": PROJECT,
         "dataset": dataset,
         "metadataDataset": f"{dataset}_meta",
-        "endpoint": server.endpoint,
+        "endpoint": bigquery.endpoint,
     }
-    return Warehouse(server, manifest, DestinationContext("shop", tmp_path), dataset)
+    return Warehouse(bigquery, manifest, DestinationContext("shop", tmp_path), dataset)

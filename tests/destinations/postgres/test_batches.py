@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.destinations import DestinationContext, Ordering
 from levada.destinations.data_files import upsert as pieces
 from levada.errors import DestinationChanged, NeedsOperator, Transient
-from levada.local.postgres import temporary_postgres
 from levada.schema import Kind, TableTarget
 from levada.testing import Source, column, table
 from levada.values import QualifiedTable, TableId
@@ -277,11 +276,13 @@ def test_equal_keys_with_other_texts(
     assert replica.db.query(query) == [(old[0], "b")]
 
 
-def test_temporary_tables_of_other_tables_are_not_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_tables_of_other_tables_are_not_locked(
+    start_postgres: StartPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server with few locks takes batches of any number of tables, each with columns of its own."""
     monkeypatch.setenv("PGUSER", "postgres")
     few = {"max_locks_per_transaction": "10", "max_connections": "10", "max_worker_processes": "0"}
-    with temporary_postgres(settings=few) as server:
+    with start_postgres(settings=few) as server:
         replica = Replica(Database(server, "postgres"), DestinationContext("shop", tmp_path))
         destination = replica.destination()
         for number in range(1, 301):

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, TwiceRows, apply, copy
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination, destination
 from levada.destinations.postgres.apply import apply_table
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
-from levada.local.postgres import temporary_postgres
 from levada.schema import Kind, TableTarget
 from levada.testing import column, table
 from levada.values import TableMode
@@ -229,11 +228,11 @@ def test_a_key_that_no_index_takes(replica: Replica) -> None:
     assert key[:20] not in str(caught.value)
 
 
-def test_a_full_table_of_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_of_locks(start_postgres: StartPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without free locks is no full disk: the hint has the setting, and the copy is retried."""
     monkeypatch.setenv("PGUSER", "postgres")
     few = {"max_locks_per_transaction": "10", "max_connections": "10", "max_worker_processes": "0"}
-    with temporary_postgres(settings=few) as server:
+    with start_postgres(settings=few) as server:
         replica = Replica(Database(server, "postgres"), DestinationContext("shop", tmp_path))
         destination = replica.destination()
         destination.startup()
