@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.architecture.test_public_names import PACKAGES
+from tests.lint.public_names import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 

@@ -47,8 +47,8 @@ RUN = {
     "docs/helm.md": "tests/cluster/node/test_helm_page.py",
     "docs/operator.md": "tests/cluster/node/test_operator_page.py",
     "docs/page.md": "tests/cluster/node/test_trust.py",
-    "docs/tutorials/custom-destination.md": "tests/architecture/test_tutorials.py",
-    "docs/tutorials/custom-store.md": "tests/architecture/test_tutorials.py",
+    "docs/tutorials/custom-destination.md": "tests/lint/tutorials.py",
+    "docs/tutorials/custom-store.md": "tests/lint/tutorials.py",
     "docs/security.md": "tests/postgres/test_documented_rights.py",
     **{
         f"examples/{name}/README.md": "tests/cluster/api/test_readmes.py"
