@@ -46,6 +46,7 @@ RULES: Final[tuple[Rule, ...]] = (
     frozen_values,
     golden_names,
     guarantees,
+    helper_imports,
     hint_commands,
     jar_list,
     language_of_code,
@@ -71,7 +72,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 IN_CI: Final[tuple[Rule, ...]] = (actionlint, jar_checksums, shellcheck, zizmor)
 """Rules that are slow, or whose program may have to be installed first."""
-READY: Final[tuple[Rule, ...]] = (helper_imports, language_of_tests, own_waits)
+READY: Final[tuple[Rule, ...]] = (language_of_tests, own_waits)
 """Rules that the tree does not follow yet."""
 
 

@@ -82,7 +82,7 @@ class Tree:
     def module(self, path: str) -> Module:
         """Return a parsed file of Python."""
         if path not in self._modules:
-            self._modules[path] = Module(ast.parse(self.text(path)))
+            self._modules[path] = Module(ast.parse(self.text(path), path))
         return self._modules[path]
 
     def _read(self, path: str) -> bytes:
