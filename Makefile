@@ -50,7 +50,7 @@ lint: setup ## ruff, mypy, import-linter, and the project's own rules
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lint
 
-lint-ci: setup ## Check workflows, shell scripts and the jars' checksums by zizmor, actionlint (needs Go) and ShellCheck
+lint-ci: setup ## zizmor, actionlint (by Go), ShellCheck, the build of docs, the jars' checksums: CI runs it
 	$(BIN)/python -m tests.lint --ci
 
 format: setup ## Let ruff format and mend what it can

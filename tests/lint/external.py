@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -41,6 +42,13 @@ def shellcheck(tree: Tree) -> Iterator[Finding]:
         install({"shellcheck": "/usr/bin/shellcheck"})
     scripts = [path for path in tree.files if path.endswith(".sh") or path.startswith(".ci/")]
     yield from run_linter(tree, "shell scripts", ["shellcheck", *scripts])
+
+
+def documentation(tree: Tree) -> Iterator[Finding]:
+    """Report links that lead nowhere and pages that no other page lists, by a build of the documentation."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "docs", folder]
+        yield from run_linter(tree, "docs", command)
 
 
 def run_linter(tree: Tree, path: str, command: Sequence[str | Path]) -> Iterator[Finding]:

@@ -8,11 +8,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from tests.lint.public_names import PACKAGES
 from tests.lint.tree import Finding, Tree, line_of
 
 CONTRIBUTING: Final = "CONTRIBUTING.md"
 ARCHITECTURE: Final = "docs/architecture.md"
 BENCHMARKS: Final = "benchmarks/README.md"
+TROUBLESHOOTING: Final = "docs/guides/troubleshooting.md"
+ALERTS: Final = "charts/levada/templates/prometheusrule.yaml"
+API: Final = "docs/api.md"
 DOCUMENTS: Final = (CONTRIBUTING, BENCHMARKS, ARCHITECTURE, "docs/key-index.md", "docs/python.md")
 ROOTS: Final = ("", "engine", "engine/levada", "engine/levada/runtime")
 """The folders at which a path on a page may begin, next to the page's own."""
@@ -110,6 +114,20 @@ def workflow_targets(tree: Tree) -> Iterator[Finding]:
             for target in re.findall(r"\bmake ([a-z-]+)", line):
                 if target not in targets:
                     yield Finding(path, number, f"the Makefile has no target {target}")
+
+
+def alerts_page(tree: Tree) -> Iterator[Finding]:
+    """Report alerts that only one of the chart and docs/guides/troubleshooting.md has."""
+    alerts = set(re.findall(r"alert: (\w+)", tree.text(ALERTS)))
+    for name in sorted(alerts ^ set(re.findall(r"`(Levada\w+)`", tree.text(TROUBLESHOOTING)))):
+        yield Finding(TROUBLESHOOTING, 0, f"the alert {name} is only in one of {ALERTS} and the page")
+
+
+def api_page(tree: Tree) -> Iterator[Finding]:
+    """Report public packages that docs/api.md does not have once, and others that it has."""
+    listed = re.findall(r"automodule:: (\S+)", tree.text(API))
+    if sorted(listed) != sorted(PACKAGES):
+        yield Finding(API, 0, f"the page has {sorted(listed)}, but the public packages are {sorted(PACKAGES)}")
 
 
 def make_targets(tree: Tree) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.lint.destinations import destination_names
 from tests.lint.errors import error_classes, error_codes, error_hints, hint_commands
-from tests.lint.external import actionlint, shellcheck, zizmor
+from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
 from tests.lint.guarantees import guarantees
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
@@ -18,6 +18,8 @@ from tests.lint.layout import machine_paths, source_roots
 from tests.lint.locks import locks_agree, locks_name_no_host, locks_satisfy_the_project
 from tests.lint.ownership import pool_jobs, record_owners, state_owners
 from tests.lint.pages import (
+    alerts_page,
+    api_page,
     benchmarks_page,
     commands_of_contributing,
     contracts_on_pages,
@@ -36,6 +38,8 @@ from tests.lint.workflows import workflow_jobs_end
 Rule = Callable[[Tree], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (
+    alerts_page,
+    api_page,
     benchmarks_page,
     commands_of_contributing,
     contracts_on_pages,
@@ -70,7 +74,7 @@ RULES: Final[tuple[Rule, ...]] = (
     workflow_jobs_end,
     workflow_targets,
 )
-IN_CI: Final[tuple[Rule, ...]] = (actionlint, jar_checksums, shellcheck, zizmor)
+IN_CI: Final[tuple[Rule, ...]] = (actionlint, documentation, jar_checksums, shellcheck, zizmor)
 """Rules that are slow, or whose program may have to be installed first."""
 READY: Final[tuple[Rule, ...]] = (language_of_tests, own_waits)
 """Rules that the tree does not follow yet."""

@@ -91,6 +91,8 @@ def states(rule: str, *lines: str, path: str = "supervisor.py") -> Case:
 
 
 FAULTS = (
+    edited("alerts-page", "docs/guides/troubleshooting.md", "`Levada", "`Lavada", "docs/guides/troubleshooting.md:0"),
+    edited("api-page", "docs/api.md", "automodule:: levada.events", "automodule:: levada.values", "docs/api.md:0"),
     edited("benchmarks-page", "benchmarks/README.md", "`make bench-copy`", "make it", "benchmarks/README.md:0"),
     edited("commands-of-contributing", "CONTRIBUTING.md", "make test  ", "make tests "),
     edited("commands-of-contributing", "CONTRIBUTING.md", "-m levada.spec.reference", "-m levada.spec.references"),
