@@ -1,4 +1,4 @@
-"""How the tree is laid out."""
+"""The layout of the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of the engine writes which state of a table."""
+"""Each state of a table is written by one part of the engine."""
 
 from __future__ import annotations
 

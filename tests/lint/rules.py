@@ -55,6 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     jar_list,
     language_of_code,
     language_of_docs,
+    language_of_tests,
     layer_tables,
     locks_agree,
     locks_name_no_host,
@@ -76,7 +77,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 IN_CI: Final[tuple[Rule, ...]] = (actionlint, documentation, jar_checksums, shellcheck, zizmor)
 """Rules that are slow, or whose program may have to be installed first."""
-READY: Final[tuple[Rule, ...]] = (language_of_tests, own_waits)
+READY: Final[tuple[Rule, ...]] = (own_waits,)
 """Rules that the tree does not follow yet."""
 
 

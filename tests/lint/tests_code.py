@@ -1,4 +1,4 @@
-"""How tests are written: what they import, what they overwrite, and how they wait."""
+"""Imports, overwritten attributes and waits of tests."""
 
 from __future__ import annotations
 
