@@ -180,6 +180,8 @@ GOOD = (
     code("helper-imports", "tests/test_a.py", "from tests.rigs.database import Database"),
     code("language-of-code", "engine/levada/a.py", '"""Return `told` as ``told``."""'),
     code("own-waits", "tests/test_a.py", "began = time.monotonic()", "time.sleep(1)"),
+    code("own-waits", "tests/test_a.py", "for _ in kills: time.sleep(chance.uniform(1, 5))"),
+    code("own-waits", "tests/test_a.py", "for _ in rows: time.sleep(1)  # paced: each row is a batch of its own"),
     code("own-waits", "tests/rigs/waiting.py", "while time.monotonic() < deadline: time.sleep(1)"),
     code("private-attributes", "tests/test_a.py", "self._store = cls._store = None"),
     recipe("from levada.verify.differences import Kind\nNAMES = {Kind.DATE: 'date'}"),

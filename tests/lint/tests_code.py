@@ -14,6 +14,7 @@ WAITING: Final = "tests/rigs/waiting.py"
 """The one module that waits with a limit."""
 UNMOVED: Final = "tests/cluster/"
 """Tests that still import from each other."""
+PACED: Final = "# paced: "
 _TEST_MODULE: Final = re.compile(r"tests\.(?:.*\.)?(?:test_\w+|conftest)")
 _CLOCKS: Final = frozenset({"monotonic", "perf_counter", "time"})
 _SLEEP: Final = frozenset({"sleep"})
@@ -50,18 +51,21 @@ def helper_imports(tree: Tree) -> Iterator[Finding]:
 
 
 def own_waits(tree: Tree) -> Iterator[Finding]:
-    """Report deadlines of their own and sleeps in loops of tests. They wait by tests/rigs/waiting.py."""
+    """Report deadlines of their own and sleeps of a fixed time in loops of tests. They wait by tests/rigs/waiting.py.
+
+    A line that paces a load has ``# paced:`` and the reason.
+    """
     for path in tree.below("tests"):
-        if path == WAITING:
-            continue
         module = tree.module(path)
-        for comparison in module.nodes(ast.Compare):
-            if any(_is_call(node, _CLOCKS) for node in ast.walk(comparison)):
-                yield Finding(path, comparison.lineno, f"a deadline of its own, wait by {WAITING}")
-        for loop in (*module.nodes(ast.While), *module.nodes(ast.For)):
-            for node in _inside(loop):
-                if isinstance(node, ast.Call) and _is_call(node, _SLEEP):
-                    yield Finding(path, node.lineno, f"a sleep in a loop, wait by {WAITING}")
+        deadlines = {c.lineno for c in module.nodes(ast.Compare) if any(_is_call(n, _CLOCKS) for n in ast.walk(c))}
+        loops = (*module.nodes(ast.While), *module.nodes(ast.For))
+        calls = [node for loop in loops for node in _inside(loop) if isinstance(node, ast.Call)]
+        sleeps = {c.lineno for c in calls if _is_call(c, _SLEEP) and isinstance(c.args[0], ast.Constant)}
+        lines = tree.text(path).splitlines() if path != WAITING else []
+        for number, line in enumerate(lines, 1):
+            if number in deadlines | sleeps and PACED not in line:
+                what = "a deadline of its own" if number in deadlines else "a sleep in a loop"
+                yield Finding(path, number, f"{what}, wait by {WAITING}")
 
 
 def _is_private(name: str) -> bool:
