@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
+.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +43,15 @@ BUILD_S := 1800
 # CLUSTER_OPTIONS=--or-skip: where this machine cannot have a cluster, say why, and end well.
 CLUSTER = $(if $(KUBECONFIG),,$(BRINGUP) run $(CLUSTER_OPTIONS) --)
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup ## ruff, mypy, import-linter, and the project's own rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.lint
+
+lint-ci: setup ## zizmor, actionlint (by Go), ShellCheck, the build of docs, the jars' checksums: CI runs it
+	$(BIN)/python -m tests.lint --ci
 
 format: setup ## Let ruff format and mend what it can
 	$(BIN)/ruff format .

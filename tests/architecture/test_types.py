@@ -1,10 +1,9 @@
-"""Every kind of value has all that the engine needs of it, and the page about types is that of the code."""
+"""Every kind of value has all that the engine needs of it."""
 
 from __future__ import annotations
 
 import pytest
-from tests.architecture.language import ROOT
-from tests.architecture.type_page import ROWS, Row, iceberg_type, page
+from tests.lint.type_page import ROWS, Row, iceberg_type
 
 from levada.pgoutput.binary import BINARY
 from levada.pgoutput.text import parse_text
@@ -13,11 +12,6 @@ from levada.testing.destinations.values import KINDS, kind_rows
 
 SENT_AS_TEXT = {Kind.TEXT, Kind.ARRAY}
 """Kinds without a binary decoder: a copy reads the text that the stream has."""
-
-
-def test_the_page_is_up_to_date() -> None:
-    """docs/types.md is what the code does. If not: python -m tests.architecture.type_page > docs/types.md."""
-    assert (ROOT / "docs" / "types.md").read_text() == page()
 
 
 def test_every_kind_is_on_the_page() -> None:

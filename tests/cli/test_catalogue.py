@@ -11,7 +11,8 @@ from typing import Final
 
 import pytest
 from rich.cells import cell_len
-from tests.architecture.test_error_codes import ERRORS, PROBLEMS, SOURCES, TABLES, documented, literals
+from tests.lint.errors import PROBLEMS, TABLES, Catalogue, literals
+from tests.lint.tree import ROOT, Tree
 
 from levada.cli.hints import Invocation, set_invocation
 from levada.cli.output import show_problem
@@ -65,20 +66,17 @@ def text_of(node: ast.expr) -> str:
 def shown_errors() -> dict[str, set[tuple[str, str]]]:
     """Return the messages and hints of each code, as the sources make them."""
     found: dict[str, set[tuple[str, str]]] = {}
-    for path in SOURCES:
-        for code, message, hint in errors_of(path.read_text("utf-8")):
+    for path in CATALOGUE.paths:
+        for code, message, hint in errors_of(path):
             found.setdefault(code, set()).add((message, hint))
     return found
 
 
-def errors_of(source: str) -> Iterator[tuple[str, str, str]]:
+def errors_of(path: str) -> Iterator[tuple[str, str, str]]:
     """Yield the code, the message and the hint of each error that a module makes."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for called, node in CATALOGUE.calls(path):
         named = {keyword.arg: keyword.value for keyword in node.keywords}
-        if called in ERRORS:
+        if called in CATALOGUE.errors:
             order = ("code", "message", "hint")
         elif called in TABLES:
             order = ("code", "kind", "hint", "message")
@@ -92,12 +90,13 @@ def errors_of(source: str) -> Iterator[tuple[str, str, str]]:
             yield code, message or "the words of the server", hint
 
 
+CATALOGUE: Final = Catalogue(Tree(ROOT))
 SHOWN: Final = shown_errors()
 
 
 def test_each_code_of_the_catalogue_is_shown() -> None:
     """The sources show a message for each documented code, except the one that is made of an unknown error."""
-    assert set(documented()) - SHOWN.keys() <= {"internal_error", "stale_epoch"}
+    assert dict(CATALOGUE.rows).keys() - SHOWN.keys() <= {"internal_error", "stale_epoch"}
 
 
 @pytest.mark.parametrize("code", sorted(SHOWN))

@@ -28,7 +28,7 @@ OF_A_PIPELINE = "tests/docs/test_pages_of_a_pipeline.py"
 OF_MANIFESTS = "tests/examples/test_manifests.py"
 OF_READMES = "tests/examples/test_readmes.py"
 RUN = {
-    **{f"docs/{page}": "tests/docs/test_pages_run.py" for page in PAGES},
+    **{f"docs/{page}": "tests/docs/pages.py" for page in PAGES},  # the list that test_pages_run.py runs
     "README.md": OF_A_PIPELINE,
     "docs/cli.md": OF_A_PIPELINE,
     "docs/cuts.md": OF_A_PIPELINE,
@@ -47,8 +47,8 @@ RUN = {
     "docs/helm.md": "tests/cluster/node/test_helm_page.py",
     "docs/operator.md": "tests/cluster/node/test_operator_page.py",
     "docs/page.md": "tests/cluster/node/test_trust.py",
-    "docs/tutorials/custom-destination.md": "tests/architecture/test_tutorials.py",
-    "docs/tutorials/custom-store.md": "tests/architecture/test_tutorials.py",
+    "docs/tutorials/custom-destination.md": "tests/lint/tutorials.py",
+    "docs/tutorials/custom-store.md": "tests/lint/tutorials.py",
     "docs/security.md": "tests/postgres/test_documented_rights.py",
     **{
         f"examples/{name}/README.md": "tests/cluster/api/test_readmes.py"

@@ -1,6 +1,6 @@
 """The list of the image's jars in the format CycloneDX, which scanners read: requirements/jars.cdx.json.
 
-Run ``python -m tests.architecture.jar_list > requirements/jars.cdx.json`` after a change of pyspark or of a jars.toml.
+Run ``python -m tests.lint.jar_list > requirements/jars.cdx.json`` after a change of pyspark or of a jars.toml.
 Coordinates come from the Maven properties in each jar. Jars without any are in `GROUPS`. The Python package py4j has
 the jar of the same coordinates as pyspark's. The parts of Java itself are none of Maven's.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.architecture.language import ROOT
+from tests.lint.tree import ROOT, Tree
 
 from levada.local.jars import pyspark_folder
 
@@ -91,19 +91,18 @@ class Jar:
         }
 
 
-def spark_files() -> list[Path]:
+def spark_files(tree: Tree) -> list[Path]:
     """Return the jars of pyspark that the Dockerfile leaves in the image."""
-    removed = re.findall(r"\bpyspark/jars/(\S+)", (ROOT / "Dockerfile").read_text())
+    removed = re.findall(r"\bpyspark/jars/(\S+)", tree.text("Dockerfile"))
     folder = pyspark_folder() / "jars"
     files = sorted(folder.rglob("*.jar"))
     return [f for f in files if not any(fnmatch.fnmatch(f.relative_to(folder).parts[0], p) for p in removed)]
 
 
-def jars() -> Iterator[Jar]:
-    """Yield every jar of the image: those of pyspark, and those of the destinations."""
-    yield from map(_read, spark_files())
-    for file in sorted((ROOT / "engine" / "levada" / "destinations").glob("*/jars.toml")):
-        for jar in tomllib.loads(file.read_text())["jar"]:
+def own_jars(tree: Tree) -> Iterator[Jar]:
+    """Yield the jars of the destinations."""
+    for path in tree.below("engine/levada/destinations", suffix="/jars.toml"):
+        for jar in tomllib.loads(tree.text(path))["jar"]:
             yield Jar(jar["organisation"], jar["module"], jar["version"], "", jar["sha256"])
 
 
@@ -122,12 +121,13 @@ def _read(file: Path) -> Jar:
     return Jar(group, named["artifact"], named["version"], "", sha256)
 
 
-def document() -> str:
+def document(tree: Tree) -> str:
     """Return the list as JSON."""
-    components = sorted((jar.component() for jar in jars()), key=lambda component: str(component["purl"]))
+    jars = [*map(_read, spark_files(tree)), *own_jars(tree)]
+    components = sorted((jar.component() for jar in jars), key=lambda component: str(component["purl"]))
     made = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": components}
     return json.dumps(made, indent=1) + "\n"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(document())
+    sys.stdout.write(document(Tree(ROOT)))

@@ -1,4 +1,4 @@
-"""The page docs/types.md, from the type mapping: ``python -m tests.architecture.type_page > docs/types.md``."""
+"""The page docs/types.md, from the type mapping: ``python -m tests.lint.type_page > docs/types.md``."""
 
 from __future__ import annotations
 

@@ -1,25 +1,16 @@
-"""The workflows of GitHub, checked by their linters, and the check of a release."""
+"""The check of a release, and the base of its images."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
-from levada.local.cache import cache_folder, only_process
-
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-ACTIONLINT = "v1.7.12"
-TARGETS = re.compile(r"\bmake ([a-z-]+)")
 
 
 def release() -> ModuleType:
@@ -30,32 +21,6 @@ def release() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def actionlint() -> Path:
-    """Return actionlint, built once into the cache. Skip the test on a machine without Go."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("actionlint is built by Go")
-    folder = cache_folder() / "tests" / f"actionlint-{ACTIONLINT}"
-    if not (folder / "actionlint").exists():
-        with only_process(folder):
-            source = f"github.com/rhysd/actionlint/cmd/actionlint@{ACTIONLINT}"
-            subprocess.run([go, "install", source], env={**os.environ, "GOBIN": str(folder)}, check=True)
-    return folder / "actionlint"
-
-
-def test_zizmor_finds_nothing() -> None:
-    """Actions are pinned by hash, jobs have the least permissions, and nothing of a pull request reaches a shell."""
-    command = [Path(sys.executable).with_name("zizmor"), "--offline", "--persona=pedantic", "--no-progress", ".github"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_actionlint_finds_nothing() -> None:
-    """The syntax, the expressions and the names of the workflows are right."""
-    done = subprocess.run([actionlint(), *FILES], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def test_a_release_pins_the_base_image() -> None:
@@ -72,14 +37,6 @@ def test_a_release_pins_the_base_image() -> None:
     )
     assert base.stdout == "debian:bookworm-slim\n"
     assert dockerfile.count('org.opencontainers.image.base.name="${BASE_IMAGE}"') == len(builds)
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_targets_of_make_exist(file: Path) -> None:
-    """A workflow calls what the Makefile has, and each of its jobs ends some time."""
-    existing = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(TARGETS.findall(file.read_text())) <= existing
-    assert all("timeout-minutes" in job for job in yaml.safe_load(file.read_text())["jobs"].values())
 
 
 @pytest.fixture

@@ -1,0 +1,235 @@
+"""Each rule finds its fault: in a few files that have it, or in the project's own files after one edit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from tests.lint.destinations import ALLOWED
+from tests.lint.edited_tree import EditedTree, FewFiles
+from tests.lint.external import run_linter
+from tests.lint.generated import jar_checksums
+from tests.lint.ownership import OWNED, RECORD, RECORD_OWNERS, RUNTIME
+from tests.lint.rules import READY, RULES, Rule, name_of, summary_of
+from tests.lint.tree import ROOT, Tree
+
+PROJECT = Tree(ROOT)
+ERRORS = {
+    "engine/levada/errors.py": "class LevadaError(Exception): ...\nclass NeedsOperator(LevadaError): ...\n",
+    "docs/errors.md": "| `slot_lost` | The slot is gone. NeedsOperator. | Copy again. |\n",
+    "engine/levada/slots.py": 'raise NeedsOperator("slot_lost", "gone", hint="levada resync MANIFEST --all")\n',
+    "engine/levada/cli/app.py": "@command()\ndef resync(manifest): ...\n",
+}
+NAMING = {
+    "pyproject.toml": '[project.entry-points."levada.destinations"]\niceberg = "levada.destinations.iceberg:Iceberg"\n',
+    **dict.fromkeys(ALLOWED, 'LOGGER = "pyiceberg"\n'),
+}
+GUARANTEE = "docs/guarantees.md:2"
+HELD = {"tests/test_a.py": "def test_a(): ..."}
+RECIPE = {
+    "engine/levada/schema/types.py": "class Kind:\n    INT8 = 1\n    DATE = 2\n",
+    "CONTRIBUTING.md": "**A PostgreSQL type.**\n| `schema/types.py` |\nA new Arrow type\n| `keys.py` |\n**A field.**",
+    "engine/levada/keys.py": "x = pa.types.is_date32(kind)",
+}
+USES_KIND = "from levada.schema import Kind\n"
+STATES = {
+    **{f"{RUNTIME}/{owner}": "" for owned in OWNED for owner in owned.owners},
+    **{f"{RUNTIME}/{owner}": "" for owner in RECORD_OWNERS.values()},
+    **{f"{RUNTIME}/{o.module}": f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED},
+    f"{RUNTIME}/{RECORD}": "class TableRecord:\n    phase: str\n    resync: object\n",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tree with one fault, at ``place``."""
+
+    rule: str
+    tree: Tree = field(repr=False)
+    place: str
+
+    @property
+    def found(self) -> list[str]:
+        """The places that the rule finds."""
+        rule = next(rule for rule in (*RULES, *READY) if name_of(rule) == self.rule)
+        return [f"{finding.path}:{finding.line}" for finding in rule(self.tree)]
+
+
+def edited(rule: str, path: str, old: str, new: str, place: str = "") -> Case:
+    """Return the project with one edit, found at a line of that file or at another place."""
+    text = PROJECT.text(path)
+    before, found, after = text.partition(old)
+    assert found, f"{path} has no {old!r}"
+    tree = EditedTree(PROJECT, {path: before + new + after})
+    return Case(rule, tree, place or f"{path}:{before.count(chr(10)) + 1}")
+
+
+def few(rule: str, files: dict[str, str], place: str) -> Case:
+    """Return a tree of these files alone, with the fault at this place."""
+    return Case(rule, FewFiles(files), place)
+
+
+def code(rule: str, path: str, *lines: str) -> Case:
+    """Return one file of Python, with the fault in its last line."""
+    return few(rule, {path: "\n".join(lines) + "\n"}, f"{path}:{len(lines)}")
+
+
+def errors(rule: str, path: str, text: str, line: int = 1) -> Case:
+    """Return a tree of errors with another file."""
+    return few(rule, {**ERRORS, path: text}, f"{path}:{line}")
+
+
+def recipe(text: str) -> Case:
+    """Return a recipe for a type, and a module that it does not name."""
+    path = "engine/levada/a.py"
+    return few("type-recipe", {**RECIPE, path: text}, f"{path}:0")
+
+
+def states(rule: str, *lines: str, path: str = "supervisor.py") -> Case:
+    """Return a runtime with another module, with the fault in its last line."""
+    return few(rule, {**STATES, f"{RUNTIME}/{path}": "\n".join(lines)}, f"{RUNTIME}/{path}:{len(lines)}")
+
+
+FAULTS = (
+    edited("alerts-page", "docs/guides/troubleshooting.md", "`Levada", "`Lavada", "docs/guides/troubleshooting.md:0"),
+    edited("api-page", "docs/api.md", "automodule:: levada.events", "automodule:: levada.values", "docs/api.md:0"),
+    edited("benchmarks-page", "benchmarks/README.md", "`make bench-copy`", "make it", "benchmarks/README.md:0"),
+    edited("commands-of-contributing", "CONTRIBUTING.md", "make test  ", "make tests "),
+    edited("commands-of-contributing", "CONTRIBUTING.md", "-m levada.spec.reference", "-m levada.spec.references"),
+    edited("contracts-on-pages", "CONTRIBUTING.md", "`levada.spec`", "`levada.cli`", "CONTRIBUTING.md:0"),
+    few("destination-names", {**NAMING, "engine/levada/a.py": "\nICEBERG = 1"}, "engine/levada/a.py:2"),
+    few("destination-names", {**NAMING, "engine/levada/logs.py": ""}, "engine/levada/logs.py:0"),
+    errors("error-classes", "docs/errors.md", "| `slot_lost` | The slot is gone. Transient. | Copy again. |\n"),
+    errors(
+        "error-codes", "docs/errors.md", ERRORS["docs/errors.md"] + "| `gone` | Gone. NeedsOperator. | Wait. |\n", 2
+    ),
+    errors("error-codes", "docs/errors.md", ERRORS["docs/errors.md"] * 2),
+    errors("error-codes", "engine/levada/a.py", 'Failure(code="new" if x else "slot_lost")\n'),
+    errors("error-codes", "operator/b.py", 'Problem("error", "new", "message")\n'),
+    errors("error-hints", "engine/levada/a.py", 'raise NeedsOperator("slot_lost", "gone")\n'),
+    errors("hint-commands", "engine/levada/a.py", 'hint = "run levada resink MANIFEST --all"\n'),
+    code("frozen-values", "engine/levada/copy/a.py", "@dataclass(frozen=True)", "class A:", "    a: dict[str, int]"),
+    code("frozen-values", "engine/levada/copy/a.py", "def f(a: MutableMapping[str, int]): ..."),
+    edited("golden-names", "tests/lint/public_names.txt", "levada.Ack\n", "levada.Gone\n"),
+    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | `tests/test_a.py::test_b` |"}, GUARANTEE),
+    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | `tests/test_b.py::test_a` |"}, GUARANTEE),
+    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | tested by hand |"}, GUARANTEE),
+    edited("jar-list", "Dockerfile", "pyspark/jars/", "pyspark/jar/", "requirements/jars.cdx.json:0"),
+    code("language-of-code", "engine/levada/a.py", '"""A module."""', "def f():", '    """Tell a fact."""'),
+    code("language-of-code", "engine/levada/a.py", 'print("somebody else has the slot")'),
+    few("language-of-docs", {"docs/a.md": "A fact.\nNobody knows `nobody`.\n"}, "docs/a.md:2"),
+    code("language-of-tests", "tests/test_a.py", "def test_a():", '    """One fact; another."""'),
+    code("language-of-tests", "tests/test_a.py", "def test_a():", '    """What is true."""'),
+    edited("layer-tables", "docs/architecture.md", "| `levada.stores` |", "| `levada.status`, `levada.stores` |"),
+    edited("layer-tables", "docs/architecture.md", "| `levada.stores` |", "| `levada.storages` |"),
+    edited("locks-agree", "requirements/operator.txt", "\nkopf==", "\nkopf==0", "requirements/operator.txt:0"),
+    edited("locks-name-no-host", "requirements/build.txt", "--hash", "https://example.com --hash"),
+    edited("locks-satisfy-the-project", "requirements/dev.txt", "\npyarrow==", "\nx==", "requirements/dev.txt:0"),
+    few("machine-paths", {"docs/a.md": f"\n{ROOT}/docs\n"}, "docs/a.md:2"),
+    edited("names-of-examples", "examples/custom-store/custom_store.py", "import sqlite3", "import levada.values"),
+    edited("names-of-examples", "examples/custom-store/custom_store.py", "from levada.stores ", "from levada.sto "),
+    edited("paths-on-pages", "CONTRIBUTING.md", "`tests/pgoutput/", "`tests/no/such/"),
+    states("pool-jobs", "pool.submit(work)", path="stages/copy.py"),
+    states("pool-jobs", "pool.submit(lambda: record.name)", path="stages/copy.py"),
+    code("private-attributes", "tests/test_a.py", "engine._store = None"),
+    code("private-attributes", "tests/test_a.py", 'monkeypatch.setattr(engine, "_store", None)'),
+    states("record-owners", "record.phase = 'x'"),
+    states("record-owners", "record.resync = other"),
+    few("source-roots", {"operator/__init__.py": ""}, "operator/__init__.py:0"),
+    states("state-owners", "record.resync.not_before += 1"),
+    states("state-owners", "resync.not_before = 1"),
+    states("state-owners", "del record.resync.error"),
+    states("state-owners", "a, self.record.resync.error = 1, 2"),
+    states("state-owners", "record.resync.error.clear()"),
+    states("state-owners", "record.resync.finish()"),
+    edited("tutorials", "docs/tutorials/custom-store.md", "```python\n", "```python\nno_such_line()\n"),
+    edited("type-page", "docs/types.md", "| boolean |", "| bool |"),
+    recipe(USES_KIND + "NAMES = {Kind.DATE: 'date'}"),
+    recipe(USES_KIND + "INTEGERS = frozenset({Kind.INT8})"),
+    recipe(USES_KIND + "INTEGERS = (Kind.INT8, 1)"),
+    recipe(USES_KIND + "def f(kind): return kind is Kind.DATE"),
+    recipe(USES_KIND + "def f(kind): return kind in (Kind.DATE,)"),
+    recipe(USES_KIND + "match 1:\n    case Kind.DATE | Kind.INT8: pass"),
+    recipe("x = pa.types.is_date32(kind)"),
+    few("type-recipe", {**RECIPE, "engine/levada/keys.py": ""}, "CONTRIBUTING.md:4"),
+    few(
+        "vulnerability-exceptions",
+        {"requirements/osv-scanner.toml": '[[IgnoredVulns]]\nid = "x"\nreason = "none"\n'},
+        "requirements/osv-scanner.toml:0",
+    ),
+    few(
+        "workflow-jobs-end",
+        {".github/workflows/a.yml": "jobs:\n  test: {runs-on: ubuntu}\n"},
+        ".github/workflows/a.yml:2",
+    ),
+    few(
+        "workflow-targets",
+        {"Makefile": "test: setup\n", ".github/workflows/a.yml": "\n      - run: make tests\n"},
+        ".github/workflows/a.yml:2",
+    ),
+    code("helper-imports", "tests/test_a.py", "from tests.conftest import Database"),
+    code("helper-imports", "tests/test_a.py", "import tests.cluster.test_b as b"),
+    code("helper-imports", "benchmarks/a.py", "from tests.cluster.api import conftest"),
+    code("own-waits", "tests/test_a.py", "while time.monotonic() < deadline: ..."),
+    code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
+)
+GOOD = (
+    few("guarantees", {**HELD, "docs/guarantees.md": "| Crash | Kept | `tests/test_a.py::test_a` |"}, ""),
+    errors("error-codes", "engine/levada/a.py", 'Failure("slot_lost" if x else code)\n'),
+    errors("error-hints", "engine/levada/a.py", 'raise NeedsOperator(code, "gone")\n'),
+    code("helper-imports", "tests/test_a.py", "from tests.rigs.database import Database"),
+    code("language-of-code", "engine/levada/a.py", '"""Return `told` as ``told``."""'),
+    code("own-waits", "tests/test_a.py", "began = time.monotonic()", "time.sleep(1)"),
+    code("own-waits", "tests/test_a.py", "for _ in kills: time.sleep(chance.uniform(1, 5))"),
+    code("own-waits", "tests/test_a.py", "for _ in rows: time.sleep(1)  # paced: each row is a batch of its own"),
+    code("own-waits", "tests/rigs/waiting.py", "while time.monotonic() < deadline: time.sleep(1)"),
+    code("private-attributes", "tests/test_a.py", "self._store = cls._store = None"),
+    recipe("from levada.verify.differences import Kind\nNAMES = {Kind.DATE: 'date'}"),
+    recipe(USES_KIND + "x: Kind = ColumnType(Kind.INT8)"),
+    recipe(USES_KIND + "COLUMNS = {'at': ColumnType(Kind.DATE)}"),
+    recipe("x = pa.types.is_list(kind)"),
+    states("pool-jobs", "def work():  # in a pool", "    pass", "pool.submit(work)", path="stages/copy.py"),
+    states("record-owners", "record.phase = 'x'", path="tables/phase_changes.py"),
+    states("state-owners", "record.resync.finish()", path="stages/resync.py"),
+    states("state-owners", "record.resync.request()"),
+    states("state-owners", "n = resync.not_before"),
+    states("state-owners", "stage.resync(record)"),
+)
+
+
+def test_every_rule_has_a_fault() -> None:
+    """No rule is without a proof that it finds something, and none without a summary."""
+    rules: tuple[Rule, ...] = (*RULES, *READY)
+    assert {name_of(rule) for rule in rules} == {case.rule for case in FAULTS}
+    assert all(summary_of(rule).startswith("Report ") for rule in rules)
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case.rule)
+def test_a_fault_is_found(case: Case) -> None:
+    """The rule finds the place."""
+    assert case.place in case.found
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: case.rule)
+def test_other_code_is_allowed(case: Case) -> None:
+    """The rule finds nothing in code that is like a fault and is none."""
+    assert case.found == []
+
+
+def test_checksums_of_jars_are_compared() -> None:
+    """The list is another one if the image has no jar of pyspark."""
+    changed = {"Dockerfile": "RUN rm pyspark/jars/*\n"}
+    assert [finding.path for finding in jar_checksums(EditedTree(PROJECT, changed))] == ["requirements/jars.cdx.json"]
+
+
+def test_a_linter_that_fails_has_a_finding() -> None:
+    """Whatever a program prints before it fails is the finding, and one that succeeds has none."""
+    [finding] = run_linter(PROJECT, "a.sh", ["sh", "-c", "echo a.sh:1: wrong; exit 1"])
+    assert finding.text == "\na.sh:1: wrong\n"
+    assert not list(run_linter(PROJECT, "a.sh", ["true"]))
+
+
+def test_a_missing_folder_is_an_error() -> None:
+    """A rule for files that have moved does not pass because it reads none."""
+    with pytest.raises(LookupError):
+        PROJECT.below("no/such/folder")
