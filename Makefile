@@ -5,22 +5,36 @@ UV ?= uv
 BIN := .venv/bin
 SETUP := .venv/.setup
 PYTEST_ARGS ?=
-# Most of a test is waiting for a process. A file's tests stay together, as they share servers and sessions.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Most of a test is waiting for a process. tests/tiers.py says which tests share servers and sessions.
+PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
+NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
+
+# Each start of a Python would compile Levada again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-faults test-install test-cluster cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-install test-cluster cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) ## Make .venv, find or fetch Java and Spark's jars; again only when the locks or pyproject.toml change
 
-test: setup lint ## Lint, then run every test that needs no cluster
-	$(BIN)/pytest --ignore=tests/cluster --ignore=tests/faults --ignore=tests/install $(PARALLEL) $(PYTEST_ARGS)
+quick: setup ## Lint, and run every test within pytest's process: no server, no JVM, no cluster
+	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	$(BIN)/dmypy run
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
+	$(BIN)/python -m tests.lint
+	$(BIN)/pytest $(NO_CLUSTER) --ignore=tests/faults -m "quick and not nightly" -n 2 --dist loadgroup -q $(PYTEST_ARGS)
 
-test-faults: setup ## Run the fault scenarios: minutes each, on real servers; a nightly CI runs them
-	$(BIN)/pytest tests/faults --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
+near: setup lint ## The packages that the working tree changed and those above them, with PostgreSQL, without Spark
+	$(BIN)/pytest $$($(BIN)/python -m tests.near $(SINCE)) -m "near and not nightly" $(PARALLEL) $(PYTEST_ARGS)
+
+test: setup lint ## Lint, then run the tests that need no cluster, except nightly ones
+	$(BIN)/pytest $(NO_CLUSTER) -m "not nightly" $(PARALLEL) $(PYTEST_ARGS)
+
+test-nightly: setup ## Run the rest of them: faults under a running engine, other forms of one destination, scenarios
+	$(BIN)/pytest $(NO_CLUSTER) -m nightly --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
 
 test-install: setup ## Install the wheel for each Python here, on a machine made bare, and replicate a table with it
 	$(BIN)/pytest tests/install --timeout 1800 $(PYTEST_ARGS)

@@ -17,12 +17,12 @@ from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
     pytest_collection_modifyitems,
     pytest_runtest_protocol,
-    refuse_undeclared_servers,
+    refuse_undeclared_programs,
 )
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 
-__all__ = ["pytest_collection_modifyitems", "pytest_runtest_protocol", "refuse_undeclared_servers"]
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_protocol", "refuse_undeclared_programs"]
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -56,6 +56,11 @@ def start_postgres() -> StartPostgres:
 @pytest.fixture(scope="session")
 def own_jvm() -> None:
     """Say that a test starts a JVM by itself."""
+
+
+@pytest.fixture(scope="session")
+def own_process() -> None:
+    """Say that a test starts Levada's programs by itself: the operator, a command, worker processes."""
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,15 @@
 """Which tests belong to which tier, and which of them share a process.
 
-Both follow from the fixtures that a test requests. A test that starts a server or a JVM by itself requests the fixture
-that stands for it (`start_postgres`, `own_jvm`). `refuse_undeclared_servers` ends a test that does not.
+Both follow from the fixtures that a test requests. A test that starts a server, a JVM or a Python by itself requests the
+fixture that stands for it (`start_postgres`, `own_jvm`, `own_process`). `refuse_undeclared_programs` fails a test that
+does not.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,19 +19,26 @@ NEEDS: Final = {
     "start_postgres": "postgres",
     "spark": "spark",
     "own_jvm": "jvm",
+    "own_process": "process",
+    "processes": "process",
     "engine": "jvm",
     "s3": "jvm",
     "opensearch": "opensearch",
     "bigquery": "bigquery",
     "browser": "browser",
-    "cluster": "cluster",
+    "kubectl": "cluster",
+    "layout": "cluster",
 }
 """What each fixture starts. Every other fixture that needs one of these requests it."""
+
+_WITHOUT_JVM: Final = frozenset({"target"})
+"""Destinations of `engine` that need no Spark."""
 
 _SHARED: Final = ("spark", "opensearch", "bigquery", "browser")
 """Servers that cost a dozen CPU seconds to start. All tests that need one run in one process, in this order."""
 
-_PROGRAMS: Final = {"pg_ctl": "postgres", "initdb": "postgres", "java": "jvm"}
+_PROGRAMS: Final = frozenset({"pg_ctl", "initdb", "java", "bash", *(f"python{version}" for version in ("", "3"))})
+"""Programs that no quick test starts. A Python with Levada costs a CPU second."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,9 +48,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.stash[_NEEDS] = needs
         if not needs:
             item.add_marker("quick")
-        if needs <= {"postgres"}:
+        if needs <= {"postgres", "process"}:
             item.add_marker("near")
-        if "faults" in item.path.parts or _is_same_for_another_form(item):
+        if "faults" in item.path.parts or _is_same_for_another_form(item) or _is_long_scenario(item, needs):
             item.add_marker("nightly")
         item.add_marker(pytest.mark.xdist_group(_group(item, needs)))
     items.sort(key=lambda item: _rank(item.stash[_NEEDS]))
@@ -55,7 +63,8 @@ def needs_of(item: pytest.Item) -> frozenset[str]:
     """Return what a test needs. A parameter that is the name of a fixture requests it."""
     names = set(getattr(item, "fixturenames", ()))
     callspec = getattr(item, "callspec", None)
-    names |= {value for value in (callspec.params.values() if callspec else ()) if isinstance(value, str)}
+    if callspec is not None and "request" in names:
+        names |= {value for value in callspec.params.values() if isinstance(value, str)}
     # No public interface has the fixtures that `request.getfixturevalue` would return.
     fixtures: Any = item.session._fixturemanager
     waiting, seen = list(names), set(names)
@@ -63,7 +72,8 @@ def needs_of(item: pytest.Item) -> frozenset[str]:
         for fixture in fixtures.getfixturedefs(waiting.pop(), item) or ():
             waiting += set(fixture.argnames) - seen
             seen |= set(fixture.argnames)
-    return frozenset(NEEDS[name] for name in seen & NEEDS.keys())
+    found = seen & NEEDS.keys()
+    return frozenset(NEEDS[name] for name in (found - {"engine"} if seen & _WITHOUT_JVM else found))
 
 
 def _group(item: pytest.Item, needs: frozenset[str]) -> str:
@@ -85,6 +95,12 @@ def _is_same_for_another_form(item: pytest.Item) -> bool:
     return not any(function.__name__ in vars(part) for part in differing)
 
 
+def _is_long_scenario(item: pytest.Item, needs: frozenset[str]) -> bool:
+    """Return True for a test of `levada run` into Iceberg, a dozen CPU seconds each, that has no mark `always`."""
+    runs_an_engine = "engine" in getattr(item, "fixturenames", ())
+    return runs_an_engine and "jvm" in needs and item.get_closest_marker("always") is None
+
+
 _running: list[pytest.Item] = []
 _undeclared: list[str] = []
 
@@ -101,25 +117,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def refuse_undeclared_servers() -> Iterator[None]:
-    """Fail a test that started a server although none of its fixtures says so: it would be in the wrong tier."""
+def refuse_undeclared_programs() -> Iterator[None]:
+    """Fail a quick test that started such a program: no fixture of it says so, and it is in the wrong tier."""
     yield
     if _undeclared:
         pytest.fail(f"this test starts {', '.join(_undeclared)}. Request a fixture of tests.tiers.NEEDS that says so")
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "subprocess.Popen" or not _running:
-        return
-    program = Path(os.fsdecode(arguments[0])).name
-    needs = _running[-1].stash.get(_NEEDS, frozenset())
-    if _PROGRAMS.get(program, "") not in needs | _implied(needs) | {""}:
-        _undeclared.append(program)
-
-
-def _implied(needs: Iterable[str]) -> set[str]:
-    """Return what the servers of these names are started with."""
-    return {"jvm"} if {"spark", "opensearch"} & set(needs) else set()
+    if event == "subprocess.Popen" and _running and not _running[-1].stash.get(_NEEDS, frozenset("?")):
+        program = Path(os.fsdecode(arguments[0])).name
+        if program in _PROGRAMS:
+            _undeclared.append(program)
 
 
 sys.addaudithook(_audit)

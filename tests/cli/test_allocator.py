@@ -14,6 +14,7 @@ LOOK = (
 )
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(("given", "found"), [(None, "system None"), ("mimalloc", "mimalloc mimalloc")])
 def test_arrow_uses_the_c_library(given: str | None, found: str) -> None:
     """A user's own choice counts. The processes that the command starts do not inherit its own."""

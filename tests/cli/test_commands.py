@@ -404,6 +404,7 @@ def test_the_manifest_may_be_named_by_the_environment(
         assert "'MANIFEST'" in levada(command, "other.yaml", "name").output
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(
     ("words", "found"),
     [("levada ver", {"verify", "version"}), ("levada verify --sh", {"--show-values"}), ("levada cop", set())],

@@ -30,6 +30,7 @@ complete -C "levada "; echo ====; complete -C "levada run --"
 """
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(
     ("shell", "script"), [("bash", BASH), ("zsh", ZSH), ("fish", FISH)], ids=["bash", "zsh", "fish"]
 )

@@ -45,6 +45,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_doctor_tells_absent_from_broken(installed: Path) -> None:
     """A missing extra is no fault. One whose package is too old is, and each has its command."""
     done = levada("doctor", "-o", "json")
@@ -60,6 +61,7 @@ def test_doctor_tells_absent_from_broken(installed: Path) -> None:
     assert parts["levada[elsewhere]"]["solution"] == "pip install 'levada[elsewhere]'"
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_doctor_names_jars_that_a_run_would_download(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +73,7 @@ def test_doctor_names_jars_that_a_run_would_download(
     assert "levada setup" in text
 
 
+@pytest.mark.usefixtures("own_jvm")
 @pytest.mark.parametrize("width", [40, 80])
 def test_doctor_breaks_lines_between_words(installed: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """On a terminal a package and its version stay whole, and a command has no line break to be copied with."""
@@ -89,6 +92,7 @@ def test_doctor_breaks_lines_between_words(installed: Path, monkeypatch: pytest.
     assert "  run: pip install 'levada[elsewhere]'" in lines
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_setup_carries_the_jars_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle that one machine wrote fills the cache of another one that reaches no repository."""
     bundle = tmp_path / "jars.tar"
@@ -110,6 +114,7 @@ def test_setup_takes_one_bundle_at_a_time(tmp_path: Path) -> None:
     assert levada("setup", "--from-bundle", bundle, "--offline-bundle", bundle).exit_code == Exit.USAGE
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_store_in_config_maps_needs_its_extra(tmp_path: Path) -> None:
     """Without the package of Kubernetes the error is the command that installs it, and no traceback."""
     pipeline = {

@@ -102,6 +102,7 @@ def test_empty_columns_make_room_for_names() -> None:
     assert len(lines) == 24
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
 def test_a_terminal_is_filled(width: int, height: int) -> None:
     """On a real terminal the table has the whole width and height, and no line is wrapped."""
@@ -119,6 +120,7 @@ def test_a_terminal_is_filled(width: int, height: int) -> None:
     assert ("CHANGES" in heading) == (width == 200)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_dumb_terminal_gets_lines() -> None:
     """It cannot redraw a table. So each change is a line, without an escape sequence."""
     screen = printed(80, 24, {"TERM": "dumb"})
@@ -127,6 +129,7 @@ def test_a_dumb_terminal_gets_lines() -> None:
     assert "public.orders_of_region_099: Ready" in screen
 
 
+@pytest.mark.usefixtures("own_process")
 def test_no_colours_where_none_are_wanted() -> None:
     """NO_COLOR leaves out colours. The table is drawn as ever."""
     coloured, plain = (printed(80, 24, {"TERM": "xterm-256color"} | more) for more in ({}, {"NO_COLOR": "1"}))

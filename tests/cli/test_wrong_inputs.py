@@ -47,6 +47,7 @@ def answering(body: bytes) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("command", [["schema"], ["version"], ["--help"]])
 def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
     """As with ``| head -1``: nothing is printed for it."""
@@ -54,6 +55,7 @@ def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
 def test_a_time_limit_is_a_number(tmp_path: Path, seconds: str) -> None:
     """Python takes ``nan`` for a number. As a limit it would never be over."""

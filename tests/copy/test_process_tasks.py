@@ -34,6 +34,7 @@ def parent() -> int:
     return os.getppid()
 
 
+@pytest.mark.usefixtures("own_process")
 def test_log_records_reach_the_engine(processes: ProcessTasks, caplog: pytest.LogCaptureFixture) -> None:
     """A task's log is the engine's, with its level, its logger and its traceback, and no less than the engine's."""
 
@@ -72,6 +73,7 @@ def test_many_log_records_and_threads_block_nothing(processes: ProcessTasks, cap
     assert len(caplog.records) == 12_000
 
 
+@pytest.mark.usefixtures("own_process")
 def test_what_a_task_prints_is_no_output_of_the_engine(tmp_path: Path) -> None:
     """Standard output may have a format, so a task's goes to standard error, complete, also if the task then exits."""
     script = tmp_path / "script.py"
@@ -93,6 +95,7 @@ def test_what_a_task_prints_is_no_output_of_the_engine(tmp_path: Path) -> None:
     assert done.stderr.count("printed") == 3
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_death_of_the_server_is_transient(own: ProcessTasks) -> None:
     """If the process from which workers are forked is killed, its workers end, and the tasks run from a new one."""
     server = run(own, parent)[0]
@@ -127,6 +130,7 @@ def workers_of(server: int) -> list[int]:
         return []
 
 
+@pytest.mark.usefixtures("own_process")
 def test_the_exit_status_is_in_the_message(own: ProcessTasks) -> None:
     """The end of a worker is readable: a signal has its number, and an exit its code."""
     for end, words in (
@@ -158,6 +162,7 @@ run_tasks(ProcessTasks(), [hang] * 3, "t", parallel=3, cancelled=threading.Event
 """
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) -> None:
     """However the engine ends, also by kill -9, its workers and the process that forked them end."""
@@ -175,6 +180,7 @@ def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) 
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches the engine only, which decides what becomes of its tasks."""
     folder = str(tmp_path)
@@ -204,6 +210,7 @@ def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> Non
         assert engine.communicate()[0] == "went on\n"
 
 
+@pytest.mark.usefixtures("own_process")
 def test_no_tasks_after_the_end(own: ProcessTasks) -> None:
     """Closing ends the processes. A task after it is refused, and closing again does nothing."""
     server = run(own, parent)[0]
@@ -215,6 +222,7 @@ def test_no_tasks_after_the_end(own: ProcessTasks) -> None:
     assert raised.value.code == "worker_process_ended"
 
 
+@pytest.mark.usefixtures("own_process")
 def test_arguments_and_environment_have_no_task(own: ProcessTasks) -> None:
     """Every user of the machine reads command lines, so tasks and their parameters are in none."""
     secret = "not-for-others"
@@ -223,6 +231,7 @@ def test_arguments_and_environment_have_no_task(own: ProcessTasks) -> None:
     assert all(secret.encode() not in text for text in found[0][1:])
 
 
+@pytest.mark.usefixtures("own_process")
 def test_nothing_is_left_open(own: ProcessTasks) -> None:
     """Calls leave no descriptor, thread or process behind."""
     run(own, parent)
@@ -237,6 +246,7 @@ def test_nothing_is_left_open(own: ProcessTasks) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_all_copies_together_have_a_limit(tmp_path: Path) -> None:
     """Groups at the same time share the limit, each has one worker in any case, and every task runs once."""
     runner, most, ended = ProcessTasks(limit=3), [0], threading.Event()
@@ -275,6 +285,7 @@ def test_all_copies_together_have_a_limit(tmp_path: Path) -> None:
         runner.close()
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_copy_that_waits_for_a_worker_is_cancelled() -> None:
     """Threads that wait for their turn end with their group: an error of its first task is the group's error."""
     runner = ProcessTasks(limit=1)

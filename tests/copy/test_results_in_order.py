@@ -43,6 +43,7 @@ def fails(number: int) -> int:
     return number
 
 
+@pytest.mark.usefixtures("own_process")
 def test_this_process_runs_tasks_while_it_waits(workers: ProcessTasks, tmp_path: Path) -> None:
     """With one worker both processes run tasks at the same time, and the results have their order."""
     tasks = [partial(meets, tmp_path, n) for n in range(8)]
@@ -63,6 +64,7 @@ def test_few_tasks_begin_before_their_results_are_taken(workers: ProcessTasks, t
     assert len(list(tmp_path.iterdir())) == 20
 
 
+@pytest.mark.usefixtures("own_process")
 def test_values_that_are_not_taken_are_handed_back(workers: ProcessTasks, tmp_path: Path) -> None:
     """A caller that stops early gets every value that it has not taken, once."""
     unused: list[int] = []

@@ -8,7 +8,10 @@ import struct
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.usefixtures("own_jvm")
 def test_it_ends_without_workers_and_not_with_one() -> None:
     """A worker keeps it, however long that lives. Without one it ends by itself, before Spark closes its input."""
     program = "from levada.copy.spark_daemon import main\nmain(idle_s=0.5)"

@@ -28,6 +28,7 @@ class Point:
     x: int
 
 
+@pytest.mark.usefixtures("own_process")
 def test_results_are_in_the_order_of_the_tasks(runner: TaskRunner) -> None:
     """Whatever ends first: each result is at its task's place, and was reported with its index."""
     done: dict[int, int] = {}
@@ -260,6 +261,7 @@ MAKE = {
 }
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_script_needs_no_guard(kind: str, tmp_path: Path) -> None:
     """Functions, classes and errors of a script that is run cross the processes. The script runs once."""

@@ -29,9 +29,16 @@ def newer_object_lake(object_lake: Lake) -> Lake:
     return object_lake
 
 
-@pytest.fixture(params=["hadoop", "jdbc", "object_lake", "newer_object_lake"])
+@pytest.fixture(
+    params=[
+        "hadoop",
+        pytest.param("jdbc", marks=pytest.mark.nightly),
+        pytest.param("object_lake", marks=pytest.mark.nightly),
+        "newer_object_lake",
+    ]
+)
 def lake(request: pytest.FixtureRequest) -> Lake:
-    """Each catalog in turn."""
+    """Each catalog in turn. The two that share neither catalog, nor files, nor format run with each change."""
     found: Lake = request.getfixturevalue(request.param)
     return found
 

@@ -21,6 +21,13 @@ from levada.testing import column, table
 from levada.values import SnapshotId, TableId
 
 
+@pytest.fixture(params=["hadoop", "jdbc", "object_lake", "newer_object_lake"])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    """Each catalog in turn."""
+    found: Lake = request.getfixturevalue(request.param)
+    return found
+
+
 def test_copy_then_changes(lake: Lake) -> None:
     """A copy and a batch of changes leave the last state of each row.
 

@@ -27,6 +27,9 @@ from levada.schema import Column, Kind, TableTarget
 from levada.schema.changes import OP
 from levada.segments.batch import TableEvents
 from levada.testing import DestinationConformance, DestinationPlace, MemoryDestination, MemoryTables, fold_changelog
+from levada.testing.destinations.changes import Changes
+from levada.testing.destinations.schema_changes import SchemaChanges
+from levada.testing.destinations.shadow_copies import ShadowCopies
 from levada.values import Durability, Watermark
 
 
@@ -56,13 +59,20 @@ class TestIceberg(DestinationConformance):
 
 
 class TestIcebergVersion3(TestIceberg):
-    """The same in format version 3, with deletion vectors."""
+    """The same in format version 3, with deletion vectors: what deletes rows can differ, the rest runs nightly."""
+
+    differing: ClassVar = (Changes, ShadowCopies)
 
     settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
 
 
 class TestPartitionedIceberg(TestIceberg):
-    """The same with partitions and a sort order by columns of each table, which change with its schema."""
+    """The same with partitions and a sort order by columns of each table, which change with its schema.
+
+    What writes and finds rows, and what changes columns, can differ. The rest runs nightly.
+    """
+
+    differing: ClassVar = (Changes, SchemaChanges)
 
     @pytest.fixture
     def place(self, hadoop: Lake) -> DestinationPlace:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from types import SimpleNamespace
+
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.file_describer import KnownModes
 from levada.destinations.iceberg.java import Jvm
@@ -28,6 +31,7 @@ for call in (lambda: jvm.names_metadata("files"), lambda: KnownModes(jvm).of(Non
 """
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_a_jvm_that_has_ended_is_retried() -> None:
     """The process ends soon, and the next one must not find its tables parked until a user retries them."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ from levada.errors import Transient
 from levada.local.java import require_java
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_a_jvm_that_does_not_answer() -> None:
     """A call of a JVM that was killed is retried. The message has the operation, the hint what to look at."""
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")

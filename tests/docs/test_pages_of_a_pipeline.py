@@ -19,6 +19,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", DOCS / "verify.md", DOCS / "cuts.md", DOCS / "cli.md"]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_pages_work_with_one_engine(db: Database, spark: SparkSession, tmp_path: Path) -> None:
     """Each command works and prints what its page shows. Readers find the rows as of a cut."""

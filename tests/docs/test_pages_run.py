@@ -11,10 +11,15 @@ from tests.docs.pages import PAGES, run_page
 from tests.rigs.database import Database
 
 DOCS = Path(__file__).parents[2] / "docs"
+ALWAYS = ("start/laptop.md", "tutorials/change-capture.md")
+"""The first pages that a newcomer follows. The others run nightly."""
 
 
+@pytest.mark.usefixtures("own_jvm")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [page if page in ALWAYS else pytest.param(page, marks=pytest.mark.nightly) for page in PAGES]
+)
 def test_each_command_of_the_page_works(page: str, db: Database, tmp_path: Path) -> None:
     """The blocks of the page run from top to bottom, and print what the page shows, in a folder with any name."""
     folder = tmp_path / "Größe 50%20"

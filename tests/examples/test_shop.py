@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEMO = Path(__file__).parents[2] / "examples" / "shop" / "demo.py"
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_demo_ends_with_both_sides_equal() -> None:
     """Copy, traffic, a new column, SIGKILL: every row and column is equal, and nothing is left at the source."""
     done = subprocess.run(

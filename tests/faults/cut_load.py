@@ -15,8 +15,6 @@ TOTAL = 20_000
 
 
 MONEY = {"savings": "balance", "checking": "balance", "entries": "amount", "unused": "balance", "idle": "balance"}
-
-
 """The tables that have money, each with its column."""
 
 

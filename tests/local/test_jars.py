@@ -14,6 +14,8 @@ import pytest
 from levada.errors import NeedsOperator
 from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, trust_options, write_bundle
 
+pytestmark = pytest.mark.usefixtures("own_jvm")
+
 CONTENT = b"PK\x03\x04 no class in it" * 1000
 JAR = Jar("org.example", "lib", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
 

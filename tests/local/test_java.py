@@ -14,6 +14,8 @@ from levada.errors import NeedsOperator
 from levada.local import java
 from levada.local.java import Java, find_java, require_java
 
+pytestmark = pytest.mark.usefixtures("own_jvm")
+
 
 def install(folder: Path, version: str, exit_code: int = 0) -> Path:
     """Make a command in the folder that prints the version as Java does, on standard error."""

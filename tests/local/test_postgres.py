@@ -16,6 +16,7 @@ CREATE = (
 )
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root creates users")
 def test_one_system_user_by_several_processes() -> None:
     """Processes that start their first servers simultaneously, on a new machine, all get the same system user."""

@@ -92,6 +92,7 @@ def test_settings_are_not_on_the_command_line(spark: SparkSession) -> None:
     assert not (Path(spark.conf.get("spark.local.dir") or "") / "settings").exists()
 
 
+@pytest.mark.usefixtures("own_jvm")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process a host name of its own")
 def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:
     """A session in one JVM looks up no name: that of a laptop is often known to no name server."""
@@ -111,6 +112,7 @@ def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:
         ("spark.task.cpus", "none", "The value 'none' in the config \"spark.task.cpus\" is invalid"),
     ],
 )
+@pytest.mark.usefixtures("own_jvm")
 def test_a_setting_that_keeps_spark_from_starting(name: str, value: str, words: str) -> None:
     """Neither the JVM nor its session starts with it. The error says where to look, and the log what is wrong."""
     begin = (
@@ -127,6 +129,7 @@ def test_a_setting_that_keeps_spark_from_starting(name: str, value: str, words: 
     assert value in done.stderr + message
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_folder_of_a_killed_process_is_removed_by_the_next_start(tmp_path: Path) -> None:
     """Blocks with rows and a file with settings stay behind after a kill. The next start removes them."""
     begin = "from levada.private import process_folder; print(process_folder('levada-test'), flush=True); input()"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.rigs.database import Database
 
 SCRIPT = """
@@ -42,6 +43,7 @@ spark.stop()
 """
 
 
+@pytest.mark.usefixtures("own_jvm")
 def test_copy_runs_in_executors(db: Database, tmp_path: Path) -> None:
     """A copy's tasks run in an executor that the properties file asks for, with this Python and our modules."""
     db.execute(

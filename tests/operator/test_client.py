@@ -167,6 +167,7 @@ def test_replaced_token_is_read(server: StandInApiServer, tmp_path: Path, monkey
     assert [r.token for r in server.requests] == ["first", "second"]
 
 
+@pytest.mark.usefixtures("own_process")
 def test_operator_does_not_import_the_official_client() -> None:
     """Its models take 25 MB. kopf would import it, because it is installed for the ConfigMap store."""
     command = [sys.executable, "-X", "importtime", "-m", "levada_operator"]

@@ -23,6 +23,8 @@ from tests.servers.ports import ReservedPort
 
 from levada_operator.desired.pod import HTTP_PORT
 
+pytestmark = pytest.mark.usefixtures("own_process")
+
 _T = TypeVar("_T")
 SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
 

@@ -41,6 +41,7 @@ def operator(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_an_operator_outside_of_a_cluster_ends_with_one_error(environment: dict[str, str]) -> None:
     """It names the error's code and what to set, as a line of text, or as a JSON record where logs are JSON."""
     ended = operator(environment)
@@ -105,6 +106,7 @@ def test_an_invalid_setting_is_named(name: str, value: str) -> None:
     assert refused.value.message.startswith(f"the environment variable {name} is {value!r}: ")
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_port_in_use_is_named(environment: dict[str, str], tmp_path: Path) -> None:
     """The operator ends before it asks for the Lease, and names the variable that sets the port."""
     path = tmp_path / "config"
@@ -117,6 +119,7 @@ def test_a_port_in_use_is_named(environment: dict[str, str], tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.usefixtures("own_process")
 def test_an_api_server_that_does_not_answer_is_waited_for(environment: dict[str, str], tmp_path: Path) -> None:
     """The operator reports its address and the reason, once for all attempts, and goes on until it is back."""
     path, log, port = tmp_path / "config", tmp_path / "operator.log", free_port()

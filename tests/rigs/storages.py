@@ -17,47 +17,49 @@ from levada.stores.connection import StoreConnection
 from levada.stores.postgres import PostgresStorage
 
 OpenStore = Callable[[str], PipelineStore]
-
-
 """Opens another store of a pipeline over the same storage, as a restarted or a second driver does."""
 
-
 OpenStorage = Callable[[str], Storage]
-
-
 """Opens the storage of a pipeline, again over the same content."""
 
 
-def _memory(request: pytest.FixtureRequest) -> OpenStorage:
+@pytest.fixture
+def memory() -> OpenStorage:
+    """Open storages in this process's memory."""
     storages: defaultdict[str, MemoryStorage] = defaultdict(MemoryStorage)
     return lambda pipeline: storages[pipeline]
 
 
-def _postgres(request: pytest.FixtureRequest) -> OpenStorage:
-    db: Database = request.getfixturevalue("db")
+@pytest.fixture
+def in_source(db: Database) -> OpenStorage:
+    """Open storages in the source's database."""
     return lambda pipeline: PostgresStorage(db.connection, pipeline, "levada")
 
 
-def _elsewhere(request: pytest.FixtureRequest) -> OpenStorage:
-    server = request.getfixturevalue("second_server")
-    with psycopg.connect(server.uri(), autocommit=True) as admin:
+@pytest.fixture
+def elsewhere(second_server: EmbeddedPostgres) -> OpenStorage:
+    """Open storages in the database of another server."""
+    with psycopg.connect(second_server.uri(), autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS states WITH (FORCE)")
         admin.execute("CREATE DATABASE states")
-    connection = StoreConnection("127.0.0.1", server.port, "states", sslmode="disable", user="postgres")
+    connection = StoreConnection("127.0.0.1", second_server.port, "states", sslmode="disable", user="postgres")
     return lambda pipeline: PostgresStorage(connection, pipeline, "state of pipelines")
 
 
-def _example(request: pytest.FixtureRequest) -> OpenStorage:
-    folder: Path = request.getfixturevalue("tmp_path")
+@pytest.fixture
+def example(tmp_path: Path) -> OpenStorage:
+    """Open storages of the example."""
     module = load_example("custom_store")
-    return lambda pipeline: module.SqliteStorage(folder / "state.sqlite", pipeline)
+    return lambda pipeline: module.SqliteStorage(tmp_path / "state.sqlite", pipeline)
 
 
-@pytest.fixture(params=[_memory, _postgres, _elsewhere, _example], ids=["memory", "postgres", "elsewhere", "example"])
+@pytest.fixture(
+    params=["memory", "in_source", "elsewhere", "example"], ids=["memory", "postgres", "elsewhere", "example"]
+)
 def open_storage(request: pytest.FixtureRequest) -> Iterator[OpenStorage]:
     """Open storages of one place. They are closed after the test."""
     opened: list[Storage] = []
-    place: OpenStorage = request.param(request)
+    place: OpenStorage = request.getfixturevalue(request.param)
 
     def opening(pipeline: str) -> Storage:
         opened.append(place(pipeline))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
+import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 
@@ -75,6 +76,7 @@ _STEPS: tuple[tuple[str, LiteralString], ...] = (
 )
 
 
+@pytest.mark.always
 def test_every_kind_of_change(engine: Engine, db: Database) -> None:
     """Whatever a transaction does, the lake is equal to the source after it."""
     db.execute(_TABLES)

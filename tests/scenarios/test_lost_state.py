@@ -75,6 +75,7 @@ def test_a_lost_store(copied: Engine, db: Database, target: Database, work_folde
     assert differences(db, target, "a", "b") == []
 
 
+@pytest.mark.nightly
 def test_a_lost_store_of_a_pipeline_object(
     copied: Engine, db: Database, target: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def staged(engine: Engine) -> list[str]:
     return sorted(file.name for file in (engine.folder / "staging" / "shop").iterdir())
 
 
+@pytest.mark.nightly
 def test_staged_changes_hold_their_place(copied: Engine, db: Database, target: Database) -> None:
     """Another URI is refused while changes wait, and nothing is written. Back at the former one, they are applied."""
     files = stage_and_stop(copied, db, target)
@@ -161,6 +163,7 @@ def test_staged_changes_hold_their_place(copied: Engine, db: Database, target: D
     assert (other / "shop" / "owner").exists()
 
 
+@pytest.mark.nightly
 def test_a_requested_copy_needs_no_staged_changes(copied: Engine, db: Database, target: Database) -> None:
     """A staging area that is lost for good can be replaced by another once its tables have requested resyncs."""
     stage_and_stop(copied, db, target)
@@ -170,6 +173,7 @@ def test_a_requested_copy_needs_no_staged_changes(copied: Engine, db: Database, 
     assert differences(db, target, "a", "b") == []
 
 
+@pytest.mark.nightly
 def test_a_parked_table_that_no_retry_repairs(copied: Engine, db: Database, target: Database) -> None:
     """`retry` says that only a copy repairs a table whose staged changes are lost, with its command."""
     stage_and_stop(copied, db, target)

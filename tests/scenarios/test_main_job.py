@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.rigs import shop
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
@@ -15,6 +16,7 @@ from tests.rigs.equality import left_by_copies
 Moment = Callable[[dict[str, Any]], bool]
 
 
+@pytest.mark.always
 def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
     """Tables that change while they are copied are equal to their source once the engine has caught up."""
     shop.create(db, 60_000)
@@ -31,6 +33,7 @@ def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
     assert engine.stop() == 0, engine.log[-3000:]
 
 
+@pytest.mark.always
 def test_killed_again_and_again(engine: Engine, db: Database) -> None:
     """kill -9 in copies, segments, batches and commits, with writers running: nothing lost, nothing twice.
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.rigs.storages import open_storage, open_store, second_server, store
+from tests.rigs.storages import elsewhere, example, in_source, memory, open_storage, open_store, second_server, store
 
-__all__ = ["open_storage", "open_store", "second_server", "store"]
+__all__ = ["elsewhere", "example", "in_source", "memory", "open_storage", "open_store", "second_server", "store"]
