@@ -63,7 +63,7 @@ def _covers(path: Path, packages: set[str]) -> bool:
 
 
 def _tests() -> Iterator[Path]:
-    """Yield each folder of tests, but those of tiers of their own, and each module of tests beside them."""
+    """Yield each folder of tests except those of other tiers, and each module of tests next to the folders."""
     for path in (ROOT / "tests").iterdir():
         if path.is_dir() and path.name not in ("cluster", "faults", "install", "rigs", "servers"):
             if any(path.rglob("test_*.py")):

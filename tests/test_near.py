@@ -1,4 +1,4 @@
-"""What `make near` runs."""
+"""The choice of tests by `make near`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which tests belong to which tier, and which of them share a process.
+"""The tier of each test, and the tests that share a process.
 
-Both follow from the fixtures that a test requests. A test that starts a server, a JVM or a Python by itself requests the
-fixture that stands for it (`start_postgres`, `own_jvm`, `own_process`). `refuse_undeclared_programs` fails a test that
-does not.
+Both follow from the fixtures that a test requests. A test that starts a server, a JVM or a Python by itself requests
+the fixture for it (`start_postgres`, `own_jvm`, `own_process`). `refuse_undeclared_programs` fails a test that does
+not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEEDS: Final = {
     "kubectl": "cluster",
     "layout": "cluster",
 }
-"""What each fixture starts. Every other fixture that needs one of these requests it."""
+"""The need of each fixture that starts something. Every other fixture that needs one of these requests it."""
 
 _WITHOUT_JVM: Final = frozenset({"target"})
 """Destinations of `engine` that need no Spark."""
