@@ -30,6 +30,7 @@ from levada.runtime.config import (
     TableConfig,
     VerifyConfig,
 )
+from levada.runtime.limits import Limits, VerificationLimits
 from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
 from levada.status import TableProgress
@@ -238,17 +239,23 @@ def test_a_forgotten_transaction_is_reported(replicated: Replicated, monkeypatch
         pipeline.reconfigure(replace(pipeline.config, tables={T: TableConfig(verify_nonce=nonce)}))
         return pipeline.run_until(lambda p: p.tables[0].verify_nonce == nonce, 120).tables[0]
 
-    with replicated.db.connect() as forgotten, forgotten.transaction(), monkeypatch.context() as impatient:
+    with replicated.db.connect() as forgotten, forgotten.transaction():
         forgotten.execute("INSERT INTO t VALUES (2)")
-        impatient.setattr("levada.runtime.verifications.scheduler.PATIENCE_S", 1.0)
+        limited(pipeline, patience_s=1.0)
         error = request(1).verify_error
         assert error is not None
         assert error.code == "verify_transactions_open"
         assert replicated.db.query(error.solution)  # type: ignore[arg-type]  # a constant of the project
+    limited(pipeline)
     done = request(2)
     assert done.verify_error is None
     assert done.verified is not None
     assert (done.verified.equal, done.verified.rows) == (True, 2)
+
+
+def limited(pipeline: Pipeline, **limits: Any) -> None:
+    """Let the pipeline's verifications have these limits from now on."""
+    pipeline.reconfigure(replace(pipeline.config, limits=Limits(verifications=VerificationLimits(**limits))))
 
 
 @contextmanager
@@ -264,13 +271,13 @@ def locked(replicated: Replicated) -> Iterator[None]:
         yield
 
 
-def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated) -> None:
     """A table that applies no change is not held for long, and the error says so. The next verification succeeds."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     replicated.start()
     assert replicated.pipeline is not None
     assert replicated.pipeline._replication is not None
-    monkeypatch.setattr("levada.runtime.verifications.verifier.ATTEMPTS", 1)
+    limited(replicated.pipeline, attempts=1)
     impatient = replace(replicated.pipeline._replication.verifier, max_held_s=1.0)
     with locked(replicated), pytest.raises(Transient) as refused:
         impatient.run(T, VerifyOptions(), threading.Event())

@@ -195,7 +195,7 @@ def _blob(data_file: str, offset: int, length: int, rows: int) -> dict[str, Any]
 def read_vectors(
     storage: Storage, vectors: Sequence[DeletionVector], max_gap: int = _MAX_GAP
 ) -> Iterator[tuple[DeletionVector, BitMap64]]:
-    """Yield the vectors with their bitmaps. Vectors of a file share a read if at most ``max_gap`` bytes are between them.
+    """Yield the vectors with their bitmaps. Vectors of a file share a read up to a gap of ``max_gap`` bytes.
 
     Raise DestinationChanged if a file is missing, or if a vector is damaged or has another number of rows.
     """
