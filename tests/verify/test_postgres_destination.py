@@ -228,7 +228,7 @@ def test_a_changelog_is_refused(replicated: Replicated) -> None:
     assert refused.value.code == "verify_unsupported"
 
 
-def test_a_forgotten_transaction_is_reported(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_transaction_is_reported(replicated: Replicated) -> None:
     """A request that has waited for long for an open transaction is handled with an error. The next one succeeds."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     replicated.start()
