@@ -22,8 +22,8 @@ from tests.rigs.lake import Lake
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import OrderedResults
 from levada.copy.spark_tasks import SparkTasks
-from levada.destinations.data_files import batch_ranges, parallel_upsert
-from levada.destinations.data_files.batch_ranges import BatchRunner
+from levada.destinations.data_files import parallel_upsert
+from levada.destinations.data_files.batch_ranges import BatchRunner, batch_ranges
 from levada.destinations.data_files.parallel_upsert import FoldTask
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import TableSettings
