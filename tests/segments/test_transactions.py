@@ -25,7 +25,7 @@ NAMES = (QualifiedTable("public", "t1"), QualifiedTable("public", "t2"))
 
 @pytest.fixture(params=["inline", "file"])
 def place(request: pytest.FixtureRequest) -> str:
-    """Where the transactions are: in the manifest, or in a file with many small row groups."""
+    """Keep the transactions in the manifest, or in a file with many small row groups."""
     return str(request.param)
 
 
