@@ -310,6 +310,7 @@ def test_places(hadoop: Lake, tmp_path: Path) -> None:
     while tasks.places():
         time.sleep(0.01)
     destination = hadoop.destination()
+    destination.batch_tasks = tasks
     stream = copy(hadoop, destination)
     stream.limit(task_rows=3)
     for i in range(20):
