@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.capture import message_buffer as module
 from levada.capture.message_buffer import MessageBuffer
+from levada.capture.message_stream import SliceLimits
 from levada.pgoutput.messages import HEADER
 
 # Kinds of messages as they come: whole transactions, messages outside of them, and the beginning of one.
@@ -22,7 +22,7 @@ def messages(kinds: str) -> list[bytes]:
 def test_nothing_is_cut_inside_of_a_transaction(whole: str, rest: str, cuts: list[int]) -> None:
     """However the messages arrive: what is taken is whole, in order, and all that is whole is taken."""
     stream = whole + rest
-    buffer = MessageBuffer()
+    buffer = MessageBuffer(SliceLimits())
     taken: list[bytes] = []
     at = 0
     for cut in sorted({min(c, len(stream)) for c in cuts} | {len(stream)}):
@@ -36,14 +36,14 @@ def test_nothing_is_cut_inside_of_a_transaction(whole: str, rest: str, cuts: lis
     assert bool(buffer) is bool(rest)
 
 
-def test_a_large_transaction_comes_in_slices(monkeypatch: object) -> None:
+def test_a_large_transaction_comes_in_slices() -> None:
     """Without an end in sight a slice is handed out when it is full, not before, until the COMMIT ends it."""
-    buffer = MessageBuffer()
-    buffer.add(messages("B" + "I" * (module.SLICE_MESSAGES - 2)))
+    buffer = MessageBuffer(SliceLimits(messages=10))
+    buffer.add(messages("B" + "I" * 8))
     assert buffer.take(in_transaction=False) == []
     buffer.add(messages("I"))
     assert buffer.full
-    assert len(buffer.take(in_transaction=False)) == module.SLICE_MESSAGES
+    assert len(buffer.take(in_transaction=False)) == 10
     buffer.add(messages("II"))
     assert buffer.take(in_transaction=True) == []
     buffer.add(messages("CBI"))

@@ -14,11 +14,16 @@ import pytest
 from psycopg import sql
 from tests.rigs.database import Database, StartPostgres
 
-from levada.capture import Change, ChangeStream, Continuity, WalChangeCapture
-from levada.errors import NeedsOperator, Transient
+from levada.capture import Change, ChangeStream, Continuity, TableResolver, WalChangeCapture
+from levada.capture.message_stream import SliceLimits
+from levada.capture.streams import BatchedStream
+from levada.capture.wal import WalSource
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.pgoutput.events import Begin, Commit, Insert
 from levada.postgres.connection import PostgresConnection
-from levada.values import Lsn, QualifiedTable
+from levada.postgres.stream import ReplicationStream
+from levada.stores.memory import MemoryStore
+from levada.values import Lsn, QualifiedTable, TableId
 
 A = QualifiedTable("public", "a")
 TIMEOUT_S = 30.0
@@ -35,6 +40,17 @@ def new_capture(db: Database, **more: Any) -> WalChangeCapture:
     """Return the capture of another process."""
     made = WalChangeCapture(db.connection, slot=f"s_{db.name}", publication="p", **more)
     return made.with_publication_management({A}, manage=True)
+
+
+def in_small_slices(db: Database) -> ChangeStream:
+    """Return the stream of a prepared capture, decoded in slices of at most three messages."""
+    stream = ReplicationStream(db.connection, slot=f"s_{db.name}", publication="p")
+
+    def failed(table: TableId, error: LevadaError) -> None:
+        raise error
+
+    resolver = TableResolver(db.connection, MemoryStore(), "p", failed=failed)
+    return BatchedStream(WalSource(stream, resolver, SliceLimits(messages=3)), "small slices")
 
 
 def insert_ids(db: Database, first: int, last: int) -> None:
@@ -203,13 +219,10 @@ def test_acks_of_an_earlier_stream_move_nothing(db: Database, capture: WalChange
     assert confirmed(db) == before
 
 
-def test_the_last_change_of_a_large_transaction_says_so(
-    db: Database, capture: WalChangeCapture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_change_of_a_large_transaction_says_so(db: Database, capture: WalChangeCapture) -> None:
     """A transaction that is decoded in several slices has one last change, also where the cut is before its COMMIT."""
-    monkeypatch.setattr("levada.capture.wal.SLICE_MESSAGES", 3)
-    monkeypatch.setattr("levada.capture.message_buffer.SLICE_MESSAGES", 3)
-    with capture.live() as stream:
+    capture.prepare()
+    with in_small_slices(db) as stream:
         for first in range(0, 60, 10):
             insert_ids(db, first, first + first // 10)
         got = inserted(stream, 21)
@@ -217,13 +230,10 @@ def test_the_last_change_of_a_large_transaction_says_so(
     assert [c.end_of_transaction for c in got] == [c.ordinal == last_of[c.commit_lsn] for c in got]
 
 
-def test_a_large_transaction_begins_and_ends_once(
-    db: Database, capture: WalChangeCapture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_transaction_begins_and_ends_once(db: Database, capture: WalChangeCapture) -> None:
     """A transaction in many slices has one Begin and one Commit, also if its last slices have none of its changes."""
-    monkeypatch.setattr("levada.capture.wal.SLICE_MESSAGES", 3)
-    monkeypatch.setattr("levada.capture.message_buffer.SLICE_MESSAGES", 3)
-    with capture.live() as stream:
+    capture.prepare()
+    with in_small_slices(db) as stream:
         for size in range(1, 9):
             insert_ids(db, 100 * size, 100 * size + size)
         with db.connect() as connection:

@@ -11,12 +11,15 @@ import yaml
 from tests.postgres.streams import open_stream
 from tests.rigs.command_line import kept, levada, manifest, on
 from tests.rigs.database import Database
+from tests.rigs.limits import limited
 
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.publications import mark_publication
+from levada.runtime.host import cleanup
 from levada.runtime.host.work_dir import locked_work_dir
+from levada.runtime.limits import Limits
 from levada.spec import load_manifests
 from levada.stores import PostgresStore
 from levada.stores.phases import Ready
@@ -96,7 +99,7 @@ def test_cleanup_removes_nothing_under_an_engine_that_streams(
     manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the slot itself is retained: the engine goes on, and has its state, publication and lake tables."""
-    monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
+    monkeypatch.setattr(cleanup, "pipeline_config", limited(Limits(session_end_s=0.0)))
     removed = {"slot": "Retain", "destinationTables": "Delete", "state": "Delete", "publication": "Delete"}
     body = yaml.safe_load(manifest.read_text())
     body["spec"]["deletionPolicy"] = removed

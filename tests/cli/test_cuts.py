@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from tests.runtime import samples
 
-from levada.cli import cuts
 from levada.cli.cuts import await_drop, await_end
 from levada.cli.signals import StopSignals
 from levada.errors import Transient
@@ -59,10 +58,9 @@ def test_a_new_cut_of_the_name_ends_the_wait_for_the_drop() -> None:
         assert await_drop(listed.client(server), "noon", StopSignals())
 
 
-def test_a_wait_ends_with_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_ends_with_the_pipeline() -> None:
     """A pipeline that does not run again, and a cut that is gone, are errors with a code."""
-    monkeypatch.setattr(cuts, "MOST_SILENCE_S", 0.1)
     for listed, code in [(Listed((NOON,), None), "engine_not_running"), (Listed((NOON,), ()), "cut_lost")]:
         with serving(listed) as server, pytest.raises(Transient) as caught:
-            await_end(listed.client(server), "noon", StopSignals())
+            await_end(listed.client(server), "noon", StopSignals(), most_silence_s=0.1)
         assert (caught.value.code, bool(caught.value.hint)) == (code, True)

@@ -15,6 +15,7 @@ import yaml
 from tests.postgres.streams import open_stream
 from tests.rigs.command_line import kept, levada, manifest_of
 from tests.rigs.database import Database
+from tests.rigs.limits import limited
 from typer.testing import Result
 
 from levada.cli.manifests import folder
@@ -22,7 +23,9 @@ from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.publications import read_publication_owner
 from levada.runtime.config import PipelineConfig
+from levada.runtime.host import cleanup
 from levada.runtime.host.assembly import open_store, pipeline_config
+from levada.runtime.limits import Limits
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import claim
 from levada.runtime.source.preparation import discover, prepare_source
@@ -395,7 +398,7 @@ def test_a_slot_of_another_database_stays(
     assert progress["error"]["code"] == "slot_foreign"
     assert whose in progress["error"]["reason"]
     assert (progress["slot"]["lagBytes"], progress["slot"]["active"]) == (None, None)
-    monkeypatch.setattr("levada.runtime.host.cleanup.WAIT_S", 0.0)
+    monkeypatch.setattr(cleanup, "pipeline_config", limited(Limits(session_end_s=0.0)))
     with open_stream(orders, name, name):
         done = other.on(monkeypatch, "cleanup", "--yes")
     assert done.exit_code == 0, done.stderr

@@ -13,8 +13,7 @@ from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 from levada.postgres.problems import Problem, Severity
-from levada.runtime.host import pod
-from levada.runtime.host.pod import TERMINATION_LOG, Starts, check_until_ok
+from levada.runtime.host.pod import TERMINATION_LOG, PodWaits, Starts, check_until_ok
 
 LOGIN = Problem(Severity.ERROR, "source_auth_failed", "no login", "check the password")
 STORE = Problem(Severity.ERROR, "store_privilege_missing", "no rights", "GRANT")
@@ -30,9 +29,8 @@ def secret(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path) -> None:
     """A result that the status has is not reported again. A corrected Secret is tried without another start."""
-    monkeypatch.setattr(pod, "POLL_S", 0.01)
     log, checks = tmp_path / "termination-log", []
 
     def check() -> tuple[Problem, ...]:
@@ -44,13 +42,12 @@ def test_each_result_ends_the_container_once(tmp_path: Path, secret: Path, monke
         return (LOGIN, WARNING) if len(checks) == 1 else (LOGIN, STORE, WARNING)
 
     def start() -> tuple[Problem, ...]:
-        return check_until_ok(check, log, [secret], tmp_path)
+        return check_until_ok(check, log, [secret], tmp_path, PodWaits(poll_s=0.01, first_s=0.05))
 
     assert start() == (LOGIN, WARNING)
     assert log.read_text() == "error: no login [source_auth_failed]\n  hint: check the password\n"
     assert start() == (LOGIN, STORE, WARNING)
     assert "store_privilege_missing" in log.read_text()
-    monkeypatch.setattr(pod, "FIRST_WAIT_S", 0.05)
     assert start() == (WARNING,)
     assert checks == ["wrong"] * 4 + ["right"]
 
@@ -63,14 +60,11 @@ def test_message_fits_into_the_pods_status(tmp_path: Path) -> None:
     assert log.read_bytes().count(b"error: ") == 2
 
 
-def test_each_refused_start_ends_the_container_once(
-    tmp_path: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_refused_start_ends_the_container_once(tmp_path: Path, secret: Path) -> None:
     """A refusal ends the container. The same one at its next start waits, and a corrected Secret is tried there."""
-    monkeypatch.setattr(pod, "POLL_S", 0.01)
 
-    def starts() -> Starts:
-        found = Starts([secret], tmp_path, lambda: False)
+    def starts(stay_s: float = 600.0) -> Starts:
+        found = Starts([secret], tmp_path, lambda: False, PodWaits(poll_s=0.01, stay_s=stay_s))
         found.begin()
         return found
 
@@ -80,8 +74,7 @@ def test_each_refused_start_ends_the_container_once(
     assert second.may_try_again("no login")
     assert not second.may_try_again("no rights"), "another refusal is not in the status yet"
     assert not starts().may_try_again("no login")
-    monkeypatch.setattr(pod, "STAY_S", 0.0)
-    assert not starts().may_try_again("no login"), "an old failure would not count as today's"
+    assert not starts(stay_s=0.0).may_try_again("no login"), "an old failure would not count as today's"
 
 
 def test_failure_between_two_refusals_is_not_forgotten(tmp_path: Path) -> None:

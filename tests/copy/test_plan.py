@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.copy.plan import MAX_RANGE_BYTES, MIN_RANGE_BYTES, BlockRange, plan_ranges
+from levada.copy.plan import RANGES, BlockRange, plan_ranges
 from levada.postgres.catalog import Leaf
 from levada.values import QualifiedTable, TableId
 
@@ -50,17 +50,17 @@ def test_sizes(tables: list[Leaf], connections: int) -> None:
         ranges = of_leaf(plan, leaf)
         assert len(ranges) <= max(1, leaf.blocks)
         block = -(-leaf.bytes // max(1, leaf.blocks))
-        assert all(r.bytes <= MAX_RANGE_BYTES + block for r in ranges)
+        assert all(r.bytes <= RANGES.max_bytes + block for r in ranges)
 
 
 @given(st.integers(1, 100_000), st.integers(1, 16))
 def test_every_connection_has_work_where_it_pays(blocks: int, connections: int) -> None:
     """A table has a range for each connection, unless the ranges would be too small to be worth it."""
     plan = plan_ranges([leaf_of(1, blocks, blocks * BLOCK)], connections)
-    assert len(plan) >= min(connections, blocks * BLOCK // MIN_RANGE_BYTES)
+    assert len(plan) >= min(connections, blocks * BLOCK // RANGES.min_bytes)
 
 
 def test_toast_counts() -> None:
     """A table whose bulk is TOASTed is cut by what it holds, not by its main storage."""
-    plan = plan_ranges([leaf_of(1, 1000, 10 * MAX_RANGE_BYTES)], 1)
+    plan = plan_ranges([leaf_of(1, 1000, 10 * RANGES.max_bytes)], 1)
     assert len(plan) == 10

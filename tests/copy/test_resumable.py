@@ -16,9 +16,9 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.process_tasks import processes
 
-from levada.copy import plan
 from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy
+from levada.copy.plan import RANGES, RangeLimits
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.resumable import Keeping, ResumableRows
 from levada.copy.rows import CopiedRows, FinishedRange
@@ -30,6 +30,7 @@ from levada.values import Lsn, OnUnrepresentable
 __all__ = ["processes"]
 
 ROWS = 3000
+SMALL = RangeLimits(64 << 10, 64 << 10)
 _slots = itertools.count(1)
 
 
@@ -78,15 +79,13 @@ class Interrupted:
         return as_rows(reader)
 
 
-@pytest.fixture
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAX_RANGE_BYTES", 64 << 10)
-    monkeypatch.setattr(plan, "MIN_RANGE_BYTES", 64 << 10)
-
-
 @contextmanager
 def rows_of(
-    db: Database, runner: ProcessTasks, saved: list[KeptCopy | None], changes: Callable[..., Any]
+    db: Database,
+    runner: ProcessTasks,
+    saved: list[KeptCopy | None],
+    changes: Callable[..., Any],
+    limits: RangeLimits = SMALL,
 ) -> Iterator[ResumableRows]:
     """Begin an attempt with the record that was saved last."""
     with db.connect() as c:
@@ -109,6 +108,7 @@ def rows_of(
             policy=OnUnrepresentable.ERROR,
             cancelled=threading.Event(),
             guard=guard,
+            limits=limits,
         )
 
 
@@ -140,7 +140,6 @@ def keys(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64())})
 
 
-@pytest.mark.usefixtures("small_ranges")
 def test_finished_ranges_are_not_read_again(items: Database, processes: ProcessTasks, tmp_path: Path) -> None:
     """The second attempt reads the other ranges, and the changed rows as they are in its snapshot."""
     saved = begin(items, processes, tmp_path, 3)
@@ -172,7 +171,6 @@ def test_finished_ranges_are_not_read_again(items: Database, processes: ProcessT
     assert stopped is None
 
 
-@pytest.mark.usefixtures("small_ranges")
 def test_rows_that_the_stream_does_not_have_end_the_copy(
     items: Database, processes: ProcessTasks, tmp_path: Path
 ) -> None:
@@ -186,7 +184,6 @@ def test_rows_that_the_stream_does_not_have_end_the_copy(
     assert saved[-1] is None
 
 
-@pytest.mark.usefixtures("small_ranges")
 def test_another_place_has_no_finished_ranges(items: Database, processes: ProcessTasks, tmp_path: Path) -> None:
     """If the destination has another folder by now, every range is read in one snapshot."""
     saved = begin(items, processes, tmp_path, 2)
@@ -201,7 +198,7 @@ def test_another_place_has_no_finished_ranges(items: Database, processes: Proces
 def test_a_small_table_is_not_kept(items: Database, processes: ProcessTasks, tmp_path: Path) -> None:
     """A table whose ranges are all read at the same time has no record and no descriptions."""
     saved: list[KeptCopy | None] = []
-    with rows_of(items, processes, saved, never) as rows:
+    with rows_of(items, processes, saved, never, RANGES) as rows:
         copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
         assert not rows.progress().resumable
         assert (

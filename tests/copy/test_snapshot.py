@@ -15,6 +15,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.process_tasks import CopyOf
 
+from levada.copy.plan import RangeLimits
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.errors import NeedsOperator, Transient, Unrepresentable
@@ -42,15 +43,14 @@ def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
     assert {(r["id"], r["v"]) for r in rows} == {(i, f"v{i}") for i in range(1, 1001)}
 
 
-def test_many_ranges_have_every_row_once(db: Database, copy_of: CopyOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranges_have_every_row_once(db: Database, copy_of: CopyOf) -> None:
     """A table that is read in several ranges gives each row exactly once, also from blocks added since the plan."""
-    monkeypatch.setattr("levada.copy.plan.MIN_RANGE_BYTES", 64 << 10)
     db.execute(
         "CREATE TABLE t (id bigint PRIMARY KEY, pad text)",
         "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 20000) g",
         "CREATE PUBLICATION pub FOR TABLE t",
     )
-    copy = copy_of("t", connections=7)
+    copy = copy_of("t", connections=7, limits=RangeLimits(min_bytes=64 << 10))
     assert len(copy.ranges) == 7
     counts = copy.map_partitions(lambda reader: pa.compute.sum(reader.read_all()["id"]).as_py())
     assert len(counts) == 7
@@ -298,10 +298,8 @@ def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: 
             c.execute("SELECT pg_sleep(0.05)")
 
 
-def test_connections_are_bounded(db: Database, copy_of: CopyOf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_bounded(db: Database, copy_of: CopyOf) -> None:
     """With one connection, no two ranges are read at the same time, whatever Spark has slots for."""
-    monkeypatch.setattr("levada.copy.plan.MAX_RANGE_BYTES", 64 << 10)
-    monkeypatch.setattr("levada.copy.plan.MIN_RANGE_BYTES", 64 << 10)
     db.execute(
         "CREATE TABLE t (id bigint, pad text)",
         "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g",
@@ -327,7 +325,7 @@ def test_connections_are_bounded(db: Database, copy_of: CopyOf, monkeypatch: pyt
                 time.sleep(0.1)
         return int(row[0]) if row else 0
 
-    copy = copy_of("t", connections=1)
+    copy = copy_of("t", connections=1, limits=RangeLimits(64 << 10, 64 << 10))
     assert len(copy.ranges) > 3
     assert set(copy.map_partitions(busy)) == {1}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from levada.schema import ReplicatedTableSchema
+from levada.segments.limits import BatchLimits
 from levada.testing import ArrowRows, Source, SourceTable
 from levada.values import TableMode
 
@@ -30,6 +31,10 @@ class Stream(SourceTable):
         mode: TableMode = TableMode.UPSERT,
     ) -> None:
         super().__init__(Source(row_group_bytes=1, lsn=lsn), schema, mode, taken=taken)
+
+    def limit(self, **limits: int) -> None:
+        """Let the next batches have these `BatchLimits`."""
+        self.source.limits = BatchLimits(**limits)
 
     @property
     def lsn(self) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.rigs.lake import Lake
 
-from levada.destinations.iceberg import IcebergDestination, retention
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.retention import RetentionLimits
 from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.testing import column, table
@@ -45,11 +45,8 @@ def items(lake: Lake) -> dict[int, Any]:
     return {r["id"]: r["item"] for r in lake.rows()}
 
 
-def keep_the_current_snapshot_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let maintenance expire all snapshots that it may."""
-    monkeypatch.setattr(retention, "NEWEST", 1)
-    monkeypatch.setattr(retention, "AT_ONCE", 1)
-    monkeypatch.setattr(retention, "firsts", lambda *_: set())
+CURRENT_SNAPSHOT_ONLY = RetentionLimits(newest=1, together=1, intervals=(), longest=0)
+"""Let maintenance expire all snapshots that it may."""
 
 
 TWIN = replace(ORDERS, id=TableId(17000), name=QualifiedTable("other", "orders"))

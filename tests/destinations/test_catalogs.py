@@ -14,7 +14,6 @@ from tests.destinations.orders import ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
 
 from levada.destinations import OnSchemaChange
-from levada.destinations.data_files import upsert
 from levada.errors import NeedsOperator
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
@@ -46,11 +45,11 @@ def test_copy_then_changes(lake: Lake) -> None:
     assert lake.destination().applied(TableId(1)) is None
 
 
-def test_a_large_batch_is_applied_in_pieces(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_applied_in_pieces(hadoop: Lake) -> None:
     """A batch that is folded piece by piece comes to the same, in one commit, with truncates and unknown values."""
-    monkeypatch.setattr(upsert, "PIECE_ROWS", 3)
     destination = hadoop.destination()
     stream = copy(hadoop, destination)
+    stream.limit(piece_rows=3)
     for turn in range(4):
         for i in (1, 2, 4):
             stream.update(id=i, item=f"turn {turn}", note=None, unchanged=[3]) if i != 4 or turn else stream.insert(

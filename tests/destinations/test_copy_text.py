@@ -9,7 +9,6 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.destinations.postgres import copy_text
 from levada.destinations.postgres.copy_text import copy_rows
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
@@ -72,12 +71,8 @@ def test_every_row_is_read_back(rows: list[tuple[Any, ...]], first: int, size: i
     table = pa.table(
         [pa.array([r[i] for r in rows], field.type) for i, field in enumerate(SCHEMA)], schema=SCHEMA
     ).slice(first)
-    before = copy_text.SLICE_BYTES, copy_text.LARGE_BYTES
-    copy_text.SLICE_BYTES, copy_text.LARGE_BYTES = size, 0 if large else 1 << 28  # type: ignore[misc] # restored below
-    try:
-        lines = b"".join(map(bytes, copy_rows(table))).decode().split("\n")
-    finally:
-        copy_text.SLICE_BYTES, copy_text.LARGE_BYTES = before  # type: ignore[misc] # their own values
+    copied = copy_rows(table, slice_bytes=size, large_bytes=0 if large else 1 << 28)
+    lines = b"".join(map(bytes, copied)).decode().split("\n")
     assert lines.pop() == ""
     found = [parse_row(line) for line in lines]
     assert [

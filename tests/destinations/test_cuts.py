@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from tests.destinations.foreign_commits import EXPIRE
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
 
 from levada.destinations import NamedCut, TableTarget
-from levada.destinations.iceberg import IcebergDestination, maintenance
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.maintenance import FileLimits
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.schema import Kind
 from levada.testing import column
@@ -30,12 +31,13 @@ def items_at(lake: Lake, tag: str) -> dict[int, str]:
     return {r["id"]: r["item"] for r in lake.rows_at(tag)}
 
 
-def test_a_cut_survives_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_survives_maintenance(hadoop: Lake) -> None:
     """Neither compaction nor expiry, Levada's or another's, takes a cut's snapshot and its files away."""
-    keep_the_current_snapshot_only(monkeypatch)
-    monkeypatch.setattr(maintenance, "SMALL_FILES", 2)
-    monkeypatch.setattr(maintenance, "DELETE_FILES", 1)
-    destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1})
+    destination = hadoop.destination(
+        maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1},
+        files=FileLimits(data_files=2, delete_files=1),
+        retention=CURRENT_SNAPSHOT_ONLY,
+    )
     stream = copy(hadoop, destination)
     cut(hadoop, destination, "copied", 1000)
     expected = {"copied": items(hadoop)}
@@ -82,10 +84,10 @@ def test_a_cut_survives_a_resync(hadoop: Lake) -> None:
 
 
 @pytest.mark.parametrize("who", ["Levada", "others"])
-def test_a_limit_of_the_age_of_tags(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+def test_a_limit_of_the_age_of_tags(hadoop: Lake, who: str) -> None:
     """A cut outlives the table property that lets tags expire by their age, whichever tool expires snapshots."""
-    keep_the_current_snapshot_only(monkeypatch)
-    destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1})
+    settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1}
+    destination = hadoop.destination(maintenance=settings, retention=CURRENT_SNAPSHOT_ONLY)
     stream = copy(hadoop, destination)
     hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('history.expire.max-ref-age-ms'='1')")
     cut(hadoop, destination, "copied", 1000)

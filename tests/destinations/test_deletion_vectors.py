@@ -123,9 +123,13 @@ def test_a_vector_contains_the_one_that_it_replaces(storage: FileSystemStorage) 
     assert not Path(second.written[0].path).exists()
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000)), max_size=200), st.integers(0, 40))
-def test_vectors_are_found_among_others(rows: list[tuple[int, int]], skipped: int) -> None:
-    """Any selection of vectors of several files is read back, whatever lies between them."""
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000)), max_size=200),
+    st.integers(0, 40),
+    st.sampled_from([0, 100, 64 << 10]),
+)
+def test_vectors_are_found_among_others(rows: list[tuple[int, int]], skipped: int, max_gap: int) -> None:
+    """Any selection of vectors of several files is read back, whatever lies between them, in one read or in many."""
     with tempfile.TemporaryDirectory() as folder:
         storage = FileSystemStorage(f"{folder}/", fs.LocalFileSystem())
         want = {f"{i}": BitMap64(p for f, p in rows if f == i) for i in range(10)}
@@ -133,7 +137,7 @@ def test_vectors_are_found_among_others(rows: list[tuple[int, int]], skipped: in
         made = [*write_vectors(storage, [*list(want.items())[:5], *wide, *list(want.items())[5:]])]
         made += write_vectors(storage, [])
         picked = [v for i, v in enumerate(made) if i != skipped and v.data_file != "wide"]
-        assert {v.data_file: b for v, b in read_vectors(storage, picked)} == {
+        assert {v.data_file: b for v, b in read_vectors(storage, picked, max_gap)} == {
             v.data_file: want[v.data_file] for v in picked
         }
 

@@ -18,7 +18,6 @@ from hypothesis.strategies import SearchStrategy
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from levada.destinations.data_files import data_writer
 from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.layout import FIELD_ID
 from levada.destinations.data_files.position_deletes import write_position_deletes
@@ -230,11 +229,10 @@ def test_position_deletes(jvm: Jvm, folder: FileSystemStorage, rows: list[tuple[
     assert ours == by_iceberg(jvm, written, jvm.iceberg.MetricsConfig.forPositionDelete())
 
 
-def test_row_groups_of_a_large_file(jvm: Jvm, folder: FileSystemStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_of_a_large_file(jvm: Jvm, folder: FileSystemStorage) -> None:
     """The writer's own row groups are merged into the bounds of the file."""
-    monkeypatch.setattr(data_writer, "ROW_GROUP_ROWS", 10)
     schema = pa.schema([field("n", pa.int64(), 1), field("d", pa.decimal128(38, 0), 2)])
-    with DataWriter(folder, schema) as writer:
+    with DataWriter(folder, schema, group_rows=10) as writer:
         for i in range(50):
             writer.write(pa.table({"n": [i, -i], "d": [Decimal(-i), Decimal(i)]}, schema=schema))
     (written,) = writer.files

@@ -13,12 +13,12 @@ import pytest
 from tests.destinations.foreign_commits import COMPACT, EXPIRE, UNDO, current, goes_on, look, resync, two_batches
 from tests.destinations.lost_answers import lost_answers
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, items
 from tests.rigs.lake import Lake
 
-from levada.destinations.data_files import deletion_vectors
-from levada.destinations.iceberg import IcebergDestination, maintenance
+from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.java import CommitUnknown
+from levada.destinations.iceberg.maintenance import FileLimits
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged
 from levada.schema import TableTarget
@@ -247,13 +247,13 @@ def test_changes_by_another_writer(newer: Lake, statement: str, mode: str) -> No
     check_vectors(newer)
 
 
-def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake) -> None:
     """Neither expiry nor the removal of orphans takes a file in which one vector of many is still live."""
-    keep_the_current_snapshot_only(monkeypatch)
-    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
-    monkeypatch.setattr(maintenance, "SMALL_FILES", 1000)
-    monkeypatch.setattr(maintenance, "DELETED_SHARE", 10)
-    destination = newer.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    destination = newer.destination(
+        maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0},
+        files=FileLimits(data_files=1000, deleted_share=10, orphan_age_s=-60),
+        retention=CURRENT_SNAPSHOT_ONLY,
+    )
     stream = several_files(newer, destination, n=40)
 
     def maintained() -> None:
@@ -280,10 +280,9 @@ def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake, m
     assert sorted(items(newer)) == list(range(9, 41))
 
 
-def test_compaction_drops_vectors(newer: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_drops_vectors(newer: Lake) -> None:
     """Vectors go with their data files, row IDs stay, and later deletes find the rows in the new files."""
-    monkeypatch.setattr(maintenance, "SMALL_FILES", 3)
-    destination = newer.destination(maintenance={"compactEverySeconds": 1})
+    destination = newer.destination(maintenance={"compactEverySeconds": 1}, files=FileLimits(data_files=3))
     stream = several_files(newer, destination)
     for key in (1, 2, 3):
         stream.delete(id=key)
@@ -430,10 +429,8 @@ def test_a_vector_that_vanished_is_not_committed(newer: Lake, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_batches_and_versions(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_random_batches_and_versions(hadoop: Lake, seed: int) -> None:
     """Random changes with restarts, compaction, an upgrade and small reads between leave what a simulation has."""
-    monkeypatch.setattr(deletion_vectors, "MAX_GAP", 0)
-    monkeypatch.setattr(maintenance, "SMALL_FILES", 6)
     rng = random.Random(seed)
     destination = hadoop.destination()
     stream = several_files(hadoop, destination, n=60, files=5)
@@ -442,7 +439,9 @@ def test_random_batches_and_versions(hadoop: Lake, monkeypatch: pytest.MonkeyPat
         if turn == 3:
             hadoop.manifest["formatVersion"] = 3
         if turn == 3 or rng.random() < 0.3:
-            destination = hadoop.destination(maintenance={"compactEverySeconds": 1}, work=rng.choice(["", "other"]))
+            destination = hadoop.destination(
+                maintenance={"compactEverySeconds": 1}, work=rng.choice(["", "other"]), files=FileLimits(data_files=6)
+            )
         for _ in range(rng.choice([1, 8, 30])):
             key = rng.randrange(1, 80)
             if key not in model:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
 
 from levada.destinations import TableMode
@@ -181,13 +181,12 @@ def test_a_rollback_is_noticed(lake: Lake) -> None:
     assert sorted(items(lake)) == [2, 3, 4, 5]
 
 
-def test_the_watermark_outlives_compaction_and_expiry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watermark_outlives_compaction_and_expiry(lake: Lake) -> None:
     """Compaction has no stamp, and expiry removes the stamped snapshots before it.
 
     The table still has its watermark, and the index follows.
     """
-    keep_the_current_snapshot_only(monkeypatch)
-    destination = lake.destination(maintenance=EVERY_LOOK)
+    destination = lake.destination(maintenance=EVERY_LOOK, retention=CURRENT_SNAPSHOT_ONLY)
     stream = copy(lake, destination, n=20)
     for i in range(1, 13):
         stream.update(id=i, item=f"batch {i}", note=None, unchanged=[3])

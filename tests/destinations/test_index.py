@@ -17,9 +17,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from levada.destinations.key_index import file_numbers, runs
-from levada.destinations.key_index import index as index_module
-from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.key_index.index import RATIO, KeyIndex
+from levada.destinations.key_index.limits import IndexLimits
 from levada.destinations.keys import KeyKind, Keys
 from levada.segments.checksums import DamageError
 
@@ -57,6 +56,8 @@ class Model:
         return Model(self.snapshot, dict(self.places))
 
 
+SMALL = IndexLimits(block_rows=4, in_memory_rows=16, obsolete_lines=3)
+"""Few rows do what otherwise takes millions."""
 numbers = st.lists(st.integers(0, DOMAIN - 1), unique=True, max_size=12)
 
 
@@ -69,7 +70,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.kind = kind
         self.now, self.committed = Model(), Model()
         self.files = 0
-        self.index = KeyIndex.open(Path(self.folder.name), kind)
+        self.index = KeyIndex.open(Path(self.folder.name), kind, SMALL)
 
     @rule(added=numbers, start=st.integers(0, 1000))
     def add_file(self, added: list[int], start: int) -> None:
@@ -138,7 +139,7 @@ class IndexMachine(RuleBasedStateMachine):
                 patch.setattr(Path, name, or_crash(getattr(Path, name)))
             with contextlib.suppress(KeyboardInterrupt):
                 self.index.commit(77)
-        self.index = KeyIndex.open(Path(self.folder.name), self.kind)
+        self.index = KeyIndex.open(Path(self.folder.name), self.kind, SMALL)
         done = self.index.snapshot_id == 77 and self.committed.snapshot != 77
         if done or places(self.index, self.kind) != self.committed.places:
             self.now.snapshot = 77
@@ -148,7 +149,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         """A process that ends loses what was not committed."""
-        self.index = KeyIndex.open(Path(self.folder.name), self.kind)
+        self.index = KeyIndex.open(Path(self.folder.name), self.kind, SMALL)
         self.now = self.committed.copy()
 
     @rule()
@@ -167,15 +168,6 @@ class IndexMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few rows do what otherwise takes millions."""
-    monkeypatch.setattr(runs, "FENCE_ROWS", 4)
-    monkeypatch.setattr(index_module, "IN_MEMORY_ROWS", 16)
-    monkeypatch.setattr(file_numbers, "OBSOLETE_LINES", 3)
-
-
-@pytest.mark.usefixtures("small_steps")
 def test_index_is_a_dictionary() -> None:
     """Whatever is added, forgotten, removed, committed, lost in a crash and reopened."""
     run_state_machine_as_test(IndexMachine, settings=settings(max_examples=100, stateful_step_count=25))
@@ -195,7 +187,7 @@ def test_many_rows_in_many_runs(tmp_path: Path, kind: KeyKind) -> None:
             index.commit(file)
     sizes = [r.rows for r in index._runs]
     assert len(sizes) > 1
-    assert all(older >= index_module.RATIO * sum(sizes[i + 1 :]) for i, older in enumerate(sizes))
+    assert all(older >= RATIO * sum(sizes[i + 1 :]) for i, older in enumerate(sizes))
     for each in (index, KeyIndex.open(tmp_path, kind)):
         asked = rng.integers(0, len(where), 100_000)
         found = each.lookup(make_keys(kind, asked))

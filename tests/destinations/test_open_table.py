@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.destinations.lost_answers import lost_answers
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg.java import CommitUnknown
@@ -57,8 +57,8 @@ def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch:
         return result
 
     monkeypatch.setattr(TableReader, "adopt", compared)
-    keep_the_current_snapshot_only(monkeypatch)
-    destination = lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
+    destination = lake.destination(maintenance=settings, retention=CURRENT_SNAPSHOT_ONLY)
     stream = copy(lake, destination)
     for i in range(3):
         stream.update(id=1, item=str(i), note=None)

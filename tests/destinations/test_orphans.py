@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.destinations.foreign_commits import look, two_batches
 from tests.destinations.memory import MemoryRows
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.destinations.slow_copies import SlowRows, begin, rows
 from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import IcebergDestination, maintenance
 from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.maintenance import FileLimits
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, Transient
 from levada.schema import TableTarget
@@ -44,6 +46,10 @@ def is_there(table: IcebergTable, path: str) -> bool:
     return True
 
 
+ALL_ORPHANS = FileLimits(orphan_age_s=-60)
+"""Let maintenance remove an orphan file of any age."""
+
+
 def sweep(destination: IcebergDestination) -> None:
     """Maintain the table as if the time for all of it had come."""
     state = destination._known.states[ORDERS.id]
@@ -51,7 +57,7 @@ def sweep(destination: IcebergDestination) -> None:
     look(destination)
 
 
-def test_old_orphans_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_orphans_are_removed(lake: Lake) -> None:
     """A file that no snapshot names goes, but not while it is young, nor while a copy of the table is being made."""
     destination = lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     stream = copy(lake, destination)
@@ -61,7 +67,7 @@ def test_old_orphans_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) ->
     orphan = leave_orphan(table)
     sweep(destination)
     assert is_there(table, orphan)
-    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    destination.maintenance = replace(destination.maintenance, files=ALL_ORPHANS)
     copied = MemoryRows(ORDERS, [{"id": 7, "item": "new", "note": None}])
     assert destination.copy_replacement(TableTarget.of(ORDERS), copied, lake.mark(stream.taken))
     sweep(destination)
@@ -74,7 +80,7 @@ def test_old_orphans_are_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) ->
     assert lake.iceberg().scan(snapshot_id=history[-2].snapshot_id).to_arrow().num_rows == len(before)
 
 
-def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renamed_table_loses_nothing(jdbc: Lake) -> None:
     """A table that was renamed in its catalog keeps its folder and its files, whatever the next of its name does."""
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     two_batches(jdbc, destination)
@@ -86,7 +92,7 @@ def test_a_renamed_table_loses_nothing(jdbc: Lake, monkeypatch: pytest.MonkeyPat
     copy(jdbc, destination, n=1)
     assert the_table(destination).java.location() == jdbc.iceberg("orders_kept").location()
     orphan = leave_orphan(the_table(destination))
-    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    destination.maintenance = replace(destination.maintenance, files=ALL_ORPHANS)
     sweep(destination)
     assert not is_there(the_table(destination), orphan)
     assert jdbc.rows("orders_kept") == kept
@@ -193,9 +199,7 @@ def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
 def test_a_crash_in_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Whichever step is the last one of a process, the next one has the watermark and the rows, and goes on."""
     settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
-    keep_the_current_snapshot_only(monkeypatch)
-    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
-    destination = hadoop.destination(maintenance=settings)
+    destination = hadoop.destination(maintenance=settings, files=ALL_ORPHANS, retention=CURRENT_SNAPSHOT_ONLY)
     stream = copy(hadoop, destination, n=20)
     for i in range(1, 12):
         stream.update(id=i, item=f"batch {i}", note=None)
@@ -211,7 +215,7 @@ def test_a_crash_in_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, s
         patch.setattr(f"levada.destinations.iceberg.destination.{step}", dies)
         with pytest.raises(KeyboardInterrupt):
             sweep(destination)
-    destination = hadoop.destination(maintenance=settings)
+    destination = hadoop.destination(maintenance=settings, files=ALL_ORPHANS, retention=CURRENT_SNAPSHOT_ONLY)
     assert destination.applied(ORDERS.id) == hadoop.mark(stream.taken)
     assert hadoop.rows() == before
     sweep(destination)

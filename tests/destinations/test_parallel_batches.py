@@ -19,18 +19,18 @@ from tests.destinations.orders import ORDERS, copy, items
 from tests.destinations.random_source import RandomSource
 from tests.rigs.lake import Lake
 
-from levada.copy import spark_tasks
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import OrderedResults
 from levada.copy.spark_tasks import SparkTasks
-from levada.destinations.data_files import batch_ranges, parallel_upsert
-from levada.destinations.data_files.batch_ranges import BatchRunner
+from levada.destinations.data_files import parallel_upsert
+from levada.destinations.data_files.batch_ranges import BatchRunner, batch_ranges
 from levada.destinations.data_files.parallel_upsert import FoldTask
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import TableSettings
 from levada.errors import NeedsOperator
 from levada.schema import Kind, TableTarget
 from levada.segments.files import SegmentFile
+from levada.segments.limits import BatchLimits
 from levada.testing import Source, column, table
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode
 
@@ -63,9 +63,8 @@ def workers() -> Iterator[Workers]:
 
 
 @pytest.fixture(autouse=True)
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a task have three rows, and leave them to the workers as long as they run."""
-    monkeypatch.setattr(batch_ranges, "TASK_ROWS", 3)
+def left_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the ranges to the workers as long as they run."""
     monkeypatch.setattr(OrderedResults, "next_here", lambda self: self.queue.take_now() if self.ended else None)
 
 
@@ -89,7 +88,7 @@ def file(rows: int, size: int, number: int, offset: int | None = None) -> Segmen
 def test_ranges_have_each_file_once_and_in_order(sizes: list[tuple[int, bool]]) -> None:
     """Every part of every file is in one range, in WAL order, and a range has more than a task's rows only if alone."""
     files = [file(rows, 1, n, 0 if piece else None) for n, (rows, piece) in enumerate(sizes)]
-    ranges = list(batch_ranges.batch_ranges(files))
+    ranges = list(batch_ranges(files, BatchLimits(task_rows=3)))
     shares = [(f.path, *r.share) for r in ranges for f in r.files]
     wanted = []
     for f in files:
@@ -139,6 +138,7 @@ def test_random_batches_by_tasks_and_without(
     source = RandomSource(seed)
     target = TableTarget.of(source.schema, settings=settings)
     source.stream.settings = settings
+    source.stream.limit(task_rows=3)
     places = [beside(hadoop, name, runner) for name, runner in (("tasks", workers), ("engine", None))]
     for lake, destination in places:
         destination.write_table_rows(target, source.copied(), lake.mark(1000))
@@ -165,6 +165,7 @@ def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, worker
     """A value that is unknown in a range is that of an earlier range, through a moved key, or of the table."""
     lake, destination = beside(hadoop, "tasks", workers)
     stream = copy(lake, destination)
+    stream.limit(task_rows=3)
     stream.insert(id=10, item="new", note="ten")
     for turn in range(4):
         for i in (1, 2, 10):
@@ -184,21 +185,14 @@ def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, worker
     assert (rows[1], rows[12]) == (("turn 3", "x" * 100), ("twelve", "ten"))
 
 
-def test_too_many_incomplete_rows_are_left_to_the_engine(
-    hadoop: Lake, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_incomplete_rows_are_left_to_the_engine(hadoop: Lake, workers: Workers) -> None:
     """A range whose incomplete rows are too large to return is applied in the engine's process, with its files."""
     lake, destination = beside(hadoop, "tasks", workers)
     stream = copy(lake, destination)
+    stream.limit(task_rows=3, returned_bytes=0)
     for i in range(10):
         stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
     batch = stream.batch()
-
-    def no_room(task: FoldTask, events: Any) -> Any:
-        parallel_upsert.MAX_RETURNED_BYTES = 0  # type: ignore[misc]  # in the task's process
-        return task(events)
-
-    monkeypatch.setattr(parallel_upsert, "partial", lambda task, part: lambda: no_room(task, part))
     destination.write_events(batch, lake.mark(batch.until))
     assert batch.changes(ORDERS.id).tasks == 0
     assert items(lake) == {1: "turn 9", 2: "turn 7", 3: "turn 8"}
@@ -213,6 +207,7 @@ def test_a_changelog_by_tasks(hadoop: Lake, workers: Workers) -> None:
     for name, runner in (("tasks", workers), ("engine", None)):
         lake, destination = beside(hadoop, name, runner)
         stream = copy(lake, destination, mode=TableMode.CHANGELOG)
+        stream.limit(task_rows=3)
         for i in range(9):
             stream.insert(id=i + 10, item="a", note=None)
         stream.truncate()
@@ -232,6 +227,7 @@ def test_values_that_became_null_are_counted_once(hadoop: Lake, workers: Workers
     lake, destination = beside(hadoop, "tasks", workers)
     destination.write_table_rows(TableTarget.of(days), MemoryRows(days, []), lake.mark(1000))
     stream = Stream(days)
+    stream.limit(task_rows=3)
     for i in range(10):
         stream.insert_unrepresentable(2, "infinity", id=i)
     refused = stream.batch()
@@ -256,6 +252,7 @@ def test_tasks_that_are_killed_leave_the_batch_whole(
     partial = parallel_upsert.partial
     lake, destination = beside(hadoop, "tasks", workers)
     stream = copy(lake, destination)
+    stream.limit(task_rows=3)
     for i in range(20):
         stream.insert(id=i + 10, item=f"item {i}", note=None)
         stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
@@ -280,6 +277,7 @@ def test_tasks_in_spark(hadoop: Lake) -> None:
     destination = hadoop.destination()
     destination.batch_tasks = TwoPlaces(hadoop.spark)
     stream = copy(hadoop, destination)
+    stream.limit(task_rows=3)
     for i in range(20):
         stream.insert(id=i + 10, item=f"item {i}", note=None)
         stream.update(id=1 + i % 3, item=f"turn {i}", note=None, unchanged=[3])
@@ -294,11 +292,11 @@ def test_tasks_in_spark(hadoop: Lake) -> None:
     assert items(hadoop) == wanted
 
 
-def test_places(hadoop: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places(hadoop: Lake, tmp_path: Path) -> None:
     """A batch has the places that no other task has, and none if the rest is too few. The engine then writes it."""
     tasks = SparkTasks(hadoop.spark)
     assert (tasks.capacity(), tasks.places()) == (0, 0)
-    monkeypatch.setattr(spark_tasks, "FEWEST", 1)
+    tasks = SparkTasks(hadoop.spark, fewest_cores=1)
     assert (tasks.capacity(), tasks.places()) == (2, 2)
     end = tmp_path / "end"
 
@@ -312,7 +310,9 @@ def test_places(hadoop: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     while tasks.places():
         time.sleep(0.01)
     destination = hadoop.destination()
+    destination.batch_tasks = tasks
     stream = copy(hadoop, destination)
+    stream.limit(task_rows=3)
     for i in range(20):
         stream.insert(id=i + 10, item=f"item {i}", note=None)
     batch = stream.batch()

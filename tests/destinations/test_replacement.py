@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.destinations.memory import MemoryRows, Stream
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.destinations.slow_copies import CLAIM, SlowRows, T, begin, rows
 from tests.rigs.lake import Lake
 
@@ -85,10 +85,10 @@ def test_a_new_copy_takes_the_place_of_the_table(lake: Lake, monkeypatch: pytest
     assert {r["id"]: r["note"] for r in lake.rows()}[2] == "y" * 100
 
 
-def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake) -> None:
     """Compaction and expiry, before and after, work on the table's files. A rollback is found as ever."""
-    keep_the_current_snapshot_only(monkeypatch)
-    destination = hadoop.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+    settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0}
+    destination = hadoop.destination(maintenance=settings, retention=CURRENT_SNAPSHOT_ONLY)
 
     def look() -> None:
         destination._known.states[ORDERS.id].maintained_at = -10.0

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.destinations.foreign_commits import EXPIRE
-from tests.destinations.orders import ORDERS, apply, copy, items, keep_the_current_snapshot_only, the_table
+from tests.destinations.orders import (
+    CURRENT_SNAPSHOT_ONLY,
+    ORDERS,
+    apply,
+    copy,
+    items,
+    the_table,
+)
 from tests.rigs.lake import Lake
 
 from levada.destinations.iceberg import retention
@@ -18,11 +26,9 @@ from levada.destinations.iceberg.lineage import Verdict
 from levada.destinations.iceberg.maintenance import MaintenanceSettings, compact, expire
 from levada.destinations.iceberg.metadata import LastCommit, Reference, Snapshot, TableFacts, TableMetadata
 from levada.destinations.iceberg.retention import (
-    INTERVALS,
-    LONGEST,
-    NEWEST,
+    RETENTION,
     Retention,
-    interval,
+    RetentionLimits,
     is_expiry_due,
     tag_name,
 )
@@ -94,36 +100,33 @@ limits: st.SearchStrategy[int] = st.sampled_from([0, 3600, 120 * 3600, 90 * 24 *
 @settings(deadline=None)
 def test_what_is_kept(snapshots: list[Snapshot], limit: int, data: st.DataObject) -> None:
     """Each moment within the limit has a state that is less than an interval older. What is needed always stays."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retention, "NEWEST", 20)
-        ids = st.sampled_from([s.id for s in snapshots])
-        refs = {
-            f"t{i}": Reference(id_, branch=data.draw(st.booleans())) for i, id_ in enumerate(data.draw(st.sets(ids)))
-        }
-        recorded = data.draw(ids)
-        before = table_of(snapshots, refs, recorded)
-        due = retention.retention(before, limit, NOW)
-        left = after(before, due)
+    few_newest = RetentionLimits(newest=20)
+    ids = st.sampled_from([s.id for s in snapshots])
+    refs = {f"t{i}": Reference(id_, branch=data.draw(st.booleans())) for i, id_ in enumerate(data.draw(st.sets(ids)))}
+    recorded = data.draw(ids)
+    before = table_of(snapshots, refs, recorded)
+    due = retention.retention(before, limit, NOW, few_newest)
+    left = after(before, due)
 
-        assert {r.snapshot for r in refs.values()} | set(range(recorded, len(snapshots) + 1)) <= set(left.snapshots)
-        assert all(r.snapshot in left.snapshots for r in left.refs.values())
-        oldest = NOW - limit * 1000 if limit else 0
-        times = [s.timestamp_ms for s in snapshots]
-        kept = sorted(s.timestamp_ms for s in left.snapshots.values())
-        for moment in [*(t for t in times if t >= oldest), NOW, *([oldest] if limit else [])]:
-            true = max((t for t in times if t <= moment), default=None)
-            if true is not None:
-                found = max(t for t in kept if t <= moment)
-                assert found == true or true - found < interval(NOW - true + interval(NOW - true))
-        # What has no chain of parents to the current snapshot has a tag.
-        reached = {s.id for s in left.history}
-        tagged = {r.snapshot for r in left.refs.values()}
-        branched = {s.id for s in left.snapshots.values()} - reached - tagged
-        assert not branched
+    assert {r.snapshot for r in refs.values()} | set(range(recorded, len(snapshots) + 1)) <= set(left.snapshots)
+    assert all(r.snapshot in left.snapshots for r in left.refs.values())
+    oldest = NOW - limit * 1000 if limit else 0
+    times = [s.timestamp_ms for s in snapshots]
+    kept = sorted(s.timestamp_ms for s in left.snapshots.values())
+    for moment in [*(t for t in times if t >= oldest), NOW, *([oldest] if limit else [])]:
+        true = max((t for t in times if t <= moment), default=None)
+        if true is not None:
+            found = max(t for t in kept if t <= moment)
+            assert found == true or true - found < RETENTION.interval(NOW - true + RETENTION.interval(NOW - true))
+    # What has no chain of parents to the current snapshot has a tag.
+    reached = {s.id for s in left.history}
+    tagged = {r.snapshot for r in left.refs.values()}
+    branched = {s.id for s in left.snapshots.values()} - reached - tagged
+    assert not branched
 
-        again = retention.retention(left, limit, NOW)
-        assert not again.expired
-        assert not again.untagged
+    again = retention.retention(left, limit, NOW, few_newest)
+    assert not again.expired
+    assert not again.untagged
 
 
 @given(st.lists(ages, min_size=1, max_size=2000).map(lambda found: chain([NOW - age for age in found])), limits)
@@ -131,8 +134,9 @@ def test_what_is_kept(snapshots: list[Snapshot], limit: int, data: st.DataObject
 def test_the_number_has_a_bound(snapshots: list[Snapshot], limit: int) -> None:
     """However many snapshots there are, no more are kept than the newest and one of each interval."""
     left = after(before := table_of(snapshots, {}), retention.retention(before, limit, NOW))
-    bound, begins = NEWEST + 2, 0
-    for until, width in (*INTERVALS, ((5000 if limit in (0, 87600 * 3600) else 0) * DAY, LONGEST)):
+    bound, begins = RETENTION.newest + 2, 0
+    oldest = (5000 if limit in (0, 87600 * 3600) else 0) * DAY
+    for until, width in (*RETENTION.intervals, (oldest, RETENTION.longest)):
         end = min(until, limit * 1000) if limit else until
         bound += max(0, (end - begins) // width + 2)
         begins = until
@@ -161,7 +165,7 @@ def test_days_of_commits_and_looks() -> None:
     whole = table_of(all_of_them, {})
     assert set(left.snapshots) == set(after(whole, retention.retention(whole, limit, NOW)).snapshots)
     assert {n for n in left.refs if n != "main"} == {
-        tag_name(s) for s in left.snapshots.values() if s.id <= all_of_them[-NEWEST].id - 1
+        tag_name(s) for s in left.snapshots.values() if s.id <= all_of_them[-RETENTION.newest].id - 1
     }
 
 
@@ -198,11 +202,8 @@ def read(lake: Lake, version: int | str) -> dict[int, Any]:
     return {r["id"]: r["item"] for r in lake.sql("SELECT id, item FROM {t} VERSION AS OF " + str(text))}
 
 
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the five newest snapshots, and of older ones the first of a second."""
-    monkeypatch.setattr(retention, "NEWEST", 5)
-    monkeypatch.setattr(retention, "INTERVALS", ())
-    monkeypatch.setattr(retention, "LONGEST", 1000)
+FEW = RetentionLimits(newest=5, intervals=(), longest=1000)
+"""Keep the five newest snapshots, and of older ones the first of a second."""
 
 
 def now_ms() -> int:
@@ -210,9 +211,8 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def test_kept_snapshots_have_the_rows_of_their_time(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_snapshots_have_the_rows_of_their_time(hadoop: Lake) -> None:
     """Thinned out between batches, deletes, a truncate and compactions, each kept snapshot has its exact rows."""
-    few(monkeypatch)
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=30)
     rows = {i: f"item {i}" for i in range(1, 31)}
@@ -235,7 +235,7 @@ def test_kept_snapshots_have_the_rows_of_their_time(hadoop: Lake, monkeypatch: p
             compact(table, destination._tables.jvm)
             table.record_current()
             states |= {s.id: dict(rows) for s in table.metadata.history if s.id not in states}
-            expire(table, MaintenanceSettings(1, 0), now_ms())
+            expire(table, MaintenanceSettings(1, 0, retention=FEW), now_ms())
     metadata = the_table(destination).metadata
     assert len(metadata.snapshots) < len(states) - 10
     assert len(metadata.snapshots) > 7
@@ -249,9 +249,8 @@ def test_kept_snapshots_have_the_rows_of_their_time(hadoop: Lake, monkeypatch: p
     assert items(hadoop) == rows
 
 
-def test_files_go_with_the_last_snapshot_that_needs_them(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_go_with_the_last_snapshot_that_needs_them(hadoop: Lake) -> None:
     """When the older snapshots and their tags are gone, so are their files."""
-    few(monkeypatch)
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=30)
     for turn in range(15):
@@ -259,12 +258,11 @@ def test_files_go_with_the_last_snapshot_that_needs_them(hadoop: Lake, monkeypat
         apply(hadoop, destination, stream)
     table = the_table(destination)
     before = _stored(table)
-    expire(table, MaintenanceSettings(1, 0), now_ms())
+    expire(table, MaintenanceSettings(1, 0, retention=FEW), now_ms())
     assert any(name.startswith("levada-") for name in table.metadata.refs)
     compact(table, destination._tables.jvm)
     table.record_current()
-    monkeypatch.setattr(retention, "NEWEST", 1)
-    expire(table, MaintenanceSettings(1, 1), now_ms() + 2 * 3600 * 1000)
+    expire(table, MaintenanceSettings(1, 1, retention=replace(FEW, newest=1)), now_ms() + 2 * 3600 * 1000)
     assert list(table.metadata.refs) == ["main"]
     assert len(table.metadata.snapshots) == 1
     left = _stored(table)
@@ -280,9 +278,8 @@ def _stored(table: IcebergTable) -> set[str]:
     return found
 
 
-def test_another_tool_expires_snapshots(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_tool_expires_snapshots(hadoop: Lake) -> None:
     """It leaves what has a tag, its commits and tags are no foreign write, and Levada goes on."""
-    few(monkeypatch)
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=3)
     rows = {i: f"item {i}" for i in range(1, 4)}
@@ -292,7 +289,7 @@ def test_another_tool_expires_snapshots(hadoop: Lake, monkeypatch: pytest.Monkey
         rows[1] = f"turn {turn}"
         apply(hadoop, destination, stream)
         states[the_table(destination).metadata.snapshot_id] = dict(rows)
-    expire(the_table(destination), MaintenanceSettings(1, 0), now_ms())
+    expire(the_table(destination), MaintenanceSettings(1, 0, retention=FEW), now_ms())
     hadoop.sql("ALTER TABLE {t} CREATE TAG mine")
     hadoop.sql(EXPIRE)
     metadata = the_table(destination).metadata
@@ -305,48 +302,44 @@ def test_another_tool_expires_snapshots(hadoop: Lake, monkeypatch: pytest.Monkey
     stream.update(id=1, item="later", note=None)
     apply(hadoop, restarted, stream)
     table = the_table(restarted)
-    expire(table, MaintenanceSettings(1, 0), now_ms())
+    expire(table, MaintenanceSettings(1, 0, retention=FEW), now_ms())
     assert table.check_intact().verdict is Verdict.INTACT
     assert "mine" in table.metadata.refs
 
 
-def test_the_chain_since_the_last_commit_stays(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chain_since_the_last_commit_stays(hadoop: Lake) -> None:
     """Snapshots of another tool since Levada's last commit are not expired, so that a foreign write is noticed."""
-    keep_the_current_snapshot_only(monkeypatch)
     destination = hadoop.destination()
     copy(hadoop, destination, n=3)
     for i in range(4):
         hadoop.sql("INSERT INTO {t} VALUES (" + str(100 + i) + ", 'foreign', NULL)")
     table = the_table(destination)
-    expire(table, MaintenanceSettings(1, 0), now_ms())
+    expire(table, MaintenanceSettings(1, 0, retention=CURRENT_SNAPSHOT_ONLY), now_ms())
     assert len(table.metadata.snapshots) == 5
 
 
 def test_a_tag_that_another_tool_sets_in_between(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot that got a tag after the decision stays, and the table goes on."""
-    few(monkeypatch)
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=3)
     for turn in range(12):
         stream.update(id=1, item=f"turn {turn}", note=None)
         apply(hadoop, destination, stream)
     table = the_table(destination)
-    due = retention.retention(table.metadata, 0, now_ms())
+    due = retention.retention(table.metadata, 0, now_ms(), FEW)
     table.set_tags(due.tagged, due.untagged)
     hadoop.sql("ALTER TABLE {t} CREATE TAG late AS OF VERSION " + str(due.expired[0]))
     monkeypatch.setattr("levada.destinations.iceberg.maintenance.retention", lambda *_: Retention(due.expired))
-    expire(table, MaintenanceSettings(1, 0), now_ms())
+    expire(table, MaintenanceSettings(1, 0, retention=FEW), now_ms())
     assert "late" in table.metadata.refs
     monkeypatch.undo()
-    few(monkeypatch)
-    expire(table, MaintenanceSettings(1, 0), now_ms())
+    expire(table, MaintenanceSettings(1, 0, retention=FEW), now_ms())
     assert due.expired[0] in table.metadata.snapshots
     assert due.expired[1] not in table.metadata.snapshots
 
 
-def test_files_that_others_may_need_stay(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_others_may_need_stay(hadoop: Lake) -> None:
     """With gc.enabled=false no snapshot expires, and no error comes of it."""
-    few(monkeypatch)
     destination = hadoop.destination()
     stream = copy(hadoop, destination, n=3)
     for turn in range(8):
@@ -354,15 +347,15 @@ def test_files_that_others_may_need_stay(hadoop: Lake, monkeypatch: pytest.Monke
         apply(hadoop, destination, stream)
     hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('gc.enabled' = 'false')")
     table = the_table(destination)
-    expire(table, MaintenanceSettings(1, 1), now_ms() + 10 * DAY)
+    expire(table, MaintenanceSettings(1, 1, retention=FEW), now_ms() + 10 * DAY)
     assert len(table.metadata.snapshots) == 9
 
 
 @pytest.mark.parametrize(
     ("commits", "newest_age", "limit_h", "due"),
     [
-        (NEWEST + 40, 0, 120, False),
-        (NEWEST + 120, 0, 120, True),
+        (RETENTION.newest + 40, 0, 120, False),
+        (RETENTION.newest + 120, 0, 120, True),
         (3, 2 * 3600 * 1000 - 5000, 1, False),
         (3, 2 * 3600 * 1000 + 5000, 1, True),
         (3, 10 * DAY, 0, False),

@@ -13,10 +13,14 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from levada.copy import plan, resumable
+from levada.copy import resumable
+from levada.copy.plan import RangeLimits
 from levada.destinations.iceberg import resumed_copy
+from levada.runtime.host import assembly
+from levada.runtime.limits import Limits
 
 
 def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,7 +35,8 @@ def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def main() -> None:
     """Run the command after the name of this file and that of the interpreter."""
-    plan.MAX_RANGE_BYTES = plan.MIN_RANGE_BYTES = 4 << 20  # type: ignore[misc]  # for small tables
+    of, small = assembly.pipeline_config, Limits(ranges=RangeLimits(4 << 20, 4 << 20))
+    assembly.pipeline_config = lambda *args, **more: replace(of(*args, **more), limits=small)
     match os.environ.get("KILL_AT"):
         case "range":
             resumable._Journal.finished = then_die(resumable._Journal.finished)  # type: ignore[method-assign]

@@ -15,8 +15,9 @@ from typing import Any
 
 from tests.faults.killed_release import dying
 
-from levada.destinations.iceberg import destination, maintenance, retention, small_tables
-from levada.destinations.iceberg.maintenance import MaintenanceSettings
+from levada.destinations.iceberg import destination, small_tables
+from levada.destinations.iceberg.maintenance import FileLimits, MaintenanceSettings
+from levada.destinations.iceberg.retention import RETENTION, RetentionLimits
 from levada.destinations.iceberg.table import IcebergTable
 from levada.runtime.stages import apply
 
@@ -31,11 +32,9 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
 
 def main() -> None:
     """Run the command after the name of this module and that of the interpreter."""
-    maintenance.SMALL_FILES = maintenance.DELETE_FILES = 3  # type: ignore[misc]  # only here
-    MaintenanceSettings.of = lambda _: MaintenanceSettings(0.1)  # type: ignore[method-assign, assignment, misc]
-    if os.environ.get("EXPIRE"):
-        retention.NEWEST = retention.AT_ONCE = 3  # type: ignore[misc]  # only here
-        retention.firsts = lambda *_: set()
+    kept = RetentionLimits(newest=3, together=3, intervals=(), longest=0) if os.environ.get("EXPIRE") else RETENTION
+    settings = MaintenanceSettings(0.1, files=FileLimits(data_files=3, delete_files=3), retention=kept)
+    MaintenanceSettings.of = lambda _: settings  # type: ignore[method-assign, assignment, misc]
     is_due = apply.maintenance_is_due
     apply.maintenance_is_due = lambda record, config, now: is_due(record, replace(config, maintenance_s=0.5), now)  # type: ignore[attr-defined]
     if point := os.environ.get("KILL_AT"):

@@ -6,11 +6,12 @@ from contextlib import suppress
 
 import pytest
 from tests.destinations.foreign_commits import FOLLOWED, PARKED, current, resync, two_batches
-from tests.destinations.orders import ORDERS, apply, keep_the_current_snapshot_only
+from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply
 from tests.rigs.lake import Lake, hadoop
 
 from levada.destinations import NamedCut
-from levada.destinations.iceberg import IcebergDestination, maintenance
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.maintenance import FileLimits
 from levada.errors import DestinationChanged, NeedsOperator
 from levada.values import Lsn
 
@@ -43,15 +44,12 @@ def check(lake: Lake, destination: IcebergDestination, before: list[tuple[object
 
 @pytest.mark.parametrize("how", STATEMENTS)
 @pytest.mark.parametrize("version", [2, 3])
-def test_no_other_hand_changes_a_cut(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, how: str, version: int) -> None:
+def test_no_other_hand_changes_a_cut(hadoop: Lake, how: str, version: int) -> None:
     """Whatever was done to the table, a reported cut has its rows: after maintenance, a restart, and a new copy."""
     hadoop.manifest["formatVersion"] = version
-    keep_the_current_snapshot_only(monkeypatch)
-    monkeypatch.setattr(maintenance, "SMALL_FILES", 2)
-    monkeypatch.setattr(maintenance, "DELETE_FILES", 1)
-    monkeypatch.setattr(maintenance, "ORPHAN_AGE_S", -60)
+    limits = FileLimits(data_files=2, delete_files=1, orphan_age_s=-60)
     settings = {"compactEverySeconds": 1, "expireSnapshotsAfterHours": 1}
-    destination = hadoop.destination(maintenance=settings)
+    destination = hadoop.destination(maintenance=settings, files=limits, retention=CURRENT_SNAPSHOT_ONLY)
     stream = two_batches(hadoop, destination)
     destination.update_cuts(ORDERS.id, NamedCut("noon", Lsn(5000)), (), hadoop.mark(0))
     before, first = (
@@ -68,7 +66,7 @@ def test_no_other_hand_changes_a_cut(hadoop: Lake, monkeypatch: pytest.MonkeyPat
         hadoop.sql(statement.replace("{first}", str(first)))
     kept = check(hadoop, destination, before)
     assert kept or how in {*AGAIN, "replaced"}
-    destination = hadoop.destination(maintenance=settings)
+    destination = hadoop.destination(maintenance=settings, files=limits, retention=CURRENT_SNAPSHOT_ONLY)
     check(hadoop, destination, before)
     if how not in {"made again", *FOLLOWED}:
         resync(hadoop, destination, stream)

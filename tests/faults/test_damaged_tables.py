@@ -11,9 +11,11 @@ import pytest
 from tests.rigs.verified_shop import Shop, shop
 
 from levada.errors import NeedsOperator
+from levada.runtime.limits import Limits, VerificationLimits
 from levada.values import Lsn
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
+from levada.verify.table import CompareLimits
 
 __all__ = ["shop"]
 
@@ -204,24 +206,22 @@ def test_only_keyed_tables_are_repaired(shop: Shop) -> None:
     shop.wait(lambda p: p.tables[0].verified is not None and p.tables[0].verified.lsn > report.lsn)
 
 
-def test_a_repair_that_does_not_end_is_no_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_does_not_end_is_no_repair(shop: Shop) -> None:
     """If the table still differs, or the process ends between two commits of a repair, the table is parked.
 
     It is not taken for one that equals the source, and another repair completes it.
     """
+    shop.config["limits"] = Limits(verifications=VerificationLimits(rounds=1))
     prepare(shop)
-    monkeypatch.setattr("levada.verify.table.CHUNK_ROWS", 10)
-    monkeypatch.setattr("levada.verify.table.EXAMINED_VALUES", 100)
-    monkeypatch.setattr("levada.runtime.verifications.verifier.ROUNDS", 1)
     shop.sql("UPDATE {t} SET a = 'theirs' WHERE id > 500")
     with pytest.raises(NeedsOperator) as refused:
-        shop.verify(repair=True)
+        shop.verify(repair=True, limits=CompareLimits(chunk_rows=10, examined_values=100))
     assert refused.value.code == "verify_unrepairable"
     shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
     shop.wait(lambda p: p.tables[0].error is not None)
     assert parked(shop) == "foreign_write"
-    monkeypatch.undo()
     shop.stop()
+    del shop.config["limits"]
     shop.start()
     shop.wait(lambda p: bool(p.tables) and p.tables[0].error is not None)
     assert shop.verify(repair=True).repaired_equal

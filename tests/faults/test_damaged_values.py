@@ -11,6 +11,8 @@ from tests.rigs.verified_shop import Shop, shop
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.copy.results_in_order import OrderedResults
+from levada.runtime.limits import Limits
+from levada.segments.limits import BatchLimits
 from levada.status import Progress
 from levada.verify.differences import Kind
 
@@ -68,8 +70,8 @@ def most_tasks(shop: Shop) -> int:
 def test_one_damaged_value_of_each_type_is_found(shop: Shop, batches: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each damage is found at its key and column alone, and repaired. NULL and the type's empty value differ."""
     if batches == "by tasks":
-        monkeypatch.setattr("levada.destinations.data_files.batch_ranges.TASK_ROWS", 20)
-        monkeypatch.setattr("levada.copy.spark_tasks.FEWEST", 1)
+        shop.config["limits"] = Limits(batches=BatchLimits(task_rows=20))
+        shop.fewest_cores = 1
         # Otherwise this process may fold all of the small ranges before Spark's first worker starts.
         monkeypatch.setattr(OrderedResults, "next_here", lambda self: self.queue.take_now() if self.ended else None)
     shop.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants

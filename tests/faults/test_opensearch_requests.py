@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from tests.destinations.opensearch.place import Cluster
 
-from levada.destinations.opensearch import OpenSearchDestination, pieces
+from levada.destinations.opensearch import OpenSearchDestination
 from levada.destinations.opensearch.client import Client
 from levada.schema import Kind
+from levada.segments.limits import BatchLimits
 from levada.testing import ArrowRows, Source, SourceTable, column, table
 
 NOTES = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -137,11 +138,10 @@ def test_the_end_at_each_request(
     answered: bool,
 ) -> None:
     """Wherever a driver ends, the next one leaves the source's rows, although the values were in the index alone."""
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 3)
     at, ended = 0, True
     while ended:
         at += 1
-        cluster, source = Cluster.new(opensearch, tmp_path), Source(row_group_bytes=1)
+        cluster, source = Cluster.new(opensearch, tmp_path), Source(row_group_bytes=1, limits=BatchLimits(piece_rows=3))
         notes = source.add(NOTES)
         destination = opened(cluster)
         rows = [{"id": i, "item": f"item {i}", "note": f"note {i}"} for i in range(1, 6)]

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from levada.destinations import DestinationContext
-from levada.destinations.data_files import batch_ranges, parallel_upsert
+from levada.destinations.data_files import parallel_upsert
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings
 from levada.destinations.iceberg.table import IcebergTable
@@ -36,7 +36,6 @@ from levada.copy.results_in_order import OrderedResults
 
 OrderedResults.next_here = lambda self: self.queue.take_now() if self.ended else None
 step, manifest, pipeline, work, batch, mark, folder = pickle.loads(Path(sys.argv[1]).read_bytes())
-batch_ranges.TASK_ROWS = 3
 kind = IcebergDestination
 executors = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m"}
 executors["spark.driver.host"] = "127.0.0.1"
@@ -91,6 +90,7 @@ def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: in
     """
     hadoop.manifest["formatVersion"] = version
     source = RandomSource(5)
+    source.stream.limit(task_rows=3)
     destination = hadoop.destination()
     destination.write_table_rows(TableTarget.of(source.schema), source.copied(), hadoop.mark(1000))
     destination.shutdown()
@@ -100,7 +100,8 @@ def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: in
     batch = source.stream.batch()
     if step == "executors":
         made = source.stream.source
-        batch = StagedBatch(Staging.open(f"file://{made.staging.uri}"), made.manifests, [first], batch.until)
+        staging = Staging.open(f"file://{made.staging.uri}")
+        batch = StagedBatch(staging, made.manifests, [first], batch.until, limits=made.limits)
     mark = hadoop.mark(batch.until)
     call = (step, hadoop.manifest, hadoop.context.pipeline, hadoop.context.work_dir, batch, mark, tmp_path)
     (tmp_path / "call").write_bytes(pickle.dumps(call))

@@ -16,10 +16,9 @@ from tests.servers.bigquery import PROJECT, emulator
 
 from levada.destinations import Destination, DestinationContext, TableTarget
 from levada.destinations.bigquery.rest import RestClient
-from levada.destinations.data_files import upsert
-from levada.destinations.opensearch import pieces
 from levada.destinations.opensearch.client import Client
 from levada.schema import Column, Kind
+from levada.segments.limits import BatchLimits
 from levada.testing import ArrowRows, Source, SourceTable, column, table
 
 NOTES = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -42,14 +41,12 @@ class Place:
 
 
 @pytest.fixture(params=["opensearch", "bigquery"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Each destination, which cuts batches into small pieces."""
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each destination."""
     if request.param == "opensearch":
-        monkeypatch.setattr(pieces, "PIECE_ROWS", 3)
         cluster = Cluster.new(request.getfixturevalue("opensearch"), tmp_path)
         yield Place(cluster.started, cluster.rows, Client, "request")
         return
-    monkeypatch.setattr(upsert, "PIECE_ROWS", 3)
     with emulator(tmp_path) as server:
         manifest = {
             "project": PROJECT,
@@ -203,7 +200,7 @@ class Model:
 def test_random_changes(place: Place, seed: int) -> None:
     """Whatever the order of changes, kills at any request, replays and resyncs is, the rows are those of the source."""
     rng = random.Random(seed)
-    source = Source(row_group_bytes=1)
+    source = Source(row_group_bytes=1, limits=BatchLimits(piece_rows=3))
     notes = source.add(NOTES)
     model = Model(rng, notes)
     for i in range(1, 6):

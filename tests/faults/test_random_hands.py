@@ -18,8 +18,9 @@ from tests.rigs.lake import Lake, hadoop
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import Destination, DestinationContext
-from levada.destinations.data_files import upsert as pieces
-from levada.destinations.iceberg import IcebergDestination, maintenance, retention
+from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.maintenance import FileLimits
+from levada.destinations.iceberg.retention import RetentionLimits
 from levada.errors import DestinationChanged
 from levada.values import Watermark
 
@@ -45,10 +46,15 @@ class Iceberg:
     """A Hadoop catalog, in which a table has maintenance when a hand says so."""
 
     lake: Lake
+    retention: RetentionLimits
     current: IcebergDestination | None = None
 
     def destination(self) -> IcebergDestination:
-        self.current = self.lake.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
+        self.current = self.lake.destination(
+            maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0},
+            files=FileLimits(data_files=2, delete_files=2),
+            retention=self.retention,
+        )
         return self.current
 
     def mark(self, lsn: int, epoch: int) -> Watermark:
@@ -77,6 +83,8 @@ class Run:
     def __init__(self, place: DuckLake | Iceberg | Replica, seed: int, hands: dict[str, Callable[[], bool]]) -> None:
         self.place, self.hands = place, hands
         self.source = RandomSource(seed)
+        if seed % 2:
+            self.source.stream.limit(piece_bytes=2000)
         self.random = self.source.random
         self.destination: Destination = place.destination()
         self.epoch = 1
@@ -169,10 +177,8 @@ def run(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_ducklake(ducklake: DuckLake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ducklake(ducklake: DuckLake, seed: int) -> None:
     """DuckDB reads the rows of the source, and no filter misses a row, whatever DuckDB itself did in between."""
-    if seed % 2:
-        monkeypatch.setattr(pieces, "PIECE_BYTES", 2000, raising=False)
 
     def sql(*statements: str) -> Callable[[], bool]:
         def execute() -> bool:
@@ -243,21 +249,11 @@ def test_postgres(replica: Replica, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_iceberg(hadoop: Lake, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iceberg(hadoop: Lake, seed: int) -> None:
     """Spark and PyIceberg read the rows of the source, whatever is compacted and expired, by the engine or another."""
-    if seed % 2:
-        monkeypatch.setattr(pieces, "PIECE_BYTES", 2000, raising=False)
     if seed % 3 == 2:
         hadoop.manifest["formatVersion"] = 3
-    for module, name, value in (
-        (maintenance, "SMALL_FILES", 2),
-        (maintenance, "DELETE_FILES", 2),
-        (retention, "AT_ONCE", 1 + seed % 4),
-        (retention, "NEWEST", 1 + seed % 5),
-    ):
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(retention, "firsts", lambda *_: set())
-    place = Iceberg(hadoop)
+    place = Iceberg(hadoop, RetentionLimits(newest=1 + seed % 5, together=1 + seed % 4, intervals=(), longest=0))
 
     def sql(*statements: str) -> Callable[[], bool]:
         def execute() -> bool:

@@ -16,7 +16,7 @@ __all__ = ["jdbc"]
 
 
 def test_tables_that_cannot_be_read_now_are_not_missing(
-    jdbc: Lake, db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    jdbc: Lake, db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A search that could not read some tables reads each once, and its error is that of all until it is repeated."""
     tables = [replace(ORDERS, id=TableId(90 + n), name=QualifiedTable("public", f"t{n}")) for n in range(4)]
@@ -34,6 +34,6 @@ def test_tables_that_cannot_be_read_now_are_not_missing(
     assert sum("cannot be loaded" in message for message in caplog.messages) == 3
     with db.connect() as connection:
         connection.execute(swap, ["nowhere:", "file:"])
-    monkeypatch.setattr("levada.destinations.iceberg.known_tables.READ_AGAIN_S", 0.0)
+    destination._known.read_again_s = 0.0
     for table in tables:
         assert destination.applied(table.id) == jdbc.mark(1000)

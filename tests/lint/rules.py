@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tests.lint.constants import overwritten_constants
 from tests.lint.destinations import destination_names
 from tests.lint.errors import error_classes, error_codes, error_hints, hint_commands
 from tests.lint.external import actionlint, documentation, shellcheck, zizmor
@@ -62,6 +63,7 @@ RULES: Final[tuple[Rule, ...]] = (
     locks_satisfy_the_project,
     machine_paths,
     names_of_examples,
+    overwritten_constants,
     paths_on_pages,
     pool_jobs,
     private_attributes,

@@ -23,7 +23,7 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 def private_attributes(tree: Tree) -> Iterator[Finding]:
     """Report private attributes of other objects that a test assigns or patches."""
-    text = "is private, pass the behaviour to a constructor or change a public constant"
+    text = "is private, pass the behaviour to a constructor"
     for path in tree.below("tests"):
         module = tree.module(path)
         for node in module.nodes(ast.Attribute):

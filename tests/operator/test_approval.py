@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,7 +28,6 @@ from levada_operator.decide.acceptance import Acceptance, accept
 from levada_operator.decide.approval import copied_tables
 from levada_operator.decide.pipeline_conditions import approved
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.desired import manifest
 from levada_operator.names import APPROVE
 from levada_operator.observe.objects import ObjectKey, OwnedObjects, read_table_sync
 from levada_operator.observe.observed import Observed
@@ -34,13 +35,18 @@ from levada_operator.observe.observed import Observed
 COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
 NO_ROWS = {"rows": 0, "bytes": 0, "percent": 0}
 TEXT = {"onUnrepresentable": "Text"}
+LARGE = {"driver": {"podTemplate": {"metadata": {"annotations": {"seen": Random(1).randbytes(200_000).hex()}}}}}
+"""A part of a spec that cannot be compressed into an annotation."""
 
 
-def written(*tables: dict[str, Any], annotation: str = "", **changes: Any) -> Observed:
-    """Return a Pipeline with approval Manual that runs, whose spec was then changed."""
+def written(
+    *tables: dict[str, Any], annotation: str = "", accepted: Mapping[str, Any] | None = None, **changes: Any
+) -> Observed:
+    """Return a Pipeline with approval Manual that runs, whose spec was then changed. ``accepted`` was in it before."""
+    before = {"approval": "Manual", **(accepted or {})}
     metadata = {"generation": 2, "annotations": {APPROVE: annotation}}
-    body = pipeline(spec={"approval": "Manual", **changes}, metadata=metadata)
-    return running(*tables, owned=owned(owner(approval="Manual")), body=body, report=None)
+    body = pipeline(spec={**before, **changes}, metadata=metadata)
+    return running(*tables, owned=owned(owner(**before)), body=body, report=None)
 
 
 def copied(name: str = "orders", **changes: Any) -> dict[str, Any]:
@@ -121,11 +127,10 @@ def test_a_configmap_that_was_deleted_or_changed_approves_nothing(gone: bool) ->
 
 @pytest.mark.parametrize("gone", [True, False], ids=["deleted", "changed"])
 def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
-    gone: bool, monkeypatch: pytest.MonkeyPatch
+    gone: bool,
 ) -> None:
     """Its digest allows the accepted specs alone, which restore the ConfigMap. Others wait for an approval."""
-    monkeypatch.setattr(manifest, "MAX_RECORD", 10)
-    same = written(copied())
+    same = written(copied(), accepted=LARGE)
     bodies, key = dict(same.owned.bodies), ObjectKey("ConfigMap", "shop-manifest")
     whole = bodies.pop(key)
     if not gone:
@@ -133,7 +138,7 @@ def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
         bodies[key] = merge(dict(whole), {"data": {"pipeline.yaml": changed}})
     restored = next(b for b in reconcile(replace(same, owned=OwnedObjects(bodies))).apply if b["kind"] == "ConfigMap")
     assert restored["data"] == whole["data"]
-    other = replace(written(copied(), **TEXT), owned=OwnedObjects(bodies))
+    other = replace(written(copied(), accepted=LARGE, **TEXT), owned=OwnedObjects(bodies))
     held = accept(other)
     assert (held.manifests, held.condition.status, held.condition.reason) == (None, False, "ManifestLost")
     plan = reconcile(other)

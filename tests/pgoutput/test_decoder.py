@@ -222,12 +222,11 @@ def test_a_truncate_names_only_replicated_tables() -> None:
     assert rows == [0, 1, 0, 2]
 
 
-def test_large_slices_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_slices_are_decoded_in_parts() -> None:
     """A slice beyond what 32-bit offsets reach gives the same items as slices that are small enough."""
     messages = load("toast")
     whole = Decoder(Versions()).decode(messages)
-    monkeypatch.setattr("levada.pgoutput.decoder.MAX_BUFFER", 5000)
-    parts = Decoder(Versions()).decode(messages)
+    parts = Decoder(Versions(), part_bytes=5000).decode(messages)
     assert (parts.rows, parts.transactions, parts.end_lsn) == (whole.rows, whole.transactions, whole.end_lsn)
     assert not parts.in_transaction
 

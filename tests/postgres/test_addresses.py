@@ -36,8 +36,7 @@ def test_a_resolver_that_does_not_answer_is_left(
         return []
 
     monkeypatch.setattr(connections, "resolve", partial(resolve, look_up=look_up))
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 1)
-    source = replace(db.connection, host="db.example.com")
+    source = replace(db.connection, host="db.example.com", connect_timeout_s=1)
     for connect in (source.connect, source.connect_replication):
         with pytest.raises(Transient) as raised:
             connect()

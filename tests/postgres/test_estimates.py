@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.rigs.database import Database
 
-from levada.postgres import rates
 from levada.postgres.estimates import estimate_tables
+from levada.postgres.rates import ReadLimits, read_rate
 from levada.values import QualifiedTable
 
 NOTES, WIDE = QualifiedTable("public", "notes"), QualifiedTable("public", "wide")
@@ -38,18 +38,15 @@ def test_a_locked_table_has_the_size_of_its_last_vacuum(tables: Database) -> Non
         assert not any(estimate.current for estimate in stale.values())
         assert stale[NOTES].rows == 60_000
         assert 0.9 < stale[NOTES].bytes / known[NOTES].bytes < 1.1
-        assert rates.read_rate(connection, NOTES) is None
+        assert read_rate(connection, NOTES) is None
 
 
-def test_a_sample_is_bounded_by_its_bytes(tables: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_bounded_by_its_bytes(tables: Database) -> None:
     """Tables that were never analysed are measured. Few blocks of large values are read, for a limited time."""
-    monkeypatch.setattr(rates, "LEAST_S", 0.0)
-    monkeypatch.setattr(rates, "SAMPLE_BYTES", 1 << 20)
+    few, all_of_it = ReadLimits(bytes=1 << 20, least_s=0.0), ReadLimits(bytes=1 << 40, most_s=0.001, least_s=0.0)
     tables.execute("UPDATE wide SET id = id + 1000 WHERE id > 250")
     with tables.connection.connect() as connection:
-        assert rates.read_rate(connection, NOTES) is not None
-        assert rates.read_rate(connection, WIDE) is not None
-        monkeypatch.setattr(rates, "SAMPLE_BYTES", 1 << 40)
-        monkeypatch.setattr(rates, "MOST_S", 0.001)
-        assert rates.read_rate(connection, WIDE) is None
+        assert read_rate(connection, NOTES, few) is not None
+        assert read_rate(connection, WIDE, few) is not None
+        assert read_rate(connection, WIDE, all_of_it) is None
         assert connection.execute("SELECT 1").fetchone() == (1,)

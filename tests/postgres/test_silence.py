@@ -22,12 +22,6 @@ from levada.postgres.stream import ReplicationStream
 LIMIT_S = 2.0
 
 
-@pytest.fixture(autouse=True)
-def short_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a login give up after two seconds."""
-    monkeypatch.setattr("levada.postgres.connection.CONNECT_TIMEOUT_S", 2)
-
-
 @pytest.fixture
 def proxy(db: Database) -> Iterator[StallingProxy]:
     """A proxy to the test's server."""
@@ -37,7 +31,7 @@ def proxy(db: Database) -> Iterator[StallingProxy]:
 
 def through(db: Database, proxy: StallingProxy) -> PostgresConnection:
     """A connection to the database through the proxy, with a short limit."""
-    return replace(db.connection, port=proxy.port, silence_s=LIMIT_S)
+    return replace(db.connection, port=proxy.port, silence_s=LIMIT_S, connect_timeout_s=2)
 
 
 def open_stream(connection: PostgresConnection) -> ReplicationStream:
@@ -164,11 +158,8 @@ def test_silent_copy_ends(db: Database, proxy: StallingProxy) -> None:
 
 
 @pytest.mark.parametrize("replication", [False, True])
-def test_silent_login_ends(
-    db: Database, proxy: StallingProxy, replication: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_login_ends(db: Database, proxy: StallingProxy, replication: bool) -> None:
     """A server that takes a connection and never answers is a Transient."""
-    monkeypatch.setattr("levada.postgres.connection.CONNECT_TIMEOUT_S", 2)
     proxy.stall()
     connection = through(db, proxy)
     login = connection.connect_replication if replication else connection.connect

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import LevadaError, Transient
-from levada.postgres import connection
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.table_locks import locks_named, read_table_locks
@@ -19,9 +19,8 @@ ORDERS = QualifiedTable("public", "orders")
 
 
 @pytest.fixture
-def orders(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """A database with a table, where a change of a publication waits for a moment only."""
-    monkeypatch.setattr("levada.postgres.publications.LOCK_TIMEOUT", "50ms")
+def orders(db: Database) -> Database:
+    """A database with a table."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     return db
 
@@ -29,7 +28,7 @@ def orders(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
 def publish(db: Database, selects: Callable[[QualifiedTable], bool] = lambda table: True) -> LevadaError:
     """Return the error with which a start ends that must publish the table."""
     with db.connection.connect() as c, pytest.raises(Transient) as refused, locks_named(c, selects):
-        ensure_coverage(c, "p", {ORDERS}, manage=True)
+        ensure_coverage(c, "p", {ORDERS}, manage=True, lock_timeout_s=0.05)
     return refused.value
 
 
@@ -80,15 +79,14 @@ def test_a_partition_belongs_to_its_root(orders: Database) -> None:
     assert (lock.table, lock.root) == (QualifiedTable("public", "sales1"), QualifiedTable("public", "sales"))
 
 
-def test_check_names_the_holder(orders: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_names_the_holder(orders: Database) -> None:
     """A table that cannot even be read is a problem with the same code, at a check and at a start."""
     orders.execute("CREATE PUBLICATION p FOR TABLE orders")
-    options = connection.SESSION_OPTIONS.replace("lock_timeout=60s", "lock_timeout=50ms")
-    monkeypatch.setattr(connection, "SESSION_OPTIONS", options)
+    options = orders.connection.session_options.replace("lock_timeout=60s", "lock_timeout=50ms")
     request = PreflightRequest(slot="s", publication="p", managed=True, selects=lambda table: True, copy_tables=1)
     with orders.connect() as other:
         other.execute("BEGIN")
         other.execute("ALTER TABLE orders ADD COLUMN note text")
-        problems = preflight(orders.connection, request)
+        problems = preflight(replace(orders.connection, session_options=options), request)
         assert [p.code for p in problems] == ["table_locked"]
         assert f"locked by PID {other.info.backend_pid}" in problems[0].message

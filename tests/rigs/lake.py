@@ -16,6 +16,8 @@ from tests.servers.s3 import ObjectStore
 from levada.destinations import DestinationContext
 from levada.destinations.credentials import read_credentials
 from levada.destinations.iceberg import IcebergDestination
+from levada.destinations.iceberg.maintenance import FILES, FileLimits
+from levada.destinations.iceberg.retention import RETENTION, RetentionLimits
 from levada.destinations.iceberg.settings import Settings
 from levada.values import Lsn, Watermark
 
@@ -28,14 +30,22 @@ class Lake:
     context: DestinationContext
 
     def destination(
-        self, *, work: str = "", maintenance: dict[str, Any] | None = None, **context: Any
+        self,
+        *,
+        work: str = "",
+        maintenance: dict[str, Any] | None = None,
+        files: FileLimits = FILES,
+        retention: RetentionLimits = RETENTION,
+        **context: Any,
     ) -> IcebergDestination:
         """Return a destination as a process that just started has it. ``work`` names another folder for caches."""
         changed = replace(self.context, **context)
         if work:
             changed = replace(changed, work_dir=self.context.work_dir / work)
         settings = Settings.model_validate({**self.manifest, "maintenance": maintenance or {}})
-        return IcebergDestination.from_settings(settings, changed)
+        made = IcebergDestination.from_settings(settings, changed)
+        made.maintenance = replace(made.maintenance, files=files, retention=retention)
+        return made
 
     def mark(self, lsn: int, epoch: int = 1) -> Watermark:
         return Watermark(self.context.pipeline, epoch, Lsn(lsn))

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.rigs.database import Database
 
+from levada.copy.spark_tasks import SparkTasks
 from levada.destinations import DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings
@@ -37,6 +38,8 @@ class Shop:
     config: dict[str, Any] = field(default_factory=dict)
     storage: MemoryStorage = field(default_factory=MemoryStorage)
     pipeline: Pipeline | None = None
+    fewest_cores: int = 3
+    """The fewest cores of this machine with which Spark's tasks write batches."""
 
     @property
     def name(self) -> str:
@@ -61,6 +64,7 @@ class Shop:
         settings = Settings.model_validate({"catalog": catalog, "namespace": "shop_{schema}", **self.settings})
         context = DestinationContext(self.name, self.folder / "work", self.spark)
         destination = IcebergDestination.from_settings(settings, context)
+        destination.batch_tasks = SparkTasks(self.spark, fewest_cores=self.fewest_cores)
         store = MemoryStore(self.name, self.storage)
         self.pipeline = Pipeline(config, store=store, destination=destination, spark=self.spark)
         self.pipeline.start()

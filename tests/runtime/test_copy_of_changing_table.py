@@ -14,9 +14,10 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
 
-import levada.copy.guard
 import levada.runtime.copies.table_copy
+from levada.copy.guard import LockLimits
 from levada.runtime.config import RetryLimits
+from levada.runtime.limits import Limits
 
 
 @pytest.fixture
@@ -158,9 +159,9 @@ def test_changes_between_snapshot_and_locks_are_found(
     assert rows_copied(rig) == [rows]
 
 
-def test_a_copy_gives_way(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_gives_way(rig: Rig, db: Database) -> None:
     """A statement that waits too long for its lock gets it: the copy ends, and is made again afterwards."""
-    monkeypatch.setattr(levada.copy.guard, "MAX_BLOCKED_S", 0.2)
+    rig.change(limits=Limits(locks=LockLimits(blocked_s=0.2)))
     changed = threading.Event()
 
     def alter() -> None:
@@ -182,7 +183,7 @@ def test_a_copy_gives_way(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatc
 
 def test_a_lock_that_is_not_had_is_retried(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that another transaction locked after the snapshot is copied once that transaction has ended."""
-    monkeypatch.setattr(levada.copy.guard, "LOCK_TIMEOUT_S", 0.1)
+    rig.change(limits=Limits(locks=LockLimits(wait_s=0.1)))
     hold, locked = levada.runtime.copies.table_copy.hold_table, db.connect()
     work = [lambda: locked.execute("BEGIN; LOCK TABLE orders_1 IN ACCESS EXCLUSIVE MODE")]
 

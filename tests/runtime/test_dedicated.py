@@ -16,11 +16,12 @@ from tests.runtime.one_table import config_ref
 from levada.copy.rows import TableRows
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config import PublicationConfig
-from levada.runtime.copies import remote
+from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.job import CopyJob, open_order
 from levada.runtime.copies.orders import Answer, plan_to_text, read_answer
 from levada.runtime.copies.remote import DedicatedCopy, OrderedCopy
 from levada.runtime.copies.staged_changes import ChangesElsewhere
+from levada.runtime.limits import Limits
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.tables.copy_plan import Recreate
 from levada.runtime.tables.requests import CopySettings
@@ -52,11 +53,15 @@ def seen() -> OrderedCopy:
     return OrderedCopy(ORDER.token)
 
 
+def impatient(tmp_path: Path) -> ConfigRef:
+    """Return a configuration with which the driver looks at the order all the time."""
+    return ConfigRef(replace(config_ref(tmp_path).current, limits=Limits(order_poll_s=0.001)))
+
+
 @pytest.fixture
-def wait(store: MemoryStore, seen: OrderedCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wait:
+def wait(store: MemoryStore, seen: OrderedCopy, tmp_path: Path) -> Wait:
     """Wait for the ordered copy, as the driver does, but asking often and with little patience."""
-    monkeypatch.setattr(remote, "POLL_S", 0.001)
-    copy = DedicatedCopy(config_ref(tmp_path), store, Recording(), 1, silence_s=0.1)
+    copy = DedicatedCopy(impatient(tmp_path), store, Recording(), 1, silence_s=0.1)
     return lambda: copy._wait(ORDERS, NAME, ORDER, seen, threading.Event())
 
 
@@ -158,11 +163,8 @@ class Elsewhere(Recording):
         self.marks[target.id] = self._mark
 
 
-def test_the_destination_learns_of_the_copy_before_it_is_verified(
-    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_destination_learns_of_the_copy_before_it_is_verified(store: MemoryStore, tmp_path: Path) -> None:
     """The process may have created the table under another name, which the driver's destination has never seen."""
-    monkeypatch.setattr(remote, "POLL_S", 0.001)
     settings = CopySettings(NAME, TableMode.UPSERT, "bills", frozenset(), "", QualifiedTable("public", "bills"))
     schema = ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL)
     destination = Elsewhere(Watermark("shop", 1, Lsn(7)))
@@ -172,7 +174,7 @@ def test_the_destination_learns_of_the_copy_before_it_is_verified(
         store.store_table_schema(schema)
         said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
 
-    copied = DedicatedCopy(config_ref(tmp_path), store, destination, 1, silence_s=60).run(
+    copied = DedicatedCopy(impatient(tmp_path), store, destination, 1, silence_s=60).run(
         ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process
     )
     assert copied is not None
@@ -209,11 +211,8 @@ def test_a_process_without_the_order_removes_nothing(store: MemoryStore, tmp_pat
     assert cancelled.is_set()
 
 
-def test_a_copy_that_the_destination_does_not_have(
-    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_the_destination_does_not_have(store: MemoryStore, tmp_path: Path) -> None:
     """The process reports a copy at one LSN, and the destination has an older one. The driver does not take it."""
-    monkeypatch.setattr(remote, "POLL_S", 0.001)
     settings = CopySettings(NAME, TableMode.UPSERT, "", frozenset(), "", NAME)
     storage = TableStorage({ORDERS: LeafStorage(1, 2, False, False)}, {}, {})
 
@@ -221,7 +220,7 @@ def test_a_copy_that_the_destination_does_not_have(
         store.store_table_schema(ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL))
         said(store, Answer(progress=HALF, lsn=Lsn(7), storage=storage))
 
-    copy = DedicatedCopy(config_ref(tmp_path), store, Elsewhere(Watermark("shop", 1, Lsn(6))), 1, silence_s=60)
+    copy = DedicatedCopy(impatient(tmp_path), store, Elsewhere(Watermark("shop", 1, Lsn(6))), 1, silence_s=60)
     with pytest.raises(Transient) as lost:
         copy.run(ORDERS, NAME, Recreate(settings), threading.Event(), copy_in_the_process)
     assert lost.value.code == "copy_lost"

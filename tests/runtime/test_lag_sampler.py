@@ -5,24 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import TIMEOUT_S
 
 from levada.local.postgres import EmbeddedPostgres
-from levada.runtime.report import lag_sampler
 from levada.runtime.report.lag_sampler import LagSampler
 
 
-def test_a_slot_that_became_another_databases_is_no_longer_reported(
-    db: Database, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_that_became_another_databases_is_no_longer_reported(db: Database, postgres: EmbeddedPostgres) -> None:
     """The last sample is forgotten when another database has a slot of that name, and the other's is not shown."""
-    monkeypatch.setattr(lag_sampler, "SAMPLE_EVERY_S", 0.1)
     name, elsewhere = f"levada_{db.name}", Database(postgres, "postgres")
     create = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
     db.query(create, name)
-    sampler = LagSampler(db.connection, name)
+    sampler = LagSampler(db.connection, name, every_s=0.1)
     sampler.start()
     try:
         until(lambda: sampler.progress().lag_bytes is not None)

@@ -12,6 +12,7 @@ from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, EndingStore, Togeth
 from levada.destinations import Capabilities
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import CutSchedule
+from levada.runtime.limits import CutLimits, Limits
 from levada.status import CutPhase, Progress
 from levada.stores import Cut
 
@@ -195,7 +196,7 @@ def test_a_pipeline_that_has_ended_makes_no_cut(rig: BankRig) -> None:
 
 def test_a_pipeline_that_does_not_answer(rig: BankRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits for a slow store is not lost, and the error says so. The cut is made later."""
-    monkeypatch.setattr("levada.runtime.pipeline.ANSWER_S", 0.5)
+    rig.change(limits=Limits(cuts=CutLimits(answer_s=0.5)))
     store_cut, busy, proceed = EndingStore.store_cut, threading.Event(), threading.Event()
 
     def slowly(store: EndingStore, cut: Cut) -> None:

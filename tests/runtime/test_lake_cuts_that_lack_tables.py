@@ -13,6 +13,7 @@ from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, Gate, rig
 
 from levada.destinations import NamedCut
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Permanent
+from levada.runtime.limits import CutLimits, Limits
 from levada.runtime.stages import lake_cuts
 from levada.runtime.stages.messages import SourceRestarted
 from levada.runtime.tables.record import TableRecord
@@ -220,9 +221,9 @@ def test_a_restarted_source_ends_a_cut(rig: BankRig, db: Database) -> None:
     assert "the source was restarted" in why
 
 
-def test_a_tag_that_another_hand_removes(rig: BankRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tag_that_another_hand_removes(rig: BankRig) -> None:
     """A complete cut whose tag is gone becomes incomplete without a restart, a copy or another cut."""
-    monkeypatch.setattr(lake_cuts, "CHECK_EVERY_S", 0.2)
+    rig.change(limits=Limits(cuts=CutLimits(check_every_s=0.2)))
     rig.restart()
     rig.cut("noon")
     rig.wait_cut("noon", CutPhase.COMPLETE)
@@ -231,10 +232,9 @@ def test_a_tag_that_another_hand_removes(rig: BankRig, monkeypatch: pytest.Monke
     assert why.startswith("public.b: its tag is gone")
 
 
-def test_a_store_without_room(rig: BankRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_room(rig: BankRig) -> None:
     """The list of cuts is true while the store has no room for a change, which is stored as soon as there is room."""
-    monkeypatch.setattr(lake_cuts, "CHECK_EVERY_S", 0.2)
-    monkeypatch.setattr(lake_cuts, "RETRY_S", 0.2)
+    rig.change(limits=Limits(cuts=CutLimits(check_every_s=0.2, retry_s=0.2)))
     rig.restart()
     rig.full_at = CutPhase.COMPLETE
     rig.cut("noon")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.segments.changes import batch, changes, column, insert, table
@@ -17,6 +16,7 @@ from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Begin, Commit, Event, Insert, RelationEvent
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
 from levada.segments import StagedBatch, Staging, TableStart
+from levada.segments.limits import FileLimits
 from levada.segments.log import SegmentLog
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn, SnapshotId, TableId
@@ -110,9 +110,11 @@ class Source:
             return schema.columns[:-1]
         return (*schema.columns[:-1], replace(schema.columns[-1], name=f"r{self.next_attnum}"))
 
-    def events(self, folder: Path, segments: list[int], starts: list[int]) -> list[Event]:
+    def events(
+        self, folder: Path, segments: list[int], starts: list[int], limits: FileLimits | None = None
+    ) -> list[Event]:
         """Return the events of batches that begin at each of ``starts``, from segments of so many transactions."""
-        staging = Staging.open(str(folder))
+        staging = replace(Staging.open(str(folder)), limits=limits or FileLimits())
         log = SegmentLog(staging, "shop")
         begin, left = Lsn(0), list(self.transactions)
         for size in [*segments, len(left)]:
@@ -164,9 +166,7 @@ def test_any_cut_gives_the_same_events(
         source.add(steps, adjacent=adjacent)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         whole = source.events(Path(one), [], [])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("levada.segments.transactions.MAX_INLINE_BYTES", inline_bytes)
-            assert source.events(Path(other), segments, starts) == whole
+        assert source.events(Path(other), segments, starts, FileLimits(inline_bytes=inline_bytes)) == whole
     shown = [(e.commit_lsn, e.ordinal) for e in whole]
     assert shown == sorted(shown)
     for bound in (Begin, Commit):

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import Kind, TableTarget
 from levada.schema.changes import UNCHANGED
-from levada.segments import Manifest, SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart, checksums
+from levada.segments import Manifest, SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
+from levada.segments.limits import FileLimits
 from levada.segments.manifest import MANIFEST_VERSION
 from levada.segments.writer import ROW_GROUP_BYTES
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
@@ -29,12 +31,12 @@ TABLE = table(1, column(1, "id", Kind.INT8), column(2, "note"), column(3, "size"
 OTHER = table(0, *TABLE.columns)
 
 
-def write(folder: Path, *, segments: int = 1, parquet: bool = True) -> SegmentLog:
+def write(folder: Path, *, segments: int = 1, parquet: bool = True, limits: FileLimits | None = None) -> SegmentLog:
     """Stage segments of 200 changes each, with a schema change and a truncate.
 
     The changes are in Parquet files, or else in pieces behind those of another table.
     """
-    log = SegmentLog(Staging.open(str(folder)), "shop")
+    log = SegmentLog(replace(Staging.open(str(folder)), limits=limits or FileLimits()), "shop")
     for n in range(segments):
         at = 1000 * n
         rows = [insert(at + 8 + i, 0, id=i, note=f"row {i % 7}", size=i / 3) for i in range(200)]
@@ -69,17 +71,14 @@ def read(log: SegmentLog, manifests: Sequence[Manifest]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    ("whole_bytes", "parquet"), [(0, True), (checksums.READ_AT_ONCE_BYTES, True), (checksums.READ_AT_ONCE_BYTES, False)]
+    ("limits", "parquet"), [(FileLimits(whole_bytes=0), True), (FileLimits(), True), (FileLimits(), False)]
 )
-def test_every_flipped_bit_of_a_data_file_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int, parquet: bool
-) -> None:
+def test_every_flipped_bit_of_a_data_file_is_noticed(tmp_path: Path, limits: FileLimits, parquet: bool) -> None:
     """One wrong bit in the file, wherever it is, is reported with the table and the way out, and never read.
 
     So it is where a file is too large to be read as a whole, and in a table's piece of a shared file.
     """
-    monkeypatch.setattr(checksums, "READ_AT_ONCE_BYTES", whole_bytes)
-    log = write(tmp_path, parquet=parquet)
+    log = write(tmp_path, parquet=parquet, limits=limits)
     (manifest,) = log.list()
     file = manifest.files[-1]
     assert (file.offset is None) == parquet

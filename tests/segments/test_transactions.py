@@ -14,7 +14,8 @@ from levada.errors import NeedsOperator, Transient
 from levada.events import Begin, Commit, Event, RelationEvent
 from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
-from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart, transactions
+from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
+from levada.segments.limits import FileLimits
 from levada.values import Lsn, QualifiedTable, TableId
 
 ID = column(1, "id", Kind.INT8)
@@ -22,18 +23,22 @@ ONE, TWO = table(1, ID), table(2, ID)
 NAMES = (QualifiedTable("public", "t1"), QualifiedTable("public", "t2"))
 
 
-@pytest.fixture(params=["inline", "file"], autouse=True)
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Keep transactions in the manifest, or in a file with many small row groups."""
-    if request.param == "file":
-        monkeypatch.setattr(transactions, "MAX_INLINE_BYTES", 0)
-        monkeypatch.setattr(transactions, "ROW_GROUP", 7)
+@pytest.fixture(params=["inline", "file"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Keep the transactions in the manifest, or in a file with many small row groups."""
     return str(request.param)
 
 
-def stage(folder: Path, *, segments: int = 1, size: int = 30) -> SegmentLog:
+@pytest.fixture
+def staging(place: str, tmp_path: Path) -> Staging:
+    """A staging area in which they are there."""
+    few = FileLimits(inline_bytes=0, transaction_rows=7)
+    return replace(Staging.open(str(tmp_path)), limits=few if place == "file" else FileLimits())
+
+
+def stage(staging: Staging, *, segments: int = 1, size: int = 30) -> SegmentLog:
     """Stage segments of so many transactions, each of which changes one table or both."""
-    log = SegmentLog(Staging.open(str(folder)), "shop")
+    log = SegmentLog(staging, "shop")
     for n in range(segments):
         lsns = [1000 * n + 10 * k for k in range(1, size + 1)]
         one = changes(ONE, [insert(lsn, 0, id=lsn) for lsn in lsns if lsn % 3])
@@ -73,9 +78,9 @@ def transactions_of(shown: Sequence[Event]) -> list[list[Event]]:
     return split
 
 
-def test_a_table_sees_the_transactions_that_changed_it(tmp_path: Path) -> None:
+def test_a_table_sees_the_transactions_that_changed_it(staging: Staging) -> None:
     """One table has the transactions with its changes, several tables have those of each, with the same values."""
-    log = stage(tmp_path, segments=3)
+    log = stage(staging, segments=3)
     lsns = [1000 * n + 10 * k for n in range(3) for k in range(1, 31)]
     of_one, of_two, of_both = (transactions_of(events(log, *t)) for t in ([ONE], [TWO], [ONE, TWO]))
     assert [t[0].commit_lsn for t in of_one] == [lsn for lsn in lsns if lsn % 3]
@@ -90,18 +95,18 @@ def test_a_table_sees_the_transactions_that_changed_it(tmp_path: Path) -> None:
         assert commit == Commit(Lsn(lsn), changed, Lsn(lsn - 5), Lsn(lsn + 3), lsn, lsn)
 
 
-def test_a_batch_that_begins_or_ends_within_a_segment(tmp_path: Path) -> None:
+def test_a_batch_that_begins_or_ends_within_a_segment(staging: Staging) -> None:
     """``after`` is inclusive and ``until`` exclusive, at every transaction of a segment."""
-    log = stage(tmp_path)
+    log = stage(staging)
     whole = transactions_of(events(log, ONE, TWO))
     for cut in range(0, 320, 5):
         first, second = events(log, ONE, TWO, until=cut), events(log, ONE, TWO, after=cut)
         assert transactions_of(first) + transactions_of(second) == whole
 
 
-def test_schema_changes_and_truncates_are_inside(tmp_path: Path) -> None:
+def test_schema_changes_and_truncates_are_inside(staging: Staging) -> None:
     """A transaction without rows is shown as well. A schema change outside of a transaction has no bounds."""
-    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
+    log = SegmentLog(staging, "shop")
     newer = [table(1, ID, column(2, "x"), at=at) for at in (10, 15)]
     writer = log.writer(1, Lsn(0))
     writer.add(batch(RelationChange(Lsn(10), 0, newer[0]), end=13))
@@ -118,9 +123,9 @@ def test_schema_changes_and_truncates_are_inside(tmp_path: Path) -> None:
     assert isinstance(shown[3], RelationEvent)
 
 
-def test_damage_is_noticed(tmp_path: Path, place: str) -> None:
+def test_damage_is_noticed(tmp_path: Path, staging: Staging, place: str) -> None:
     """One wrong bit in the transactions is reported and never read, and a lost file asks for a resync."""
-    log = stage(tmp_path)
+    log = stage(staging)
     manifests = log.list()
     path = tmp_path / (manifests[0].committed.path or f"shop/{manifests[0].name}.json")
     whole = path.read_bytes()
@@ -142,9 +147,9 @@ def test_damage_is_noticed(tmp_path: Path, place: str) -> None:
         assert "25 transactions of public.t1" in noticed.value.message
 
 
-def test_the_transactions_stay_until_the_segment_goes(tmp_path: Path, place: str) -> None:
+def test_the_transactions_stay_until_the_segment_goes(tmp_path: Path, staging: Staging, place: str) -> None:
     """Garbage collection leaves the transactions, and they are removed with the segment."""
-    log = stage(tmp_path)
+    log = stage(staging)
     (manifest,) = log.list()
     assert len(manifest.paths) == (2 if place == "file" else 1)
     assert log.collect_garbage() == 0
@@ -153,13 +158,15 @@ def test_the_transactions_stay_until_the_segment_goes(tmp_path: Path, place: str
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_an_aborted_segment_leaves_no_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aborted_segment_leaves_no_transactions(
+    tmp_path: Path, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the manifest cannot be written, the transactions are removed with the rows."""
 
     def fail(*args: object, **more: object) -> None:
         raise Transient("made_up", "no manifest")
 
-    log = SegmentLog(Staging.open(str(tmp_path)), "shop")
+    log = SegmentLog(staging, "shop")
     monkeypatch.setattr(Staging, "publish", fail)
     writer = log.writer(1, Lsn(0))
     writer.add(batch(changes(ONE, [insert(8, 0, id=1)]), end=16))
@@ -169,9 +176,9 @@ def test_an_aborted_segment_leaves_no_transactions(tmp_path: Path, monkeypatch: 
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_a_forged_path_is_refused(tmp_path: Path, place: str) -> None:
+def test_a_forged_path_is_refused(tmp_path: Path, staging: Staging) -> None:
     """A manifest whose transactions are outside of the pipeline's folder is not read."""
-    log = stage(tmp_path)
+    log = stage(staging)
     (manifest,) = log.list()
     forged = replace(manifest, committed=replace(manifest.committed, path="shop/../../precious"))
     (tmp_path / "shop" / f"{manifest.name}.json").write_bytes(forged.dumps())

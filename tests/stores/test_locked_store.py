@@ -14,20 +14,16 @@ from levada.errors import Transient
 from levada.runtime.report.http import not_ready
 from levada.status import StoreProgress
 from levada.stores import PostgresStore
-from levada.stores import postgres as postgres_store
 from levada.stores.phases import Init, Ready
+from levada.stores.postgres import StoreWaits
 from levada.values import TableId
 
 ORDERS = TableId(16402)
 
 
-def test_a_locked_table_of_the_store_is_named(
-    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_locked_table_of_the_store_is_named(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     """A write ends as Transient. It names the store, and the query that finds the lock. Later it works."""
-    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.5)
-    store = PostgresStore(db.connection, "shop")
+    store = PostgresStore(db.connection, "shop", waits=StoreWaits(lock_s=0.05, server_s=0.5))
     store.next_epoch()
     store.update_table_replication_states({ORDERS: Init()})
     assert store.last_error is None
@@ -46,10 +42,9 @@ def test_a_locked_table_of_the_store_is_named(
     store.close()
 
 
-def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_shows_the_store_while_it_is_waited_for(db: Database) -> None:
     """The engine says which store it waits for before it gives up."""
-    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
-    store = PostgresStore(db.connection, "shop")
+    store = PostgresStore(db.connection, "shop", waits=StoreWaits(lock_s=0.05))
     store.next_epoch()
     with ThreadPoolExecutor(1) as pool:
         with db.connect() as other, other.transaction():
@@ -66,11 +61,9 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database, monkeypat
     assert "[store_locked]" in line
 
 
-def test_a_stop_ends_the_wait(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_wait(db: Database) -> None:
     """A write that is repeated for two minutes ends soon once the pipeline stops. Later ones raise its error."""
-    monkeypatch.setattr(postgres_store, "LOCK_TIMEOUT", "50ms")
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 1e9)
-    store = PostgresStore(db.connection, "shop")
+    store = PostgresStore(db.connection, "shop", waits=StoreWaits(lock_s=0.05, server_s=1e9))
     store.next_epoch()
     with ThreadPoolExecutor(1) as pool, db.connect() as other, other.transaction():
         other.execute("LOCK TABLE levada.documents")

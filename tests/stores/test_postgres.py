@@ -14,7 +14,8 @@ import pytest
 from tests.rigs.database import Database, StartPostgres
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.stores import Document, Key, PostgresStore, TableAction, migrations
+from levada.stores import Document, Key, PostgresStore, TableAction
+from levada.stores.cached import CachedStore
 from levada.stores.codecs import OWNER
 from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
@@ -176,13 +177,13 @@ def test_migrations_run_once_however_many_start(db: Database) -> None:
     assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'") == []
 
 
-def test_earlier_schema_keeps_its_state(db: Database, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_schema_keeps_its_state(db: Database, store: PostgresStore) -> None:
     """A migration of a later release runs once, on the state that there is."""
     store.update_table_replication_states({ORDERS: Init()})
     step = "alter table documents add column note text not null default 'none'"
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, step))
     for _ in range(2):
-        later = PostgresStore(db.connection, "shop")
+        storage = PostgresStorage(db.connection, "shop", "levada", migrations=(*MIGRATIONS, step))
+        later = CachedStore("shop", storage)
         later.load_table_replication_states()
         assert later.get_table_replication_states() == {ORDERS: Init()}
         later.close()

@@ -14,9 +14,11 @@ from tests.rigs.database import Database
 from tests.rigs.verified_shop import Shop
 from tests.verify.steps import TIMEOUT_S, wait
 
+from levada.copy.guard import LockLimits
 from levada.destinations.verification import Comparison
 from levada.errors import Transient
 from levada.runtime.config import TableConfig
+from levada.runtime.limits import Limits
 from levada.values import QualifiedTable
 from levada.verify.table import VerifyOptions
 
@@ -101,8 +103,8 @@ def test_a_cancellation_ends_the_statement_at_the_source(shop: Shop, monkeypatch
 
 def test_an_exclusive_lock_ends_the_statement_at_the_source(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """An ALTER TABLE waits for no longer than for a copy. The comparison begins again after it."""
+    shop.config["limits"] = Limits(locks=LockLimits(blocked_s=1.0))
     prepare(shop)
-    monkeypatch.setattr("levada.copy.guard.MAX_BLOCKED_S", 1.0)
     chunks = "levada.destinations.checksum_sql.ChecksumSql.chunks"
     with monkeypatch.context() as slowly:
         slowly.setattr(chunks, lambda *_: "SELECT 1, 1, pg_sleep(600) FROM public.t")

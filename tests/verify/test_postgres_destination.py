@@ -30,6 +30,8 @@ from levada.runtime.config import (
     TableConfig,
     VerifyConfig,
 )
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.limits import Limits, VerificationLimits
 from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
 from levada.status import TableProgress
@@ -227,25 +229,25 @@ def test_a_changelog_is_refused(replicated: Replicated) -> None:
     assert refused.value.code == "verify_unsupported"
 
 
-def test_a_forgotten_transaction_is_reported(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_transaction_is_reported(replicated: Replicated) -> None:
     """A request that has waited for long for an open transaction is handled with an error. The next one succeeds."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     replicated.start()
     pipeline = replicated.pipeline
     assert pipeline is not None
 
-    def request(nonce: int) -> TableProgress:
-        pipeline.reconfigure(replace(pipeline.config, tables={T: TableConfig(verify_nonce=nonce)}))
+    def request(nonce: int, limits: Limits) -> TableProgress:
+        tables = {T: TableConfig(verify_nonce=nonce)}
+        pipeline.reconfigure(replace(pipeline.config, tables=tables, limits=limits))
         return pipeline.run_until(lambda p: p.tables[0].verify_nonce == nonce, 120).tables[0]
 
-    with replicated.db.connect() as forgotten, forgotten.transaction(), monkeypatch.context() as impatient:
+    with replicated.db.connect() as forgotten, forgotten.transaction():
         forgotten.execute("INSERT INTO t VALUES (2)")
-        impatient.setattr("levada.runtime.verifications.scheduler.PATIENCE_S", 1.0)
-        error = request(1).verify_error
+        error = request(1, Limits(verifications=VerificationLimits(patience_s=1.0))).verify_error
         assert error is not None
         assert error.code == "verify_transactions_open"
         assert replicated.db.query(error.solution)  # type: ignore[arg-type]  # a constant of the project
-    done = request(2)
+    done = request(2, Limits())
     assert done.verify_error is None
     assert done.verified is not None
     assert (done.verified.equal, done.verified.rows) == (True, 2)
@@ -264,14 +266,14 @@ def locked(replicated: Replicated) -> Iterator[None]:
         yield
 
 
-def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated) -> None:
     """A table that applies no change is not held for long, and the error says so. The next verification succeeds."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     replicated.start()
     assert replicated.pipeline is not None
     assert replicated.pipeline._replication is not None
-    monkeypatch.setattr("levada.runtime.verifications.verifier.ATTEMPTS", 1)
-    impatient = replace(replicated.pipeline._replication.verifier, max_held_s=1.0)
+    once = replace(replicated.pipeline.config, limits=Limits(verifications=VerificationLimits(attempts=1)))
+    impatient = replace(replicated.pipeline._replication.verifier, config_ref=ConfigRef(once), max_held_s=1.0)
     with locked(replicated), pytest.raises(Transient) as refused:
         impatient.run(T, VerifyOptions(), threading.Event())
     assert refused.value.code == "verify_not_reached"

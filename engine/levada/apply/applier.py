@@ -15,6 +15,7 @@ from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import DurabilityRequest
+from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
 from levada.segments.memory import MemoryBudget, batch_size
 from levada.segments.projection import check_old_keys
@@ -67,6 +68,7 @@ class Applier:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """Held while a batch is written. With Ordering.PIPELINE it is a lock, so that there is one call at a time."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
+    limits: BatchLimits = field(default_factory=BatchLimits)
 
     def run(self, positions: Mapping[TableId, Lsn], manifests: Sequence[Manifest], until: Lsn | None = None) -> Applied:
         """Apply the manifests' changes to these tables, each from its position on. Return when they are durable.
@@ -79,7 +81,7 @@ class Applier:
         began = time.monotonic()
         until = manifests[-1].end_lsn if until is None else until
         starts = [TableStart(self.targets(self.schema(table, after)), after) for table, after in positions.items()]
-        batch = StagedBatch(self.staging, manifests, starts, until, self.policy)
+        batch = StagedBatch(self.staging, manifests, starts, until, self.policy, self.limits)
         self._check_keys(batch)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
@@ -105,7 +107,8 @@ class Applier:
         destination's errors.
         """
         until = manifests[-1].end_lsn if until is None else until
-        batch = StagedBatch(self.staging, manifests, [TableStart(self.targets(schema), after)], until, self.policy)
+        start = TableStart(self.targets(schema), after)
+        batch = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(batch)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from levada.capture.message_stream import MessageStream
 from levada.errors import Transient
-from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn, Witness
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Acknowledger:
         self._persister: threading.Thread | None = None
         self._error: Exception | None = None
         self._lock = threading.Lock()
-        self._stream: ReplicationStream | None = None
+        self._stream: MessageStream | None = None
         self._staged = Lsn(0)
         self._applied = Lsn(0)
         self._acknowledged: Lsn | None = None
@@ -57,7 +57,7 @@ class Acknowledger:
         """Return the last LSN that was acknowledged, or None before the first."""
         return self._acknowledged
 
-    def attach(self, stream: ReplicationStream, confirmed: Lsn, staged: Lsn, witness: Witness | None) -> None:
+    def attach(self, stream: MessageStream, confirmed: Lsn, staged: Lsn, witness: Witness | None) -> None:
         """Start to acknowledge on a new stream.
 
         ``confirmed`` is the slot's ``confirmed_flush_lsn``. ``staged`` is the end of the staged segments, and

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from levada.capture.message_stream import MessageStream
 from levada.capture.position import CapturePosition
 from levada.errors import SlotLost, Transient
 from levada.pgoutput.decoder import TransactionScan
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.server import ServerIdentity, ServerState
 from levada.postgres.slots import SlotStatus, validate_slot
-from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn, Witness
 
 _SLICE_MESSAGES: Final = 50_000
@@ -146,7 +146,7 @@ def require_witness(known: KnownSource, verify_from: Lsn, found: Witness | None)
         )
 
 
-def last_transaction(stream: ReplicationStream, until: Lsn, stopped: Callable[[], bool]) -> Witness | None:
+def last_transaction(stream: MessageStream, until: Lsn, stopped: Callable[[], bool]) -> Witness | None:
     """Return the last transaction of the stream that commits below ``until``, or None. Acknowledge nothing.
 
     Raise Transient ``stopping`` if ``stopped`` returns True before the stream reaches ``until``.

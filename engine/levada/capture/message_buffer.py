@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
+from levada.capture.message_stream import SliceLimits
 from levada.pgoutput.messages import HEADER
-
-SLICE_MESSAGES: Final = 16_384
-SLICE_BYTES: Final = 4 << 20
-"""Decoding has a fixed cost per slice and table. It is small when it is divided by this many messages."""
 
 _BEGIN, _COMMIT = b"BC"
 
@@ -17,7 +13,8 @@ _BEGIN, _COMMIT = b"BC"
 class MessageBuffer:
     """A queue of received messages that is read in slices. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: SliceLimits) -> None:
+        self._limits = limits
         self._messages: list[bytes] = []
         self._bytes = 0
 
@@ -32,7 +29,7 @@ class MessageBuffer:
     @property
     def full(self) -> bool:
         """Return True if the buffer has enough messages or bytes for a slice."""
-        return len(self._messages) >= SLICE_MESSAGES or self._bytes >= SLICE_BYTES
+        return len(self._messages) >= self._limits.messages or self._bytes >= self._limits.bytes
 
     def add(self, messages: Sequence[bytes]) -> None:
         """Append received messages, in stream order."""

@@ -6,18 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from levada.capture.acknowledger import Acknowledger
-from levada.capture.message_buffer import SLICE_BYTES, SLICE_MESSAGES, MessageBuffer
+from levada.capture.message_buffer import MessageBuffer
+from levada.capture.message_stream import MessageStream, SliceLimits
 from levada.capture.position import CapturePosition
-from levada.capture.resolver import TableResolver
 from levada.errors import LevadaError, Transient
-from levada.pgoutput.decoder import Decoder
+from levada.pgoutput.decoder import Decoder, SchemaResolver
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.heartbeat import emit_heartbeat
-from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
 from levada.segments.manifest import Manifest
 from levada.segments.memory import MemoryBudget
@@ -31,8 +30,8 @@ _IDLE_S: Final = 0.25
 _OVERDUE_S: Final = 0.02
 """The wait for messages, in seconds, while a segment is due but a transaction is still open."""
 
-_READ_BYTES: Final = 8 * SLICE_BYTES
-"""Bytes that a slice takes while it is received and decoded."""
+_DECODED_BYTES: Final = 8
+"""Bytes in memory for a byte of a slice while it is received and decoded."""
 _WAIT_S: Final = 0.05
 """The interval at which a session without memory checks for it, in seconds."""
 
@@ -46,7 +45,7 @@ class CaptureSettings:
 
     A segment is closed at the first commit at which it has ``batch_bytes`` bytes in memory, or is ``fill_s`` seconds
     old. ``heartbeat_s`` is the interval of heartbeats in seconds, and 0 turns them off. WAL without changes is
-    acknowledged every ``idle_s`` seconds.
+    acknowledged every ``idle_s`` seconds. ``slices`` is read once per session.
     """
 
     connection: PostgresConnection
@@ -57,6 +56,18 @@ class CaptureSettings:
     failover: bool = False
     heartbeat_s: float = 60.0
     idle_s: float = 10.0
+    slices: SliceLimits = field(default_factory=SliceLimits)
+
+
+class SessionResolver(SchemaResolver, Protocol):
+    """The source of schema versions for a session. `levada.capture.resolver.TableResolver` is the one of a server."""
+
+    @property
+    def message_prefixes(self) -> tuple[str, ...]:
+        """The prefixes of the logical messages that `message` reads."""
+
+    def release(self) -> None:
+        """Close the connection to the catalog. It is opened again on demand."""
 
 
 class CaptureSession:
@@ -71,9 +82,9 @@ class CaptureSession:
     def __init__(
         self,
         settings: Callable[[], CaptureSettings],
-        stream: ReplicationStream,
+        stream: MessageStream,
         log: SegmentLog,
-        resolver: TableResolver,
+        resolver: SessionResolver,
         acknowledger: Acknowledger,
         position: CapturePosition,
         *,
@@ -97,7 +108,9 @@ class CaptureSession:
         self._position_changed = position_changed
         self._clock = clock
         self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
-        self._buffer = MessageBuffer()
+        self._slices = settings().slices
+        self._read_bytes = _DECODED_BYTES * self._slices.bytes
+        self._buffer = MessageBuffer(self._slices)
         self._writer: SegmentWriter | None = None
         self._in_transaction = False
         self._boundary = position.staged_lsn
@@ -141,18 +154,18 @@ class CaptureSession:
     def _receive(self) -> list[bytes]:
         """Return the next messages, or an empty list while batches hold the memory for them."""
         if self._may_read():
-            return self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, self._wait_s())
+            return self._stream.receive(self._slices.messages, self._slices.bytes, self._wait_s())
         self._stream.keepalive()
         time.sleep(_WAIT_S)
         return []
 
     def _may_read(self) -> bool:
-        if self._memory.may_read(self._held_bytes, _READ_BYTES):
+        if self._memory.may_read(self._held_bytes, self._read_bytes):
             return True
         if self._writer is None or not self._writer.buffered_bytes:
             return False
         self._writer.spill()
-        return self._memory.may_read(self._held_bytes, _READ_BYTES)
+        return self._memory.may_read(self._held_bytes, self._read_bytes)
 
     @property
     def _held_bytes(self) -> int:

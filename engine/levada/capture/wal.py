@@ -12,7 +12,8 @@ import psycopg
 
 from levada.capture.acks import Ack, AckTracker
 from levada.capture.interface import CaptureProvisioning, ChangeCapture, ChangeStream, Continuity
-from levada.capture.message_buffer import SLICE_BYTES, SLICE_MESSAGES, MessageBuffer
+from levada.capture.message_buffer import MessageBuffer
+from levada.capture.message_stream import SliceLimits
 from levada.capture.requirements import require_source
 from levada.capture.resolver import TableResolver
 from levada.capture.snapshot import SnapshotSource
@@ -187,8 +188,9 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
 class WalSource(BatchSource):
     """The batches of the live stream. A background thread sends keepalives while the reader is busy."""
 
-    def __init__(self, stream: ReplicationStream, resolver: TableResolver) -> None:
+    def __init__(self, stream: ReplicationStream, resolver: TableResolver, slices: SliceLimits | None = None) -> None:
         self._stream = stream
+        self._slices = slices or SliceLimits()
         self._resolver = resolver
         self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
         self._tracker = AckTracker(Lsn(0), stream.acknowledge)
@@ -210,7 +212,7 @@ class WalSource(BatchSource):
 
     def decoded(self) -> Iterator[ChangeBatch]:
         """Yield the server's changes as batches until the stream is closed."""
-        buffer = MessageBuffer()
+        buffer = MessageBuffer(self._slices)
         inside = False
         while not self._closed.is_set():
             messages = self._receive()
@@ -241,7 +243,7 @@ class WalSource(BatchSource):
 
     def _receive(self) -> list[bytes]:
         try:
-            return self._stream.receive(SLICE_MESSAGES, SLICE_BYTES, _IDLE_S)
+            return self._stream.receive(self._slices.messages, self._slices.bytes, _IDLE_S)
         except LevadaError:
             if self._closed.is_set():
                 return []

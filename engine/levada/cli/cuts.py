@@ -20,7 +20,7 @@ from levada.spec import Manifests
 from levada.status import CutPhase, CutProgress, utc_text
 
 _POLL_S: Final = 0.3
-MOST_SILENCE_S: Final = 60.0
+_MOST_SILENCE_S: Final = 60.0
 """Seconds for which an engine may have no running pipeline, as after a change of the destination's Secret."""
 _STORED: Final = "no engine answers. This is the list in the store, which the next engine compares with the tables"
 _ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
@@ -69,10 +69,12 @@ def cut(command: CutCommand, output: Output) -> Exit:
     return Exit.OK if complete else Exit.FAILED
 
 
-def await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgress:
+def await_end(
+    client: CutsClient, name: str, signals: StopSignals, most_silence_s: float = _MOST_SILENCE_S
+) -> CutProgress:
     """Wait until the cut has ended, or until a signal. Raise Transient ``cut_lost`` if there is no such cut."""
     found = CutProgress(name=name, phase=CutPhase.REQUESTED)
-    for known in _listed_again(client, signals):
+    for known in _listed_again(client, signals, most_silence_s):
         if name not in (by_name := {cut.name: cut for cut in known}):
             raise Transient(
                 "cut_lost",
@@ -86,18 +88,18 @@ def await_end(client: CutsClient, name: str, signals: StopSignals) -> CutProgres
 
 def await_drop(client: CutsClient, name: str, signals: StopSignals) -> bool:
     """Wait until the cut is dropped, and return True, or until a signal. Another cut may have its name by then."""
-    lists = _listed_again(client, signals)
+    lists = _listed_again(client, signals, _MOST_SILENCE_S)
     return any(all(cut.name != name or cut.phase != CutPhase.DROPPING for cut in known) for known in lists)
 
 
-def _listed_again(client: CutsClient, signals: StopSignals) -> Iterator[tuple[CutProgress, ...]]:
+def _listed_again(client: CutsClient, signals: StopSignals, most_silence_s: float) -> Iterator[tuple[CutProgress, ...]]:
     """Yield the cuts again and again until a signal. Raise Transient ``engine_not_running`` if the pipeline ended."""
     last = time.monotonic()
     while signals.received is None:
         if (known := client.cuts()) is not None:
             last = time.monotonic()
             yield known
-        elif time.monotonic() - last > MOST_SILENCE_S:
+        elif time.monotonic() - last > most_silence_s:
             raise Transient(
                 "engine_not_running",
                 "the pipeline has ended, and does not run again",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -28,14 +29,6 @@ from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable
 
-LOCK_TIMEOUT_S: Final = 10.0
-"""The longest wait for the locks, in seconds. The snapshot stays open during the wait."""
-MAX_BLOCKED_S: Final = 10.0
-"""The time in seconds for which a copy may block a statement that needs an exclusive lock. Then the copy stops.
-
-Every later statement on the table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit
-Locking"). A copy may take hours, and the source's applications could not use the table for all that time.
-"""
 _POLL_S: Final = 1.0
 
 _GONE: Final = frozenset({"table_missing", "column_missing"})
@@ -54,6 +47,24 @@ WHERE c.oid = ANY(%s::oid[])
 """
 
 
+@dataclass(frozen=True, slots=True)
+class LockLimits:
+    """The longest waits for locks, in seconds.
+
+    ``wait_s`` is the wait for the locks of a copy, during which its snapshot stays open. ``blocked_s`` is the time for
+    which a copy may block a statement that needs an exclusive lock. Then the copy stops. Every later statement on the
+    table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit Locking"). A copy may take
+    hours, and the source's applications could not use the table for all that time.
+    """
+
+    wait_s: float = 10.0
+    blocked_s: float = 10.0
+
+
+LOCKS: Final = LockLimits()
+"""The limits of the engine's copies and verifications."""
+
+
 class TableGuard:
     """Holds the locks of one copy until its rows are read, or until it blocks another statement for too long.
 
@@ -61,8 +72,13 @@ class TableGuard:
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], published: PublishedTable, description: TableDescription
+        self,
+        connection: psycopg.Connection[Any],
+        published: PublishedTable,
+        description: TableDescription,
+        limits: LockLimits = LOCKS,
     ) -> None:
+        self._blocked_s = limits.blocked_s
         self._connection = connection
         self._published = published
         self._description = description
@@ -127,7 +143,7 @@ class TableGuard:
         while not self._stop.wait(_POLL_S) and self._ended is None:
             try:
                 with source_errors(f"watching the locks on table {self._published.name}"):
-                    waited_for = self._connection.execute(_WAITED_FOR, [leaves, MAX_BLOCKED_S]).fetchone()
+                    waited_for = self._connection.execute(_WAITED_FOR, [leaves, self._blocked_s]).fetchone()
             except LevadaError as error:
                 self._ended = self._ended or error
                 return
@@ -148,6 +164,7 @@ def hold_table(
     published: PublishedTable,
     schema: ReplicatedTableSchema,
     description: TableDescription,
+    limits: LockLimits = LOCKS,
 ) -> Iterator[TableGuard]:
     """Hold ACCESS SHARE locks on every relation with rows of the table.
 
@@ -156,16 +173,18 @@ def hold_table(
     snapshot.
     """
     conn = connection.connect(application="copy-guard")
-    guard = TableGuard(conn, published, description)
+    guard = TableGuard(conn, published, description, limits)
     try:
-        lock_leaves(conn, published, schema)
+        lock_leaves(conn, published, schema, limits.wait_s)
         guard.start()
         yield guard
     finally:
         guard.close()
 
 
-def lock_leaves(conn: psycopg.Connection[Any], published: PublishedTable, schema: ReplicatedTableSchema) -> None:
+def lock_leaves(
+    conn: psycopg.Connection[Any], published: PublishedTable, schema: ReplicatedTableSchema, wait_s: float
+) -> None:
     """Begin a transaction, unless one is open, and lock each partition in it.
 
     A SELECT takes the same lock as LOCK TABLE, but needs privileges only on the copied columns.
@@ -176,7 +195,7 @@ def lock_leaves(conn: psycopg.Connection[Any], published: PublishedTable, schema
         with source_errors(doing):
             if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
                 conn.execute("BEGIN READ ONLY")
-            conn.execute(f"SET LOCAL lock_timeout = '{int(LOCK_TIMEOUT_S * 1000)}ms'")
+            conn.execute(f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'")
             for leaf in published.leaves:
                 name = sql.Identifier(leaf.name.schema, leaf.name.name)
                 conn.execute(sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, name))

@@ -9,10 +9,21 @@ from typing import Final
 from levada.postgres.catalog import Leaf
 from levada.values import QualifiedTable
 
-MAX_RANGE_BYTES: Final = 128 << 20
-"""The largest range. A failed task reads its range again, and a destination writes a data file per range."""
-MIN_RANGE_BYTES: Final = 8 << 20
-"""The smallest range. It is not worth opening another connection for less."""
+
+@dataclass(frozen=True, slots=True)
+class RangeLimits:
+    """The sizes of ranges in bytes.
+
+    A failed task reads its range again, and a destination writes a data file per range, so ranges have at most
+    ``max_bytes``. It is not worth opening another connection for less than ``min_bytes``.
+    """
+
+    max_bytes: int = 128 << 20
+    min_bytes: int = 8 << 20
+
+
+RANGES: Final = RangeLimits()
+"""The limits of the engine's copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +56,13 @@ class RangePlan:
     target_bytes: int
 
     @classmethod
-    def of(cls, leaves: Sequence[Leaf], connections: int) -> RangePlan:
+    def of(cls, leaves: Sequence[Leaf], connections: int, limits: RangeLimits = RANGES) -> RangePlan:
         """Return the plan of partitions that are read by ``connections`` tasks at a time.
 
-        There are at least as many ranges as ``connections``, unless they would be smaller than `MIN_RANGE_BYTES`.
+        There are at least as many ranges as ``connections``, unless they would be smaller than ``min_bytes``.
         """
         total = sum(leaf.bytes for leaf in leaves)
-        target = min(MAX_RANGE_BYTES, max(MIN_RANGE_BYTES, -(-total // max(1, connections))))
+        target = min(limits.max_bytes, max(limits.min_bytes, -(-total // max(1, connections))))
         return cls(tuple(PlannedLeaf(leaf.name, leaf.blocks, leaf.bytes) for leaf in leaves), target)
 
     def ranges(self) -> tuple[BlockRange, ...]:
@@ -65,9 +76,9 @@ class RangePlan:
         return tuple(sorted(ranges, key=lambda r: -r.bytes))
 
 
-def plan_ranges(leaves: Sequence[Leaf], connections: int) -> tuple[BlockRange, ...]:
+def plan_ranges(leaves: Sequence[Leaf], connections: int, limits: RangeLimits = RANGES) -> tuple[BlockRange, ...]:
     """Return the ranges of the plan for these partitions, see `RangePlan`."""
-    return RangePlan.of(leaves, connections).ranges()
+    return RangePlan.of(leaves, connections, limits).ranges()
 
 
 def _cut(leaf: PlannedLeaf, target: int) -> list[BlockRange]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from levada.copy.guard import TableGuard
 from levada.copy.kept import KeptCopy, range_name
 from levada.copy.keyed_rows import KeyedRows, keyed_rows
-from levada.copy.plan import BlockRange, RangePlan
+from levada.copy.plan import RANGES, BlockRange, RangeLimits, RangePlan
 from levada.copy.range_reader import RangeReader
 from levada.copy.rows import CopiedRows, FinishedRange, RangeKeeper
 from levada.copy.snapshot import SnapshotRows, run_range
@@ -100,6 +100,7 @@ class ResumableRows(SnapshotRows):
         cancelled: threading.Event,
         guard: TableGuard,
         note: str = "",
+        limits: RangeLimits = RANGES,
     ) -> None:
         super().__init__(
             runner,
@@ -112,8 +113,10 @@ class ResumableRows(SnapshotRows):
             cancelled=cancelled,
             guard=guard,
             note=note,
+            limits=limits,
         )
         self._note = note
+        self._limits = limits
         self._lsn = snapshot.lsn
         self._published = published
         self._keeping = keeping
@@ -144,7 +147,7 @@ class ResumableRows(SnapshotRows):
         kept = self._kept
         if kept is None or kept.place != keeper.place:
             self._kept = None
-            plan = RangePlan.of(self._published.leaves, self._connections)
+            plan = RangePlan.of(self._published.leaves, self._connections, self._limits)
             if len(self.ranges) <= self._connections:
                 why = "all of its ranges are read at the same time"
                 self._meter.describe(resumable=False, note=f"{BEGINS_AGAIN} {why}")

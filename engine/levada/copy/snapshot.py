@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from levada.copy.guard import TableGuard
-from levada.copy.plan import BlockRange, plan_ranges
+from levada.copy.plan import RANGES, BlockRange, RangeLimits, plan_ranges
 from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
 from levada.copy.rows import FinishedRange, TableRows
@@ -51,6 +51,7 @@ class SnapshotRows(TableRows):
         cancelled: threading.Event | None = None,
         guard: TableGuard | None = None,
         note: str = "",
+        limits: RangeLimits = RANGES,
     ) -> None:
         self.schema = schema
         self._runner = runner
@@ -58,7 +59,7 @@ class SnapshotRows(TableRows):
         self._cancelled = cancelled or threading.Event()
         self._guard = guard
         self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
-        self.ranges = plan_ranges(published.leaves, connections)
+        self.ranges = plan_ranges(published.leaves, connections, limits)
         self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges), len(self.ranges))
         self._meter.describe(resumable=False, note=note)
 

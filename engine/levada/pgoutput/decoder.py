@@ -61,11 +61,15 @@ class _Binding:
 class Decoder:
     """The decoder of one session's stream. It keeps the relations and the open transaction between slices.
 
-    Logical messages whose prefix is not in ``message_prefixes`` are ignored. The decoder cannot be used after a
+    Logical messages whose prefix is not in ``message_prefixes`` are ignored. A slice with more than ``part_bytes`` is
+    decoded in parts. The decoder cannot be used after a
     DecodeError. The stream then continues in a new session.
     """
 
-    def __init__(self, resolver: SchemaResolver, *, message_prefixes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, resolver: SchemaResolver, *, message_prefixes: Sequence[str] = (), part_bytes: int = MAX_BUFFER
+    ) -> None:
+        self._part_bytes = part_bytes
         self._resolver = resolver
         self._prefixes = frozenset(message_prefixes)
         self._bindings: dict[int, _Binding] = {}
@@ -82,7 +86,7 @@ class Decoder:
         transactions = 0
         end_lsn: Lsn | None = None
         last: Witness | None = None
-        for part, sizes in _parts(messages):
+        for part, sizes in _parts(messages, self._part_bytes):
             of = Slice(part, sizes, self._open)
             items += self._items(of)
             self._open = of.still_open()
@@ -203,7 +207,7 @@ class TransactionScan:
         """
         last: Witness | None = None
         beyond = False
-        for part, sizes in _parts(messages):
+        for part, sizes in _parts(messages, MAX_BUFFER):
             transactions = Slice(part, sizes, self._open).transactions
             self._open = transactions.open
             last = transactions.begun_below(lsn) or last
@@ -215,12 +219,12 @@ def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:
     return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which has no RELATION message")
 
 
-def _parts(messages: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], Ints]]:
-    """Yield parts of a slice of at most `MAX_BUFFER` bytes, or of one message, with the messages' sizes."""
+def _parts(messages: Sequence[bytes], most_bytes: int) -> Iterator[tuple[Sequence[bytes], Ints]]:
+    """Yield parts of a slice of at most ``most_bytes`` bytes, or of one message, with the messages' sizes."""
     sizes = sizes_of(messages)
     while len(messages):
         count = len(messages)
-        if (ends := np.cumsum(sizes))[-1] > MAX_BUFFER:
-            count = max(int(np.searchsorted(ends, MAX_BUFFER, side="right")), 1)
+        if (ends := np.cumsum(sizes))[-1] > most_bytes:
+            count = max(int(np.searchsorted(ends, most_bytes, side="right")), 1)
         yield messages[:count], sizes[:count]
         messages, sizes = messages[count:], sizes[count:]

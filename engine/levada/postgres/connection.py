@@ -29,8 +29,6 @@ _log = logging.getLogger(__name__)
 _NAME_BYTES: Final = 63
 """NAMEDATALEN - 1: PostgreSQL truncates a longer application_name."""
 
-CONNECT_TIMEOUT_S: Final = 15
-
 SESSION_OPTIONS: Final = " ".join(
     f"-c {setting}"
     for setting in (
@@ -88,7 +86,8 @@ class PostgresConnection:
     rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
     environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
     received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes. Hints of
-    failed connections name the settings by ``names``.
+    failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``. A pooler may ignore
+    them.
     """
 
     host: str
@@ -102,6 +101,8 @@ class PostgresConnection:
     silence_s: float = SILENCE_S
     password: str | None = field(default=None, repr=False)
     names: ServerNames = SOURCE
+    connect_timeout_s: int = 15
+    session_options: str = SESSION_OPTIONS
 
     @property
     def where(self) -> str:
@@ -124,8 +125,8 @@ class PostgresConnection:
             "sslrootcert": self.sslrootcert and str(self.sslrootcert),
             "application_name": clamp_application_name(self.application_name, application),
             "client_encoding": "UTF8",
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "options": f"{SESSION_OPTIONS} {self._walsender_options()}" if replication else SESSION_OPTIONS,
+            "connect_timeout": self.connect_timeout_s,
+            "options": f"{self.session_options} {self._walsender_options()}" if replication else self.session_options,
             **_KEEPALIVE,
         }
         if addresses:
@@ -199,12 +200,12 @@ class PostgresConnection:
         return pg
 
     def _addresses(self) -> tuple[str, ...]:
-        return resolve(self.host, self.port, CONNECT_TIMEOUT_S)
+        return resolve(self.host, self.port, self.connect_timeout_s)
 
     def _complete(self, pg: pq.abc.PGconn) -> None:
         # PGconn.connect would hold Python's global lock, which blocks every thread, until the host answers.
         doing = f"connecting to {self.where} for replication"
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        deadline = time.monotonic() + self.connect_timeout_s
         while pg.status != pq.ConnStatus.BAD:
             state = pg.connect_poll()
             if state == pq.PollingStatus.OK:
@@ -214,7 +215,7 @@ class PostgresConnection:
             poll = select.poll()
             poll.register(pg.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise source_error(doing, None, f"no answer within {CONNECT_TIMEOUT_S} s", self._names())
+                raise source_error(doing, None, f"no answer within {self.connect_timeout_s} s", self._names())
         raise source_error(doing, None, pg.get_error_message("utf-8").strip().partition("\n")[0], self._names())
 
     def _walsender_options(self) -> str:

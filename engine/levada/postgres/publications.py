@@ -17,7 +17,7 @@ from levada.printable import counted
 from levada.values import PipelineOwner, QualifiedTable
 
 _ATTEMPTS: Final = 5
-LOCK_TIMEOUT: Final = "10s"
+_LOCK_TIMEOUT_S: Final = 10.0
 _LISTED: Final = 10
 """The number of partitions whose statements a hint lists."""
 _OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
@@ -204,11 +204,13 @@ def ensure_coverage(
     *,
     manage: bool,
     check: Callable[[], None] = lambda: None,
+    lock_timeout_s: float = _LOCK_TIMEOUT_S,
 ) -> CoverageReport:
     """Create the publication or add the missing tables, if ``manage`` is True. Leave out those that cannot be added.
 
     Return the report from before the change. A concurrent change by another session is not an error. ``check`` is
-    called before each change, and raises an error to prevent the change.
+    called before each change, and raises an error to prevent the change. A table that is locked for longer than
+    ``lock_timeout_s`` seconds is an error.
     """
     report = first = inspect_coverage(conn, publication, required)
     for attempt in range(1, _ATTEMPTS + 1):
@@ -217,7 +219,7 @@ def ensure_coverage(
             break
         check()
         try:
-            _apply(conn, publication, addable)
+            _apply(conn, publication, addable, lock_timeout_s)
         except NeedsOperator as error:
             # Another session created the publication, or added one of the tables, since the report.
             if error.code != "object_exists" or attempt == _ATTEMPTS:
@@ -375,9 +377,11 @@ def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
 
 
-def _apply(conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable]) -> None:
+def _apply(
+    conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable], lock_timeout_s: float
+) -> None:
     with source_errors(f"changing publication {publication}"), conn.transaction():
-        conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        conn.execute(f"SET LOCAL lock_timeout = '{lock_timeout_s * 1000:.0f}ms'")
         found = read_publication(conn, publication)
         if found is None or missing:
             conn.execute(_statement(publication, found, missing).encode())

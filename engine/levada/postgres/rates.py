@@ -15,13 +15,24 @@ from levada.postgres.failures import source_errors
 from levada.postgres.lag import inserted_wal_lsn
 from levada.values import QualifiedTable
 
-SAMPLE_BYTES: Final = 64 << 20
-"""The bytes of the largest table that are read, by the mean size of its blocks with their TOAST."""
-MOST_S: Final = 10
-"""Seconds after which a read is given up. The first blocks may have more TOAST than the others."""
 _READ_S: Final = 2.0
-LEAST_S: Final = 0.05
-"""A read that is shorter than this says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """The size of the read that is measured.
+
+    ``bytes`` are read of a table, by the mean size of its blocks with their TOAST. A read is given up after ``most_s``
+    seconds, because the first blocks may have more TOAST than the others. One that is shorter than ``least_s`` says
+    nothing.
+    """
+
+    bytes: int = 64 << 20
+    most_s: float = 10.0
+    least_s: float = 0.05
+
+
+_READ: Final = ReadLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +54,18 @@ def measure_rates(source: PostgresConnection, tables: Sequence[QualifiedTable]) 
 
 
 @source_errors("measuring how fast a table is read")
-def read_rate(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
+def read_rate(conn: psycopg.Connection[Any], table: QualifiedTable, limits: ReadLimits = _READ) -> float | None:
     """Return the bytes per second of a part of the table, or None if it is small, locked, no plain table, or gone."""
     try:
         with conn.transaction():
-            conn.execute(sql.SQL("SET LOCAL lock_timeout = '1s'; SET LOCAL statement_timeout = '{}s'").format(MOST_S))
-            return _timed_read(conn, table)
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            conn.execute(f"SET LOCAL statement_timeout = '{limits.most_s * 1000:.0f}ms'".encode())
+            return _timed_read(conn, table, limits)
     except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled, psycopg.errors.UndefinedTable):
         return None
 
 
-def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float | None:
+def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable, limits: ReadLimits) -> float | None:
     row = conn.execute(
         """
         SELECT pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid)
@@ -64,7 +76,7 @@ def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float |
     if row is None or not row[0]:
         return None
     pages, size = row
-    share = min(1.0, max(1, pages * SAMPLE_BYTES // size) / pages)
+    share = min(1.0, max(1, pages * limits.bytes // size) / pages)
     query = sql.SQL("COPY (SELECT * FROM ONLY {} WHERE ctid < {}::tid) TO STDOUT (FORMAT binary)").format(
         sql.Identifier(table.schema, table.name), sql.Literal(f"({round(pages * share)},0)")
     )
@@ -73,4 +85,4 @@ def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable) -> float |
         for _ in copied:
             pass
     seconds = time.monotonic() - begun
-    return None if seconds < LEAST_S else float(size) * share / seconds
+    return None if seconds < limits.least_s else float(size) * share / seconds

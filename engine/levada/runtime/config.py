@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import TablePattern
+from levada.runtime.limits import Limits
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
@@ -167,6 +168,7 @@ class PipelineConfig:
     namespace: str = ""
     uid: str = ""
     take_over_from: str = ""
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def full_name(self) -> str:

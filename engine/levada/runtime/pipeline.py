@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-ANSWER_S: Final = 20.0
-"""The time in seconds for which a request for a cut waits for its answer."""
 _OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
@@ -109,7 +107,7 @@ class Pipeline:
         self._stop_lock = threading.Lock()
         self._error: LevadaError | None = None
         self._trends = Trends()
-        self._sampler = LagSampler(config.source, config.slot.name)
+        self._sampler = LagSampler(config.source, config.slot.name, config.limits.lag_sample_s)
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._starter: threading.Thread | None = None
         """The thread that called `start`, None before."""
@@ -286,7 +284,8 @@ class Pipeline:
             )
         answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
         self._inbox.put(request(answers.put))
-        deadline = time.monotonic() + ANSWER_S
+        answer_s = self.config.limits.cuts.answer_s
+        deadline = time.monotonic() + answer_s
         while True:
             try:
                 refusal = answers.get(timeout=_POLL_S)
@@ -294,7 +293,7 @@ class Pipeline:
                 if self._ended.is_set() or time.monotonic() > deadline:
                     raise Transient(
                         "engine_unreachable",
-                        f"pipeline {self.config.name} did not answer in {ANSWER_S:g} s, and may still do it",
+                        f"pipeline {self.config.name} did not answer in {answer_s:g} s, and may still do it",
                         hint="see the log of the engine, then run the command again",
                     ) from None
                 continue

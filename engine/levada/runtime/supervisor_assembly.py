@@ -135,6 +135,7 @@ def assemble_supervisor(
         around.stopping,
         turn,
         around.memory,
+        config.limits.batches,
     )
     registry = TableRegistry(
         config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)

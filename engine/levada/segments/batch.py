@@ -15,6 +15,7 @@ import pyarrow as pa
 from levada.pgoutput.changes import Truncate
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.files import SegmentFile
+from levada.segments.limits import BatchLimits
 from levada.values import Lsn, TableId
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class TableEvents(ABC):
     """The truncates in the range, in WAL order. A change is before a truncate if its (commit LSN, ordinal) is lower."""
     after: Lsn
     until: Lsn
+    limits: BatchLimits = BatchLimits()
+    """The sizes of the parts in which a destination of the project processes the batch."""
     nulled: int = 0
     """The number of values that became NULL under the policy ``Null``, in scans by this object in this process.
 

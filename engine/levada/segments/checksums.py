@@ -16,8 +16,6 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 BLOCK: Final = 1 << 20
-READ_AT_ONCE_BYTES: Final = 32 << 20
-"""Files up to this size are read and verified in one piece, which avoids calls from Arrow into Python."""
 _CACHED_BLOCKS: Final = 4
 """The number of blocks that a reader caches. Adjacent columns share a block."""
 
@@ -137,12 +135,13 @@ def read_verified(file: pa.NativeFile, offset: int, size: int, checksums: Sequen
     return content
 
 
-def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int]) -> pa.NativeFile:
+def open_verified(file: pa.NativeFile, size: int, checksums: Sequence[int], whole_bytes: int) -> pa.NativeFile:
     """Return a readable file that verifies every byte. Raise DamageError here, or when a damaged block is read.
 
-    ``size`` is the number of bytes written, and ``checksums`` has one CRC-32 per block.
+    ``size`` is the number of bytes written, and ``checksums`` has one CRC-32 per block. A file up to
+    ``whole_bytes`` is read in one piece.
     """
-    if size > READ_AT_ONCE_BYTES:
+    if size > whole_bytes:
         return pa.PythonFile(ChecksumReader(file, size, checksums), "r")
     content = file.read_buffer()
     _check_content(content, size, checksums)

@@ -18,6 +18,7 @@ from levada.schema.changes import COMMIT_LSN
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError, open_verified, read_verified
 from levada.segments.files import SegmentFile
+from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
 from levada.segments.pieces import decode_piece
 from levada.segments.projection import Projection, completed
@@ -49,10 +50,12 @@ class StagedBatch(EventBatch):
         starts: Sequence[TableStart],
         until: Lsn,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+        limits: BatchLimits | None = None,
     ) -> None:
+        limits = limits or BatchLimits()
         self.tables = tuple(s.target.id for s in starts)
         self.until = until
-        self._changes = {s.target.id: _select(staging, manifests, s, until, policy) for s in starts}
+        self._changes = {s.target.id: _select(staging, manifests, s, until, policy, limits) for s in starts}
         self._staging = staging
         self._manifests = tuple(manifests)
         self._relations = tuple(r for m in manifests for r in m.relations if self._in_batch(r))
@@ -101,6 +104,7 @@ class StagedTable(TableEvents):
     """The version of the rows in each file, by its snapshot ID."""
     share: tuple[int, int] = (0, 1)
     """The part of each file that is read, see `part`."""
+    limits: BatchLimits = field(default_factory=BatchLimits)
     nulled: int = field(default=0, compare=False)
     tasks: int = field(default=0, compare=False)
     _nulled_in: dict[tuple[str, int | None], int] = field(default_factory=dict, init=False, compare=False)
@@ -181,7 +185,7 @@ class StagedTable(TableEvents):
 
     def _row_groups(self, source: pa.NativeFile, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         complete = self._complete(file)
-        parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums))
+        parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums, self.staging.limits.whole_bytes))
         columns = projection.reads(parquet.schema_arrow.names)
         part, parts = self.share
         groups = parquet.num_row_groups
@@ -223,7 +227,12 @@ def _reading(path: str, what: str, hint: str) -> Iterator[None]:
 
 
 def _select(
-    staging: Staging, manifests: Sequence[Manifest], start: TableStart, until: Lsn, policy: OnUnrepresentable
+    staging: Staging,
+    manifests: Sequence[Manifest],
+    start: TableStart,
+    until: Lsn,
+    policy: OnUnrepresentable,
+    limits: BatchLimits,
 ) -> StagedTable:
     first, after = start.target.schema, start.after
     table = first.id
@@ -256,4 +265,5 @@ def _select(
         until=until,
         policy=policy,
         written=written,
+        limits=limits,
     )

@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 from levada.errors import AccessDenied, NeedsOperator, Transient
 from levada.locations import FULL
 from levada.private import create_private, private_file, private_folders, replace_file, sync
+from levada.segments.limits import FileLimits
 
 _ON_S3: Final = re.compile("s3[an]?://")
 _ONE_SLASH: Final = re.compile("^file:/(?!/)")
@@ -50,6 +51,7 @@ class Staging:
 
     If empty, Arrow's default configuration is used. May have secrets.
     """
+    limits: FileLimits = field(default_factory=FileLimits, repr=False)
 
     @classmethod
     def open(cls, uri: str, *, durable: bool | None = None, properties: Mapping[str, str] | None = None) -> Self:

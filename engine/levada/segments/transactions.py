@@ -19,11 +19,7 @@ from levada.pgoutput.changes import TRANSACTIONS
 from levada.segments.checksums import ChecksumWriter, open_verified
 from levada.segments.staging import Staging
 
-MAX_INLINE_BYTES: Final = 4096
-"""The largest document within a manifest: a few hundred transactions. Manifests are kept in memory."""
-
 _ENCODINGS: Final = dict.fromkeys(TRANSACTIONS.names, "DELTA_BINARY_PACKED")
-ROW_GROUP: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,8 @@ class TransactionFile:
         if not transactions:
             return cls(0, 0, b"", "", ())
         table = pa.concat_tables(transactions)
-        document = _document(table)
-        if len(document) <= MAX_INLINE_BYTES:
+        document = _document(table, staging.limits.transaction_rows)
+        if len(document) <= staging.limits.inline_bytes:
             return cls(table.num_rows, len(document), document.to_pybytes(), "", ())
         with staging.writing(path), staging.output(path) as sink:
             checked = ChecksumWriter(sink)
@@ -61,15 +57,15 @@ class TransactionFile:
         if not self.path:
             return
         with staging.input(self.path) as source:
-            yield from _batches(open_verified(source, self.bytes, self.checksums))
+            yield from _batches(open_verified(source, self.bytes, self.checksums, staging.limits.whole_bytes))
 
 
-def _document(transactions: pa.Table) -> pa.Buffer:
+def _document(transactions: pa.Table, group_rows: int) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     pq.write_table(
         transactions,
         sink,
-        row_group_size=ROW_GROUP,
+        row_group_size=group_rows,
         compression="zstd",
         compression_level=1,
         use_dictionary=False,

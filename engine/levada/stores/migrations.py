@@ -7,6 +7,7 @@ start simultaneously do not conflict. A schema that a newer Levada has migrated 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -53,13 +54,13 @@ TABLES: Final = ("store_migrations", *re.findall(r"create (?:table|view) (\w+)",
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def migrate(connection: _Connection, schema: str) -> None:
+def migrate(connection: _Connection, schema: str, migrations: Sequence[LiteralString] = MIGRATIONS) -> None:
     """Create or migrate the schema's tables, and put the schema on the connection's search path.
 
     A current schema is only read. Raise NeedsOperator ``store_newer`` if a newer Levada has migrated it, and
     ``store_schema_foreign`` if another role may own objects in it.
     """
-    if store_version(connection, schema) == len(MIGRATIONS):
+    if store_version(connection, schema, migrations) == len(migrations):
         _search(connection, schema)
         return
     with connection.transaction():
@@ -68,18 +69,18 @@ def migrate(connection: _Connection, schema: str) -> None:
         if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchall():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         _search(connection, schema)
-        version = store_version(connection, schema)
+        version = store_version(connection, schema, migrations)
         if version == 0:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS store_migrations"
                 " (version int PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())"
             )
-        for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
+        for number, step in enumerate(migrations[version:], start=version + 1):
             connection.execute(step)
             connection.execute("INSERT INTO store_migrations (version) VALUES (%s)", [number])
 
 
-def store_version(connection: _Connection, schema: str) -> int:
+def store_version(connection: _Connection, schema: str, migrations: Sequence[LiteralString] = MIGRATIONS) -> int:
     """Return the number of migrations that were applied to the schema, 0 if it has no store.
 
     Raise NeedsOperator ``store_newer`` if that is more than this release has, and ``store_schema_foreign`` if another
@@ -95,10 +96,10 @@ def store_version(connection: _Connection, schema: str) -> int:
         return 0
     query = sql.SQL("SELECT coalesce(max(version), 0) FROM {}").format(sql.Identifier(schema, "store_migrations"))
     (version,) = connection.execute(query).fetchone() or (0,)
-    if version > len(MIGRATIONS):
+    if version > len(migrations):
         raise NeedsOperator(
             "store_newer",
-            f"schema {schema} was migrated to version {version}, but this Levada has version {len(MIGRATIONS)}",
+            f"schema {schema} was migrated to version {version}, but this Levada has version {len(migrations)}",
             hint="run the Levada release that migrated it, or a later one",
         )
     return int(version)

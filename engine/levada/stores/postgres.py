@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -17,7 +18,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
-from levada.stores.migrations import migrate
+from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.patience import Patience
 from levada.stores.rights import read_rights
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
@@ -28,10 +29,6 @@ _log = logging.getLogger(__name__)
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 3.0
 _FIRST_PATIENCE_S: Final = 2.0
-PATIENCE_S: Final = 120.0
-"""Seconds to wait for a server that has answered before. It is about the duration of a restart or a password change."""
-
-LOCK_TIMEOUT: Final = "10s"
 _STATEMENT_TIMEOUT: Final = "60s"
 _SESSION: Final = """
 SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false),
@@ -66,20 +63,41 @@ _T = TypeVar("_T")
 _Connection = psycopg.Connection[tuple[Any, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreWaits:
+    """The longest waits, in seconds: for a lock, and for a server that has answered before.
+
+    The second one is about the duration of a restart or a password change.
+    """
+
+    lock_s: float = 10.0
+    server_s: float = 120.0
+
+
 class PostgresStorage(Storage):
     """One pipeline's rows in a schema's tables, over one connection that is opened again when it is lost.
 
     A statement whose connection was lost runs again, so each method has the same effect if it runs twice. Raise the
     last Transient after two seconds, or after two minutes if the server has answered before and the pipeline does not
-    stop. Raise NeedsOperator for errors that a retry cannot resolve.
+    stop. Raise NeedsOperator for errors that a retry cannot resolve. ``migrations`` are those of this release.
     """
 
-    def __init__(self, connection: PostgresConnection, pipeline: str, schema: str) -> None:
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        pipeline: str,
+        schema: str,
+        *,
+        waits: StoreWaits | None = None,
+        migrations: Sequence[LiteralString] = MIGRATIONS,
+    ) -> None:
         self._source = connection
         self._pipeline = pipeline
         self._schema = schema
+        self._waits = waits or StoreWaits()
+        self._migrations = migrations
         self._connection: _Connection | None = None
-        self._patience = Patience(_FIRST_PATIENCE_S, PATIENCE_S)
+        self._patience = Patience(_FIRST_PATIENCE_S, self._waits.server_s)
         self._closed = False
 
     def stop_waiting(self) -> None:
@@ -142,10 +160,10 @@ class PostgresStorage(Storage):
         return self._connection
 
     def _prepare(self, connection: _Connection) -> None:
-        connection.execute(_SESSION, [LOCK_TIMEOUT, _STATEMENT_TIMEOUT])
+        connection.execute(_SESSION, [f"{self._waits.lock_s * 1000:.0f}ms", _STATEMENT_TIMEOUT])
         # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-        migrate(connection, self._schema)
+        migrate(connection, self._schema, self._migrations)
         connection.execute(
             "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"
             " ON CONFLICT DO NOTHING",
@@ -246,8 +264,15 @@ class PostgresStorage(Storage):
 class PostgresStore(CachedStore):
     """A store in a schema of a PostgreSQL database. Several pipelines may share the schema."""
 
-    def __init__(self, connection: PostgresConnection, pipeline: str, schema: str = "levada") -> None:
-        super().__init__(pipeline, PostgresStorage(connection, pipeline, schema))
+    def __init__(
+        self,
+        connection: PostgresConnection,
+        pipeline: str,
+        schema: str = "levada",
+        *,
+        waits: StoreWaits | None = None,
+    ) -> None:
+        super().__init__(pipeline, PostgresStorage(connection, pipeline, schema, waits=waits))
 
 
 def _table(oid: int) -> TableId | None:

@@ -40,7 +40,12 @@ class FailingBatch(EventBatch):
 class _FailingEvents(TableEvents):
     def __init__(self, events: TableEvents, at: int, fail: Callable[[], None]) -> None:
         self.target, self.versions, self.files = events.target, events.versions, events.files
-        self.truncates, self.after, self.until = events.truncates, events.after, events.until
+        self.truncates, self.after, self.until, self.limits = (
+            events.truncates,
+            events.after,
+            events.until,
+            events.limits,
+        )
         self._events, self._at, self._fail = events, at, fail
 
     def scan(

@@ -29,6 +29,7 @@ from levada.schema.changes import (
 )
 from levada.segments import Manifest, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.ledger import Ledger
+from levada.segments.limits import BatchLimits
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, TableMode, Watermark, Witness
 
 NOW: Final = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
@@ -74,6 +75,7 @@ class Source:
         pipeline: str = "shop",
         row_group_bytes: int = 8 << 20,
         lsn: int = int(COPIED),
+        limits: BatchLimits | None = None,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="levada-") if folder is None else None
         where = folder if self._temporary is None else Path(self._temporary.name)
@@ -81,6 +83,8 @@ class Source:
         self.pipeline = pipeline
         self.lsn = lsn
         """The commit LSN of the last transaction."""
+        self.limits = limits
+        """The sizes of the parts in which a destination processes a batch, None for the engine's."""
         self.manifests: list[Manifest] = []
         self._ledger = Ledger()
         self._row_group_bytes = row_group_bytes
@@ -124,7 +128,7 @@ class Source:
         manifests = [m for m in self.manifests if m.end_lsn > begin]
         for part in parts:
             part.taken = int(until)
-        return StagedBatch(self.staging, manifests, starts, until, policy)
+        return StagedBatch(self.staging, manifests, starts, until, policy, self.limits)
 
     def write(self, item: Item) -> None:
         """Add an item to the open transaction, or to a transaction of its own."""

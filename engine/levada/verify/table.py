@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,12 +21,20 @@ from levada.verify.source_table import SourceTable
 
 _log = logging.getLogger(__name__)
 
-CHUNK_ROWS: Final = 1000
-"""The number of rows in a chunk that is aimed at."""
 MAX_CHUNKS: Final = 1 << 16
 MIN_CHUNKS: Final = 16
-EXAMINED_VALUES: Final = 5_000_000
-"""The number of values whose checksums are compared by key. It bounds the memory of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareLimits:
+    """The sizes of a comparison.
+
+    Chunks with ``chunk_rows`` rows are aimed at. The checksums of ``examined_values`` values are compared by key, which
+    bounds the memory.
+    """
+
+    chunk_rows: int = 1000
+    examined_values: int = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class VerifyOptions:
     repair: bool = False
     show_values: bool = False
     patience_s: float = math.inf
+    limits: CompareLimits = field(default_factory=CompareLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ def _comparison(
     compared = {c.attnum for c in scope.columns}
     key = schema.key_columns if compared.issuperset(schema.key) and not lake.is_history else ()
     rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
-    chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // CHUNK_ROWS))
+    chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // options.limits.chunk_rows))
     parts = max(1, round(options.sample * SAMPLE_PARTS))
     return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS))
 
@@ -161,7 +170,7 @@ def _examine(
     """Return the keys that differ in the first chunks, and the number of chunks that are left."""
     if not found.chunks:
         return KeyDifferences(pa.array([], pa.int64()), {}, ()), 0
-    chunks = _first(found.chunks, sides, EXAMINED_VALUES // len(comparison.columns))
+    chunks = _first(found.chunks, sides, options.limits.examined_values // len(comparison.columns))
     keys = compare_keys(comparison, source.rows(comparison, chunks), lake.rows(comparison, chunks), options.examples)
     if not keys.total:
         # Both reads saw the same versions, so this would be an error of this program.

@@ -70,11 +70,11 @@ class Acceptance:
     waits: bool = False
 
 
-ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
+_ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
 
 
-def accept(observed: Observed) -> Acceptance:
-    """Check the written specs and return what runs."""
+def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] = _ACCEPTED) -> Acceptance:
+    """Check the written specs and return what runs. ``known`` has the last results."""
     pipeline, (before, lost) = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
@@ -86,7 +86,7 @@ def accept(observed: Observed) -> Acceptance:
         + (observed.conflicts, observed.defaults, copied)
         + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
-    return ACCEPTED.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
+    return known.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
 
 
 def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from levada.spec import Manifests
@@ -36,23 +36,32 @@ MAX_CREATIONS: Final = 20
 
 _UPDATED: Final = "the operator now creates a different pod from the same spec"
 
-DESIRED: Final = Memo[PipelineKey, list[dict[str, Any]]](1000)
-APPLIED: Final = Memo[tuple[str, str, str], dict[str, Any] | None](20_000)
-
 _NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
 """Kinds never garbage-collected by comparison with the desired objects."""
 
 
-def reconcile(observed: Observed) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Memos:
+    """The last results for each Pipeline, and for each object of it. A plan does not depend on them."""
+
+    accepted: Memo[PipelineKey, Acceptance] = field(default_factory=lambda: Memo(1000))
+    desired: Memo[PipelineKey, list[dict[str, Any]]] = field(default_factory=lambda: Memo(1000))
+    applied: Memo[tuple[str, str, str], dict[str, Any] | None] = field(default_factory=lambda: Memo(20_000))
+
+
+_MEMOS: Final = Memos()
+
+
+def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
     """Return the plan. It is idempotent: once executed and observed again, the next plan is empty."""
-    acceptance = accept(observed)
+    acceptance = accept(observed, memos.accepted)
     if observed.pipeline.deleting_since is not None:
         plan = deletion(observed, acceptance)
     elif acceptance.manifests is None:
         plan = Plan()
     else:
-        plan = _running(observed, acceptance, acceptance.manifests)
-    apply = tuple(body for written in plan.apply if (body := _applied(observed, written)) is not None)
+        plan = _running(observed, acceptance, acceptance.manifests, memos)
+    apply = tuple(body for written in plan.apply if (body := _applied(observed, written, memos)) is not None)
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
     refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
     statuses, events = _statuses_and_events(
@@ -70,7 +79,7 @@ def reconcile(observed: Observed) -> Plan:
     )
 
 
-def _applied(observed: Observed, desired: dict[str, Any]) -> dict[str, Any] | None:
+def _applied(observed: Observed, desired: dict[str, Any], memos: Memos) -> dict[str, Any] | None:
     """Return the object with the digest of its content, or None if the live object has all of it."""
     live = _live(observed, desired)
     key = (observed.pipeline.namespace, desired["kind"], desired["metadata"]["name"])
@@ -79,7 +88,7 @@ def _applied(observed: Observed, desired: dict[str, Any]) -> dict[str, Any] | No
         hashed = with_applied_hash(desired)
         return hashed if needs_apply(hashed, live) else None
 
-    return compute() if live is None else APPLIED.get(key, (desired, live), compute)
+    return compute() if live is None else memos.applied.get(key, (desired, live), compute)
 
 
 def _rehearsal(
@@ -101,10 +110,10 @@ def _still_wanted(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tupl
     return tuple(r for r in refusals if r.key in keys)
 
 
-def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests) -> Plan:
+def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests, memos: Memos) -> Plan:
     owner = build_owner(observed, manifests)
     running = not manifests.pipeline.spec.suspend
-    desired = DESIRED.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
+    desired = memos.desired.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
     rollout = limit_updates(desired, observed, acceptance.changes)

@@ -12,7 +12,6 @@ from tests.destinations.memory import MemoryRows, Stream
 
 from levada.destinations import OnSchemaChange
 from levada.destinations.bigquery.rest import RestClient
-from levada.destinations.data_files import upsert
 from levada.schema import Kind, TableTarget
 from levada.testing import column, table
 from levada.values import TableId, TableMode
@@ -57,11 +56,11 @@ def test_a_changelog_has_every_change(warehouse: Warehouse) -> None:
     assert all(r["_levada_ordinal"] is not None for r in found[1:])
 
 
-def test_a_batch_of_many_pieces(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_many_pieces(warehouse: Warehouse) -> None:
     """Pieces of a batch are merged in order, and unknown values pass from piece to piece, under other keys too."""
-    monkeypatch.setattr(upsert, "PIECE_ROWS", 1)
     destination = warehouse.destination()
     stream = copy(warehouse, destination)
+    stream.limit(piece_rows=1)
     for turn in range(3):
         stream.update(id=1, item=f"turn {turn}", note=None, unchanged=[3])
     stream.update(old={"id": 1}, id=5, item="five", note=None, unchanged=[3])

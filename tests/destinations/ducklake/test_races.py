@@ -15,7 +15,10 @@ from tests.destinations.ducklake.steps import ORDERS, apply, code_of, copy
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
 
+from levada.destinations.ducklake import DuckLakeDestination
+from levada.destinations.ducklake.destination import server_of
 from levada.destinations.ducklake.intact import read_intact
+from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.snapshot import NextSnapshot
 from levada.destinations.ducklake.state import State
 from levada.destinations.ducklake.statistics import describe_files
@@ -196,11 +199,12 @@ def test_a_pooler_that_changes_the_session(ducklake: DuckLake, monkeypatch: pyte
         with transaction(self) as inner:
             yield inner
 
-    monkeypatch.setattr("levada.postgres.connection.SESSION_OPTIONS", "")
     monkeypatch.setattr(WatchedConnection, "transaction", pooled)
     for setting in ("statement_timeout = '20s'", "timezone = 'Asia/Tokyo'", "default_transaction_read_only = on"):
         ducklake.db.execute(f"ALTER DATABASE {ducklake.db.name} SET {setting}")
-    destination = ducklake.destination()
+    settings = Settings.model_validate(ducklake.settings())
+    pooler = replace(server_of(settings, None), session_options="")
+    destination = DuckLakeDestination(pooler, settings, ducklake.context)
     stream = copy(ducklake, destination)
     for i in range(12):
         stream.update(id=1, item=f"turn {i}", note="n")

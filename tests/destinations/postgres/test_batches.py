@@ -12,7 +12,6 @@ from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 from tests.rigs.database import Database, StartPostgres
 
 from levada.destinations import DestinationContext, Ordering
-from levada.destinations.data_files import upsert as pieces
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import Kind, TableTarget
 from levada.testing import Source, column, table
@@ -141,11 +140,11 @@ def test_truncate(replica: Replica) -> None:
     assert replica.items() == {}
 
 
-def test_a_large_batch_is_applied_in_pieces(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_applied_in_pieces(replica: Replica) -> None:
     """A batch that is folded piece by piece has the same result, in one transaction."""
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 3)
     destination = replica.destination()
     stream = copy(replica, destination)
+    stream.limit(piece_rows=3)
     for turn in range(4):
         for i in (1, 2, 4):
             if i == 4 and not turn:

@@ -14,6 +14,9 @@ import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 
+from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.destination import server_of
+from levada.destinations.postgres.settings import Settings
 from levada.errors import LoginFailed, NeedsOperator, Transient
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
@@ -110,9 +113,8 @@ def test_check_writes_nothing(replica: Replica) -> None:
     destination.shutdown()
 
 
-def test_settings_of_roles_and_poolers_do_not_change_values(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_roles_and_poolers_do_not_change_values(replica: Replica) -> None:
     """A pooler that ignores the connection's options, and defaults of the database, leave every value as it is."""
-    monkeypatch.setattr("levada.postgres.connection.SESSION_OPTIONS", "")
     for setting in ("timezone = 'Asia/Tokyo'", "array_nulls = off", "intervalstyle = sql_standard"):
         replica.db.execute(f"ALTER DATABASE {replica.db.name} SET {setting}")
     texts = ColumnType(Kind.ARRAY, element=ColumnType(Kind.TEXT))
@@ -120,7 +122,9 @@ def test_settings_of_roles_and_poolers_do_not_change_values(replica: Replica, mo
     spans = replace(column(3, "span", Kind.TEXT), type_name="interval", type_oid=1186)
     schema = table(column(1, "id", Kind.INT8), column(2, "at", Kind.TIMESTAMPTZ), spans, tags)
     row = {"id": 1, "at": datetime(2020, 1, 1, tzinfo=UTC), "span": "-1 days +02:03:00", "tags": [None, "a"]}
-    destination = replica.destination()
+    settings = Settings.model_validate(replica.settings())
+    pooler = replace(server_of(settings, None), session_options="")
+    destination = PostgresDestination(pooler, settings, replica.context)
     destination.write_table_rows(TableTarget.of(schema), MemoryRows(schema, [row]), replica.mark(1000))
     stream = Stream(schema)
     stream.insert(**{**row, "id": 2})

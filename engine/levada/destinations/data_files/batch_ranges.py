@@ -9,15 +9,10 @@ from typing import Final, Protocol
 from levada.copy.tasks import TaskRunner
 from levada.segments.batch import TableEvents
 from levada.segments.files import SegmentFile
+from levada.segments.limits import BatchLimits
 
-TASK_ROWS: Final = 400_000
-TASK_BYTES: Final = 24 << 20
-"""The size of a task's range, in changes and in bytes of staged files. The limit that is reached first counts.
-
-A task of Spark costs 0.15 CPU seconds before it begins. To fold and write 400,000 rows of ten short columns takes 0.4.
-"""
 LARGE: Final = 2
-"""The number of such tasks from which a batch is large, and is written by tasks."""
+"""The number of tasks from which a batch is large, and is written by tasks."""
 _WINDOW: Final = 4
 """The most tasks for each place whose results wait for this process. It bounds the memory for keys."""
 
@@ -65,22 +60,22 @@ def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | No
     places = runner.places()
     if not places:
         return None
-    parts = [events.part(r.files, r.share) for r in batch_ranges(events.files)]
+    parts = [events.part(r.files, r.share) for r in batch_ranges(events.files, events.limits)]
     known = tuple(part for part in parts if part is not None)
     return TaskPlan(runner, known, places) if len(known) == len(parts) else None
 
 
 def is_large(events: TableEvents) -> bool:
     """Return True if the batch has changes for at least `LARGE` tasks."""
-    return sum(map(_size, events.files)) >= LARGE
+    return sum(_size(file, events.limits) for file in events.files) >= LARGE
 
 
-def batch_ranges(files: Sequence[SegmentFile]) -> Iterator[BatchRange]:
+def batch_ranges(files: Sequence[SegmentFile], limits: BatchLimits) -> Iterator[BatchRange]:
     """Yield the ranges of the files, in WAL order. A large Parquet file is divided into several ranges. Pure."""
     waiting: list[SegmentFile] = []
     size = 0.0
     for file in files:
-        own = _size(file)
+        own = _size(file, limits)
         if waiting and size + own > 1:
             yield BatchRange(tuple(waiting))
             waiting, size = [], 0.0
@@ -94,6 +89,6 @@ def batch_ranges(files: Sequence[SegmentFile]) -> Iterator[BatchRange]:
         yield BatchRange(tuple(waiting))
 
 
-def _size(file: SegmentFile) -> float:
+def _size(file: SegmentFile, limits: BatchLimits) -> float:
     """Return the size of a file as a multiple of a task's."""
-    return max(file.rows / TASK_ROWS, file.bytes / TASK_BYTES)
+    return max(file.rows / limits.task_rows, file.bytes / limits.task_bytes)

@@ -33,7 +33,9 @@ class DataWriter:
         schema: pa.Schema,
         *,
         partition: Hashable = None,
+        group_rows: int = ROW_GROUP_ROWS,
     ) -> None:
+        self._group_rows = group_rows
         self._storage = storage
         self._partition = partition
         self._schema = schema
@@ -55,7 +57,7 @@ class DataWriter:
         self._waiting.append(rows)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
-        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+        if self._rows >= self._group_rows or self._bytes >= ROW_GROUP_BYTES:
             self._flush()
 
     def __enter__(self) -> DataWriter:

@@ -39,7 +39,7 @@ _AROUND: Final = 12
 """Bytes of a blob around the bitmap: the length and the magic before it, and the checksum after it."""
 _POSITION_FIELD: Final = 2147483545
 """The field ID that Iceberg reserves for the position of a row."""
-MAX_GAP: Final = 64 << 10
+_MAX_GAP: Final = 64 << 10
 """Bytes between two blobs up to which one read has both."""
 _MAX_READ: Final = 8 << 20
 """The most bytes of one read, unless a single blob has more."""
@@ -192,12 +192,14 @@ def _blob(data_file: str, offset: int, length: int, rows: int) -> dict[str, Any]
     }
 
 
-def read_vectors(storage: Storage, vectors: Sequence[DeletionVector]) -> Iterator[tuple[DeletionVector, BitMap64]]:
-    """Yield the vectors with their bitmaps. Vectors that are close to each other in a file share a read.
+def read_vectors(
+    storage: Storage, vectors: Sequence[DeletionVector], max_gap: int = _MAX_GAP
+) -> Iterator[tuple[DeletionVector, BitMap64]]:
+    """Yield the vectors with their bitmaps. Vectors of a file share a read up to a gap of ``max_gap`` bytes.
 
     Raise DestinationChanged if a file is missing, or if a vector is damaged or has another number of rows.
     """
-    reads = iter(_reads(vectors))
+    reads = iter(_reads(vectors, max_gap))
     with ThreadPoolExecutor(READERS) as pool:
         while wave := list(itertools.islice(reads, READERS)):
             for near, content in zip(wave, pool.map(lambda near: _read(storage, near), wave), strict=True):
@@ -206,11 +208,11 @@ def read_vectors(storage: Storage, vectors: Sequence[DeletionVector]) -> Iterato
                     yield vector, _checked(vector, content[begin : begin + vector.length])
 
 
-def _reads(vectors: Sequence[DeletionVector]) -> Iterator[list[DeletionVector]]:
+def _reads(vectors: Sequence[DeletionVector], max_gap: int) -> Iterator[list[DeletionVector]]:
     """Yield the vectors of each read, by offset."""
     near: list[DeletionVector] = []
     for vector in sorted(vectors, key=lambda v: (v.path, v.offset)):
-        if near and not _is_near(near, vector):
+        if near and not _is_near(near, vector, max_gap):
             yield near
             near = []
         near.append(vector)
@@ -218,11 +220,11 @@ def _reads(vectors: Sequence[DeletionVector]) -> Iterator[list[DeletionVector]]:
         yield near
 
 
-def _is_near(near: Sequence[DeletionVector], vector: DeletionVector) -> bool:
+def _is_near(near: Sequence[DeletionVector], vector: DeletionVector, max_gap: int) -> bool:
     first, last = near[0], near[-1]
     gap = vector.offset - last.offset - last.length
     size = vector.offset + vector.length - first.offset
-    return vector.path == last.path and gap <= MAX_GAP and size <= _MAX_READ
+    return vector.path == last.path and gap <= max_gap and size <= _MAX_READ
 
 
 def _read(storage: Storage, near: Sequence[DeletionVector]) -> bytes:

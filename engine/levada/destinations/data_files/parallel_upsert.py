@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +31,6 @@ from levada.destinations.keys import Keys
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn
-
-MAX_RETURNED_BYTES: Final = 16 << 20
-"""The most Arrow bytes of incomplete rows that a task returns. Its range is applied by this process if it has more.
-
-Results pass through the heap of Spark's JVM.
-"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +86,7 @@ class FoldTask:
                 written = self._write(piece)
                 done.pieces.append(written)
                 returned += written.incomplete.upserts.nbytes if written.incomplete is not None else 0
-                if returned > MAX_RETURNED_BYTES:
+                if returned > events.limits.returned_bytes:
                     remove_files(self.storage, done.files)
                     return FoldedRange(None)
         except BaseException:

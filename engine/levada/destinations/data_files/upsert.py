@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,6 @@ from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, ORDINAL
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, resync_command
-
-PIECE_ROWS: Final = 500_000
-PIECE_BYTES: Final = 48 << 20
-"""The size of a piece, in rows and in Arrow bytes. The limit that is reached first bounds the memory of a batch."""
 
 
 class Deletes(Protocol):
@@ -149,7 +145,11 @@ def write_rows(
 
 
 def pieces(events: TableEvents, after: Lsn, truncated_before: Before) -> Iterator[pa.Table]:
-    """Yield the changes from ``after`` on, in WAL order, without those before the last TRUNCATE."""
+    """Yield the changes from ``after`` on, in WAL order, without those before the last TRUNCATE.
+
+    The batch's `BatchLimits` bound the size of a piece.
+    """
+    most_rows, most_bytes = events.limits.piece_rows, events.limits.piece_bytes
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in events.scan():
@@ -161,7 +161,7 @@ def pieces(events: TableEvents, after: Lsn, truncated_before: Before) -> Iterato
         waiting.append(kept)
         rows += kept.num_rows
         size += kept.nbytes
-        if rows >= PIECE_ROWS or size >= PIECE_BYTES:
+        if rows >= most_rows or size >= most_bytes:
             yield pa.Table.from_batches(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:

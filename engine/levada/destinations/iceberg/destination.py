@@ -105,7 +105,8 @@ class IcebergDestination(Destination):
         self.batch_tasks: BatchRunner | None = SparkTasks(context.spark)
         """The runner of the tasks that write large batches. With None this process writes them."""
         self._capacity = 0
-        self._maintenance = maintenance or MaintenanceSettings()
+        self.maintenance = maintenance or MaintenanceSettings()
+        """The settings of `maintain`."""
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
         self._known = KnownTables(self._tables, context.work_dir / "iceberg-keys")
         self._shadows = ShadowCopies(self._tables, self._known)
@@ -393,12 +394,12 @@ class IcebergDestination(Destination):
         self._shadows.drop(table)
 
     def _maintain(self, state: TableState, table: IcebergTable) -> None:
-        now, settings = time.monotonic(), self._maintenance
+        now, settings = time.monotonic(), self.maintenance
         if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
             return
         state.maintained_at = now
         before = table.metadata.snapshot_id
-        rewritten = compact(table, self._tables.jvm)
+        rewritten = compact(table, self._tables.jvm, settings.files)
         if self._intact(state, table).since:
             table.record_current()
         compacted = table.metadata.snapshot_id != before
@@ -408,12 +409,12 @@ class IcebergDestination(Destination):
             synced_index(state, table, state.schema, table.metadata.layout, self._context.pipeline, rewritten)
         remove_left_tags(table, state.tags)
         now_ms = int(time.time() * 1000)
-        if is_expiry_due(table.metadata, settings.expire_after_s, now_ms):
+        if is_expiry_due(table.metadata, settings.expire_after_s, now_ms, settings.retention):
             expire(table, settings, now_ms)
         if now >= state.files_due_at:
             state.files_due_at = now + FILES_EVERY_S
             check_files(table)
-            remove_orphans(table, self._tables.jvm, now_ms)
+            remove_orphans(table, self._tables.jvm, now_ms, settings.files)
 
     # -- one batch
 

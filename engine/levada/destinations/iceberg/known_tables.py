@@ -18,8 +18,6 @@ from levada.values import TableId, TableMode
 
 ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
 """Error codes of a table that belongs to another owner or to another source table."""
-READ_AGAIN_S: Final = 30.0
-"""Seconds between two attempts to read tables that a search could not read. Each takes Iceberg more than a minute."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -38,6 +36,8 @@ class KnownTables:
         self._indexes = indexes
         self._lock = threading.Lock()
         self._searched_at: float | None = None
+        self.read_again_s = 30.0
+        """Seconds between two reads of tables that a search could not read. Each takes Iceberg more than a minute."""
         self.states: dict[TableId, TableState] = {}
         self.unread: dict[TableName, LevadaError] = {}
         """Errors of the tables that the search could not read."""
@@ -54,13 +54,13 @@ class KnownTables:
     def find(self, table: TableId, *, again: bool = False) -> TableState | None:
         """Return the state of the table, or None. The catalog is searched once, as tables created later are known.
 
-        ``again``: tables that the search could not read are read again, at most every `READ_AGAIN_S` seconds.
+        ``again``: tables that the search could not read are read again, at most every `read_again_s` seconds.
         """
         with self._lock:
             if table not in self.states:
                 if self._searched_at is None:
                     self._search(None)
-                elif again and self.unread and time.monotonic() - self._searched_at >= READ_AGAIN_S:
+                elif again and self.unread and time.monotonic() - self._searched_at >= self.read_again_s:
                     self._search(tuple(self.unread))
             return self.states.get(table)
 

@@ -16,7 +16,7 @@ from levada.destinations.data_files.storage import TARGET_BYTES
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import Jvm, each, java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, TableFacts
-from levada.destinations.iceberg.retention import retention
+from levada.destinations.iceberg.retention import RETENTION, RetentionLimits, retention
 from levada.destinations.iceberg.settings import Maintenance
 from levada.destinations.iceberg.small_tables import Rewritten, is_small, rewrite_small
 from levada.destinations.iceberg.storage import parquet_settings
@@ -25,11 +25,6 @@ from levada.errors import DestinationChanged, NeedsOperator
 
 _log = logging.getLogger(__name__)
 
-SMALL_FILES: Final = 10
-"""The number of data files from which they are merged, if their average size is below half the target size."""
-DELETE_FILES: Final = 10
-DELETED_SHARE: Final = 0.2
-"""The share of deleted rows above which their data files are rewritten."""
 REWRITE_BYTES: Final = 1 << 30
 """The most bytes that one compaction rewrites, so that the table's changes do not wait long."""
 
@@ -38,19 +33,39 @@ _NOW_REFERENCED: Final = "Still referenced by refs"
 
 FILES_EVERY_S: Final = 24 * 3600
 """The interval, in seconds, of listing a table's folder to find missing files and orphan files."""
-ORPHAN_AGE_S: Final = 3 * 24 * 3600
-"""The age in seconds from which an orphan file is removed. A younger one may belong to a pending commit.
 
-It is the default of Iceberg's own procedure.
-"""
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """The numbers of files from which maintenance has something to do.
+
+    From ``data_files`` data files on, they are merged, if their average size is below half the target size. From
+    ``delete_files`` delete files on, these are merged. Data files are rewritten if more than ``deleted_share`` of their
+    rows are deleted. An orphan file is removed from an age of ``orphan_age_s`` seconds on, because a younger one may
+    belong to a pending commit. That is the default of Iceberg's own procedure.
+    """
+
+    data_files: int = 10
+    delete_files: int = 10
+    deleted_share: float = 0.2
+    orphan_age_s: float = 3 * 24 * 3600
+
+
+FILES: Final = FileLimits()
+"""The limits of the engine's maintenance."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSettings:
-    """The interval of compaction, and the age at which snapshots expire, in seconds. 0 turns either off."""
+    """The interval of compaction, and the age at which snapshots expire, in seconds. 0 turns either off.
+
+    No manifest sets ``files`` and ``retention``.
+    """
 
     compact_every_s: float = 600
     expire_after_s: float = 120 * 3600
+    files: FileLimits = FILES
+    retention: RetentionLimits = RETENTION
 
     @classmethod
     def of(cls, settings: Maintenance) -> MaintenanceSettings:
@@ -67,7 +82,9 @@ class Work:
     max_files: int = 0
 
 
-def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors: bool = False) -> Work:
+def work_due(
+    facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors: bool = False, limits: FileLimits = FILES
+) -> Work:
     """Return the compaction work that is due for a table. Pure.
 
     Deletion vectors are not merged, because a data file has one at most.
@@ -75,23 +92,23 @@ def work_due(facts: TableFacts, *, target_bytes: int = TARGET_BYTES, has_vectors
     if not facts.data_files:
         return Work()
     average = max(1, facts.bytes // facts.data_files)
-    small = facts.data_files >= SMALL_FILES and average < target_bytes // 2
-    riddled = facts.deleted_rows > facts.rows * DELETED_SHARE
+    small = facts.data_files >= limits.data_files and average < target_bytes // 2
+    riddled = facts.deleted_rows > facts.rows * limits.deleted_share
     return Work(
         rewrite_data=small or riddled,
-        rewrite_deletes=facts.delete_files >= DELETE_FILES and not has_vectors,
-        max_files=max(SMALL_FILES, REWRITE_BYTES // average),
+        rewrite_deletes=facts.delete_files >= limits.delete_files and not has_vectors,
+        max_files=max(limits.data_files, REWRITE_BYTES // average),
     )
 
 
-def compact(table: IcebergTable, jvm: Jvm) -> Rewritten | None:
+def compact(table: IcebergTable, jvm: Jvm, limits: FileLimits = FILES) -> Rewritten | None:
     """Merge small data files and delete files if it is due.
 
     Return the commit of this process, or None if Spark rewrote the files, if another commit came first, or if nothing
     was due.
     """
     target_bytes = parquet_settings(table.metadata.properties).target_bytes
-    work = work_due(table.metadata.facts, target_bytes=target_bytes, has_vectors=table.has_vectors)
+    work = work_due(table.metadata.facts, target_bytes=target_bytes, has_vectors=table.has_vectors, limits=limits)
     if not (work.rewrite_data or work.rewrite_deletes):
         return None
     if is_small(table.metadata):
@@ -106,13 +123,13 @@ def compact(table: IcebergTable, jvm: Jvm) -> Rewritten | None:
                 "target-file-size-bytes": target_bytes,
                 "max-files-to-rewrite": work.max_files,
                 "max-file-group-size-bytes": max(REWRITE_BYTES // 4, target_bytes),
-                "delete-ratio-threshold": DELETED_SHARE,
+                "delete-ratio-threshold": limits.deleted_share,
                 "remove-dangling-deletes": "true",
             }.items():
                 rewrite = rewrite.option(key, str(value))
             rewrite.execute()
         table.refresh()
-        if work.rewrite_deletes and table.metadata.facts.delete_files >= DELETE_FILES:
+        if work.rewrite_deletes and table.metadata.facts.delete_files >= limits.delete_files:
             actions.rewritePositionDeletes(table.java).execute()
     table.refresh()
     _log.info("compacted %s in %.1f s", table.name, time.monotonic() - started)
@@ -131,7 +148,7 @@ def expire(table: IcebergTable, settings: MaintenanceSettings, now_ms: int) -> N
     """Thin out old snapshots, and remove the files to which only they refer."""
     if not table.metadata.may_remove_files:
         return
-    due = retention(table.metadata, settings.expire_after_s, now_ms)
+    due = retention(table.metadata, settings.expire_after_s, now_ms, settings.retention)
     if due.tagged or due.untagged:
         table.set_tags(due.tagged, due.untagged)
     if not due.expired:
@@ -175,7 +192,7 @@ def check_files(table: IcebergTable) -> None:
         )
 
 
-def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
+def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int, limits: FileLimits = FILES) -> int:
     """Remove old data files to which no snapshot of the table refers. Return their number.
 
     A process that is killed before its commit leaves such files. Only a folder that belongs to this table alone is
@@ -192,7 +209,7 @@ def remove_orphans(table: IcebergTable, jvm: Jvm, now_ms: int) -> int:
         with java_errors(f"search for orphan files of {table.name}"):
             # List by the table's FileIO. The default is Hadoop's file system, which has no object stores configured.
             action = jvm.actions().deleteOrphanFiles(table.java).location(folder).usePrefixListing(True)
-            found = action.olderThan(now_ms - ORPHAN_AGE_S * 1000).execute()
+            found = action.olderThan(now_ms - int(limits.orphan_age_s * 1000)).execute()
             removed = sum(1 for _ in each(found.orphanFileLocations()))
     except DestinationChanged as error:
         # The folder of an empty table may not exist yet, and a file may be removed during the listing.

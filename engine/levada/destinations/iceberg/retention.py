@@ -19,19 +19,39 @@ from typing import Final
 
 from levada.destinations.iceberg.metadata import Reference, Snapshot, TableMetadata
 
-NEWEST: Final = 240
-"""The number of newest snapshots that are all kept."""
-AT_ONCE: Final = 60
-"""The number of snapshots that expire together at least, if none is late."""
 LATE_S: Final = 3600
 """The seconds past the limit after which a snapshot no longer waits for others to expire with it."""
 _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-INTERVALS: Final = ((12 * _HOUR, 10 * _MINUTE), (7 * _DAY, _HOUR), (90 * _DAY, _DAY))
-"""Up to each age, the length of the intervals. Both are in milliseconds."""
-LONGEST: Final = 30 * _DAY
-"""The length of the intervals of older snapshots, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """The number of snapshots that are kept.
+
+    The ``newest`` snapshots are all kept. At least ``together`` snapshots expire in one step, if none is late.
+    ``intervals`` has the length of the intervals up to each age, and ``longest`` is that of older snapshots, all in
+    milliseconds. An interval of length 0 keeps no snapshot.
+    """
+
+    newest: int = 240
+    together: int = 60
+    intervals: tuple[tuple[int, int], ...] = ((12 * _HOUR, 10 * _MINUTE), (7 * _DAY, _HOUR), (90 * _DAY, _DAY))
+    longest: int = 30 * _DAY
+
+    def interval(self, age_ms: int) -> int:
+        """Return the length of the intervals of snapshots of this age, in milliseconds."""
+        return next((width for until, width in self.intervals if age_ms < until), self.longest)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The lengths of all intervals."""
+        return (*(width for _, width in self.intervals), self.longest)
+
+
+RETENTION: Final = RetentionLimits()
+"""The limits of the engine's maintenance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +63,9 @@ class Retention:
     untagged: tuple[str, ...] = ()
 
 
-def retention(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> Retention:
+def retention(
+    metadata: TableMetadata, expire_after_s: float, now_ms: int, limits: RetentionLimits = RETENTION
+) -> Retention:
     """Return the changes after which the table has only the snapshots to keep.
 
     The state at the moment ``expire_after_s`` ago is kept, and the snapshots since then. 0 is no limit. These are
@@ -53,8 +75,8 @@ def retention(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> Re
     ours = {name: ref.snapshot for name, ref in metadata.refs.items() if _is_ours(name, ref, metadata)}
     always = {ref.snapshot for name, ref in metadata.refs.items() if name not in ours} | _unjudged(metadata)
     candidates = _candidates(metadata)
-    newest = {s.id for s in candidates[-NEWEST:]}
-    first = firsts(candidates, now_ms)
+    newest = {s.id for s in candidates[-limits.newest :]}
+    first = firsts(candidates, now_ms, limits)
     limit = now_ms - int(expire_after_s * 1000) if expire_after_s else None
     kept = always | {s.id for s in _since([s for s in candidates if s.id in newest | first], limit)}
     untagged = kept - newest - always - set(ours.values())
@@ -65,31 +87,28 @@ def retention(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> Re
     )
 
 
-def is_expiry_due(metadata: TableMetadata, expire_after_s: float, now_ms: int) -> bool:
+def is_expiry_due(
+    metadata: TableMetadata, expire_after_s: float, now_ms: int, limits: RetentionLimits = RETENTION
+) -> bool:
     """Return True if snapshots should expire now: many, or one that is past the limit by `LATE_S`.
 
     An expiry of any number reads the manifests of all snapshots that are kept.
     """
-    expired = retention(metadata, expire_after_s, now_ms).expired
+    expired = retention(metadata, expire_after_s, now_ms, limits).expired
     late = now_ms - int((expire_after_s + LATE_S) * 1000)
-    return len(expired) >= AT_ONCE or (
+    return len(expired) >= limits.together or (
         expire_after_s > 0 and any(metadata.snapshots[s].timestamp_ms < late for s in expired)
     )
 
 
-def interval(age_ms: int) -> int:
-    """Return the length of the intervals of snapshots of this age, in milliseconds."""
-    return next((width for until, width in INTERVALS if age_ms < until), LONGEST)
-
-
-def firsts(candidates: Sequence[Snapshot], now_ms: int) -> set[int]:
+def firsts(candidates: Sequence[Snapshot], now_ms: int, limits: RetentionLimits) -> set[int]:
     """Return the IDs of the snapshots that are the first of an interval of the length for their age."""
     found: dict[tuple[int, int], int] = {}
-    for width in (*(width for _, width in INTERVALS), LONGEST):
+    for width in filter(None, limits.widths):
         for snapshot in candidates:
             found.setdefault((width, snapshot.timestamp_ms // width), snapshot.id)
-    widths = ((s, interval(now_ms - s.timestamp_ms)) for s in candidates)
-    return {s.id for s, width in widths if found[width, s.timestamp_ms // width] == s.id}
+    widths = ((s, limits.interval(now_ms - s.timestamp_ms)) for s in candidates)
+    return {s.id for s, width in widths if width and found[width, s.timestamp_ms // width] == s.id}
 
 
 def tag_name(snapshot: Snapshot) -> str:

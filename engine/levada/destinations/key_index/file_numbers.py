@@ -11,7 +11,6 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -19,14 +18,15 @@ from levada.destinations.keys import Mask
 from levada.private import private_file
 from levada.segments.checksums import DamageError
 
-OBSOLETE_LINES: Final = 1000
-"""The log is rewritten if it has more lines than three times the number of files plus this."""
-
 
 class FileNumbers:
-    """A mapping of data files to numbers. Numbers are never reused."""
+    """A mapping of data files to numbers. Numbers are never reused.
 
-    def __init__(self) -> None:
+    The log is rewritten if it has more lines than three times the number of files plus ``obsolete_lines``.
+    """
+
+    def __init__(self, obsolete_lines: int) -> None:
+        self._obsolete_lines = obsolete_lines
         self._paths: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._next = 0
@@ -88,7 +88,7 @@ class FileNumbers:
     def save(self, folder: Path) -> None:
         """Append the changes since the last save to the log, durably. The previous state in `saved` stays readable."""
         lines, self._unsaved = self._unsaved, []
-        if self._lines + len(lines) > 3 * len(self._paths) + OBSOLETE_LINES:
+        if self._lines + len(lines) > 3 * len(self._paths) + self._obsolete_lines:
             self._log += 1
             self._lines = self._bytes = self._checksum = 0
             lines = [json.dumps([n, p]) for n, p in self._paths.items()]
@@ -106,9 +106,9 @@ class FileNumbers:
         self._checksum = zlib.crc32(data, self._checksum)
 
     @classmethod
-    def load(cls, folder: Path, saved: dict[str, int]) -> FileNumbers:
+    def load(cls, folder: Path, saved: dict[str, int], obsolete_lines: int) -> FileNumbers:
         """Read the state of a `save`. Raise OSError or ValueError if the log is missing or damaged."""
-        files = cls()
+        files = cls(obsolete_lines)
         files._log, files._bytes, files._next = saved["log"], saved["bytes"], saved["next"]
         files._checksum = saved["crc32"]
         if not files._bytes:

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from levada.destinations.key_index import runs
 from levada.destinations.key_index.file_numbers import FileNumbers
+from levada.destinations.key_index.limits import LIMITS, IndexLimits
 from levada.destinations.key_index.runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.errors import Transient
@@ -42,8 +43,6 @@ RATIO: Final = 4
 
 _MANIFEST: Final = "index.json"
 _VERSION: Final = 2
-IN_MEMORY_ROWS: Final = 1 << 20
-"""The number of uncommitted entries from which they are written to a file instead of held in memory."""
 
 _FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
 
@@ -89,12 +88,13 @@ class KeyIndex:
     Lookups see changes immediately. `commit` makes all of them durable atomically, and `discard` undoes them.
     """
 
-    def __init__(self, folder: Path, kind: KeyKind) -> None:
+    def __init__(self, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS) -> None:
         self._folder = folder
+        self._limits = limits
         self._kind = kind
         self._snapshot_id: int | None = None
         self._next_run = 0
-        self._files = FileNumbers()
+        self._files = FileNumbers(self._limits.obsolete_lines)
         self._runs: list[Run] = []
         self._durable: set[str] = set()
         self._recent: list[Entries] = []
@@ -103,10 +103,10 @@ class KeyIndex:
         """The seed under which keys must be encoded, see `levada.destinations.keys`."""
 
     @classmethod
-    def open(cls, folder: Path, kind: KeyKind) -> KeyIndex:
+    def open(cls, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS) -> KeyIndex:
         """Return the last committed index, or an empty one if there is no readable index of this kind of keys."""
         private_folder(folder)
-        index = cls(folder, kind)
+        index = cls(folder, kind, limits)
         index.discard()
         return index
 
@@ -198,7 +198,7 @@ class KeyIndex:
     def _begin(self) -> None:
         self._snapshot_id = None
         self._next_run = 0
-        self._files = FileNumbers()
+        self._files = FileNumbers(self._limits.obsolete_lines)
         self._durable = set()
         self.seed = new_seed()
         self.clear()
@@ -208,7 +208,7 @@ class KeyIndex:
             return
         self._recent.append(entries)
         self._recent_rows += len(entries)
-        if self._recent_rows >= IN_MEMORY_ROWS:
+        if self._recent_rows >= self._limits.in_memory_rows:
             self._flush_recent()
             spilled = self._runs.pop()
             self._runs.append(self._write(iter([spilled.entries]), spilled.rows))
@@ -237,9 +237,9 @@ class KeyIndex:
         # runs.
         present = self._files.present()
         keep = (lambda locations: present[runs.file_ids(locations)]) if oldest else None
-        blocks = runs.merge([r.entries for r in parts], keep)
+        blocks = runs.merge([r.entries for r in parts], keep, self._limits.block_rows)
         capacity = sum(r.rows for r in parts)
-        if capacity >= IN_MEMORY_ROWS:
+        if capacity >= self._limits.in_memory_rows:
             return [self._write(blocks, capacity)]
         merged = list(blocks)
         return [Run(runs.join(merged))] if merged else []
@@ -264,7 +264,7 @@ class KeyIndex:
         data: dict[str, Any] = json.loads(unseal(path.read_bytes(), _VERSION))
         if data["kind"] != self._kind.value:
             raise ValueError(f"it has keys of kind {data['kind']}")
-        self._files = FileNumbers.load(self._folder, data["files"])
+        self._files = FileNumbers.load(self._folder, data["files"], self._limits.obsolete_lines)
         self._runs = [
             runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"], r["crc32"])
             for r in data["runs"]

@@ -27,7 +27,6 @@ from levada.segments.checksums import DamageError
 GONE: Final = -1
 """The location of a key that is no longer in the table. It hides entries of older runs."""
 
-FENCE_ROWS: Final = 1 << 17
 _POSITION_BITS: Final = 32
 
 Keep = Callable[[Indices], Mask]
@@ -120,12 +119,14 @@ def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
     return at, found
 
 
-def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
+def merge(parts: Sequence[Entries], keep: Keep | None, block_rows: int) -> Iterator[Entries]:
     """Merge parts, and yield the entries sorted by key, in blocks. ``parts`` begin with the oldest.
+
+    A block has at most ``block_rows`` entries of each part.
 
     Only the newest entry of each key is yielded, and only if ``keep`` returns True for its location.
     """
-    for pieces in zip(*_cut(parts), strict=True):
+    for pieces in zip(*_cut(parts, block_rows), strict=True):
         block = _newest(join(pieces))
         if keep is not None:
             kept = keep(block.locations)
@@ -134,9 +135,9 @@ def merge(parts: Sequence[Entries], keep: Keep | None) -> Iterator[Entries]:
             yield block
 
 
-def _cut(parts: Sequence[Entries]) -> list[list[Entries]]:
+def _cut(parts: Sequence[Entries], block_rows: int) -> list[list[Entries]]:
     """Split all parts at the same keys, so that no piece is larger than a block."""
-    fences = Keys.concat([p.keys.take(slice(FENCE_ROWS, None, FENCE_ROWS)) for p in parts])
+    fences = Keys.concat([p.keys.take(slice(block_rows, None, block_rows)) for p in parts])
     fences = fences.take(fences.last())
     pieces = []
     for part in parts:

@@ -18,9 +18,12 @@ from levada.schema.changes import COMMIT_LSN, ORDINAL
 from levada.segments.batch import TableEvents
 from levada.values import Lsn
 
-PIECE_ROWS: Final = 50_000
-PIECE_BYTES: Final = 32 << 20
-"""The size of a piece, in rows and in Arrow bytes. A block that is larger is one piece."""
+_MOST_ROWS: Final = 50_000
+_MOST_BYTES: Final = 32 << 20
+"""The size of a piece, in rows and in Arrow bytes, if the batch's own limits are not lower.
+
+A block that is larger is one piece.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +47,7 @@ def pieces(
     change of it.
     """
     table = str(events.schema.name)
+    most_rows, most_bytes = min(_MOST_ROWS, events.limits.piece_rows), min(_MOST_BYTES, events.limits.piece_bytes)
     waiting: list[pa.Table] = []
     held: list[Versions] = []
     rows = size = 0
@@ -56,7 +60,7 @@ def pieces(
         rows += kept.num_rows
         size += kept.nbytes
         crosses = stop is not None and held[0][0] <= stop < versions[-1]
-        if rows < PIECE_ROWS and size < PIECE_BYTES and not crosses:
+        if rows < most_rows and size < most_bytes and not crosses:
             continue
         changes, all_versions = pa.concat_tables(waiting), np.concatenate(held)
         # The last block may continue in the next batch of rows.

@@ -18,27 +18,29 @@ import pyarrow.compute as pc
 from levada.destinations.temporal_text import temporal_text
 from levada.pgoutput.temporal import date_text, timestamp_text
 
-SLICE_BYTES: Final = 4 << 20
+_SLICE_BYTES: Final = 4 << 20
 """The Arrow bytes of the rows that are formatted together."""
-LARGE_BYTES: Final = 1 << 28
+_LARGE_BYTES: Final = 1 << 28
 """Above this size, in bytes, escaping might exceed the 2 GiB of Arrow's small strings."""
 
 _ESCAPED: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 """The backslash is first, because the others are replaced by texts with a backslash."""
 
 
-def copy_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[memoryview]:
+def copy_rows(
+    rows: pa.Table | pa.RecordBatch, *, slice_bytes: int = _SLICE_BYTES, large_bytes: int = _LARGE_BYTES
+) -> Iterator[memoryview]:
     """Yield the rows as COPY's text format, in slices of whole rows."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if not table.num_rows:
         return
-    step = max(1, SLICE_BYTES * table.num_rows // max(table.nbytes, 1))
+    step = max(1, slice_bytes * table.num_rows // max(table.nbytes, 1))
     for first in range(0, table.num_rows, step):
-        yield _lines(table.slice(first, step).combine_chunks())
+        yield _lines(table.slice(first, step).combine_chunks(), large_bytes)
 
 
-def _lines(table: pa.Table) -> memoryview:
-    kind = pa.large_string() if table.nbytes > LARGE_BYTES else pa.string()
+def _lines(table: pa.Table, large_bytes: int) -> memoryview:
+    kind = pa.large_string() if table.nbytes > large_bytes else pa.string()
     columns = [_escaped(value_text(_chunk(column), kind)) for column in table.columns]
     if not columns:
         return memoryview(b"\n" * table.num_rows)

@@ -23,8 +23,6 @@ from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, PipelineStore
 from levada.values import Lsn, QualifiedTable, TableId
 
-POLL_S: Final = 2.0
-
 _NO_PROGRESS: Final = CopyProgress(total_rows=0, total_bytes=0)
 
 
@@ -101,8 +99,9 @@ class DedicatedCopy:
     def _wait(
         self, table: TableId, name: QualifiedTable, order: CopyOrder, seen: OrderedCopy, cancelled: threading.Event
     ) -> Answer:
+        poll_s = self.config_ref.current.limits.order_poll_s
         beat, heard_at = -1, time.monotonic()
-        while not cancelled.wait(POLL_S):
+        while not cancelled.wait(poll_s):
             now = self.store.get_copy_order(table)
             if now is None or now.token != order.token:
                 break

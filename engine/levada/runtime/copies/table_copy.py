@@ -363,7 +363,7 @@ class TableCopy:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
             keeping = self._keeping(table, target, read.basis, since, kept)
-        with hold_table(config.source, published, schema, read.description) as guard:
+        with hold_table(config.source, published, schema, read.description, config.limits.locks) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
                 self.tasks,
@@ -376,6 +376,7 @@ class TableCopy:
                 cancelled=cancelled,
                 guard=guard,
                 note=note,
+                limits=config.limits.ranges,
             )
             yield rows, read.description.storage
 

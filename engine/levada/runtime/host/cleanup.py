@@ -45,8 +45,6 @@ from levada.stores.slot_owners import other_pipelines
 from levada.values import PipelineOwner
 
 _DROP_TRIGGER: Final = f"DROP EVENT TRIGGER {TRIGGER};"
-WAIT_S: Final = 30.0
-"""Seconds to wait for the database session of an engine that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ def _take_over(config: PipelineConfig, store: PipelineStore, *, waits: bool) -> 
     """
     if waits:
         with config.source.connect(application="cleanup") as connection:
-            wait_until_inactive(connection, config.slot.name, WAIT_S)
+            wait_until_inactive(connection, config.slot.name, config.limits.session_end_s)
     require_owner(config, store)
     store.next_epoch()
 

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,22 +23,39 @@ TERMINATION_LOG: Final = "LEVADA_TERMINATION_LOG"
 """The variable with the path of the file whose content Kubernetes puts into the pod's status. Set only in pods."""
 _MAX_BYTES: Final = 4096
 """The limit of Kubernetes: https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/"""
-POLL_S: Final = 1.0
-FIRST_WAIT_S: Final = 60.0
-_MAX_WAIT_S: Final = 300.0
-STAY_S: Final = 600.0
-"""Seconds for which a start with a known error is repeated. The operator counts a failure for 15 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWaits:
+    """The waits of a pod, in seconds.
+
+    The files are compared every ``poll_s``. An attempt that fails as before is repeated after ``first_s``, and then
+    after twice the last wait, up to ``most_s``. A start with a known error is repeated for ``stay_s``. The operator
+    counts a failure for 15 minutes.
+    """
+
+    poll_s: float = 1.0
+    first_s: float = 60.0
+    most_s: float = 300.0
+    stay_s: float = 600.0
+
+
+_WAITS: Final = PodWaits()
 
 
 def check_until_ok(
-    check: Callable[[], tuple[Problem, ...]], log: Path, folders: Iterable[Path], work_dir: Path
+    check: Callable[[], tuple[Problem, ...]],
+    log: Path,
+    folders: Iterable[Path],
+    work_dir: Path,
+    waits: PodWaits = _WAITS,
 ) -> tuple[Problem, ...]:
     """Repeat the check until it finds no error. Return early with a result that differs from the previous one.
 
     A check that fails as before does not end. It runs again when a file in ``folders`` changes, and every few minutes.
     ``log`` is the file for the container's message.
     """
-    last, wait_s, watched = work_dir / "last-check", FIRST_WAIT_S, tuple(folders)
+    last, wait_s, watched = work_dir / "last-check", waits.first_s, tuple(folders)
     while True:
         # Created before the check, so that a change during the check is noticed.
         watchers = [SecretWatcher(folder) for folder in watched]
@@ -51,8 +69,8 @@ def check_until_ok(
             log.write_text(text, "utf-8")
             return problems
         _log.info("the check fails as before. It runs again when a Secret or the manifest changes")
-        _wait(watchers, wait_s)
-        wait_s = min(2 * wait_s, _MAX_WAIT_S)
+        _wait(watchers, wait_s, waits.poll_s)
+        wait_s = min(2 * wait_s, waits.most_s)
 
 
 class Starts:
@@ -61,7 +79,10 @@ class Starts:
     The work folder has the error with which the container's previous process ended.
     """
 
-    def __init__(self, folders: Iterable[Path], work_dir: Path, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, folders: Iterable[Path], work_dir: Path, is_over: Callable[[], bool], waits: PodWaits = _WAITS
+    ) -> None:
+        self._waits = waits
         self._folders = tuple(folders)
         self._is_over = is_over
         self._file = work_dir / "last-refusal"
@@ -69,8 +90,8 @@ class Starts:
         # If the process ends for another reason, the pod's status has another message.
         self._file.unlink(missing_ok=True)
         self._watchers: list[SecretWatcher] = []
-        self._wait_s = FIRST_WAIT_S
-        self._deadline = time.monotonic() + STAY_S
+        self._wait_s = waits.first_s
+        self._deadline = time.monotonic() + waits.stay_s
 
     def begin(self) -> None:
         """Record the files' content before a start reads them."""
@@ -86,8 +107,8 @@ class Starts:
             self._file.write_text(refusal, "utf-8")
             return False
         _log.info("the start fails as before. It is repeated when a Secret or the manifest changes")
-        _wait(self._watchers, min(self._wait_s, left_s), self._is_over)
-        self._wait_s = min(2 * self._wait_s, _MAX_WAIT_S)
+        _wait(self._watchers, min(self._wait_s, left_s), self._waits.poll_s, self._is_over)
+        self._wait_s = min(2 * self._wait_s, self._waits.most_s)
         return True
 
 
@@ -105,12 +126,14 @@ def mounted(manifest: Path, secrets: Path) -> list[Path]:
     return [manifest.parent, *(sorted(secrets.iterdir()) if secrets.is_dir() else [])]
 
 
-def _wait(watchers: list[SecretWatcher], most_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
+def _wait(
+    watchers: list[SecretWatcher], most_s: float, poll_s: float, is_over: Callable[[], bool] = lambda: False
+) -> None:
     deadline = time.monotonic() + most_s
     while time.monotonic() < deadline and not is_over():
         if any([w.changed() for w in watchers]):  # noqa: C419 - each must be checked
             return
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def _lines(problems: Iterable[Problem]) -> Iterator[str]:

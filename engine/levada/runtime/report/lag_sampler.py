@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import UTC, datetime
-from typing import Final
 
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
@@ -17,14 +16,12 @@ from levada.status import SlotProgress
 
 _log = logging.getLogger(__name__)
 
-SAMPLE_EVERY_S: Final = 5.0
-"""Seconds between two samples."""
-
 
 class LagSampler:
-    """A thread that keeps the newest sample of the slot's lag."""
+    """A thread that keeps the newest sample of the slot's lag, one every ``every_s`` seconds."""
 
-    def __init__(self, source: PostgresConnection, slot: str) -> None:
+    def __init__(self, source: PostgresConnection, slot: str, every_s: float) -> None:
+        self._every_s = every_s
         self._source = source
         self._slot = slot
         self._sample: tuple[LagSample, datetime] | None = None
@@ -73,5 +70,5 @@ class LagSampler:
                 _log.warning("sampling the lag of the slot failed: %s", error.message)
             except Exception:
                 _log.warning("sampling the lag of the slot failed", exc_info=True)
-            if self._stop.wait(SAMPLE_EVERY_S):
+            if self._stop.wait(self._every_s):
                 return

@@ -22,8 +22,7 @@ _log = logging.getLogger(__name__)
 
 _KEPT: Final = 20
 """The number of the last verifications whose results are kept."""
-TICK_S: Final = 1.0
-"""Seconds between two looks at a client's requests. They are counted, so that a pause of this process counts as one."""
+_TICK_S: Final = 1.0
 
 Verify = Callable[[QualifiedTable, VerifyOptions, threading.Event], TableReport]
 
@@ -60,10 +59,15 @@ class _Verification:
 
 
 class Verifications:
-    """Runs requested verifications. ``verify`` compares one table. Thread-safe."""
+    """Runs requested verifications. ``verify`` compares one table. Thread-safe.
 
-    def __init__(self, verify: Verify) -> None:
+    A client's requests are looked at every ``tick_s`` seconds. The looks are counted, so that a pause of this process
+    counts as one.
+    """
+
+    def __init__(self, verify: Verify, tick_s: float = _TICK_S) -> None:
         self._verify = verify
+        self._tick_s = tick_s
         # Not from 1, so that a client does not take a verification of the next engine for its own.
         self._numbers = itertools.count(1 + secrets.randbelow(1 << 31))
         self._known: dict[int, _Verification] = {}
@@ -94,7 +98,7 @@ class Verifications:
                 del self._known[number]
         threading.Thread(target=self._run, args=(made,), name="levada-verify", daemon=True).start()
         if made.lease_s:
-            threading.Thread(target=_watch, args=(made,), name="levada-verify-lease", daemon=True).start()
+            threading.Thread(target=_watch, args=(made, self._tick_s), name="levada-verify-lease", daemon=True).start()
         return made.to_json()
 
     def state(self, number: int) -> dict[str, Any] | None:
@@ -134,10 +138,10 @@ class Verifications:
         return report.to_json()
 
 
-def _watch(verification: _Verification) -> None:
+def _watch(verification: _Verification, tick_s: float) -> None:
     """End a verification whose client is gone, so that it does not keep others from theirs."""
-    while not (verification.ended or verification.cancelled.wait(TICK_S)):
-        verification.unwatched_s += TICK_S
+    while not (verification.ended or verification.cancelled.wait(tick_s)):
+        verification.unwatched_s += tick_s
         if verification.unwatched_s > verification.lease_s and not verification.ended:
             _log.warning("a verification is cancelled: its client has not asked for it for %g s", verification.lease_s)
             verification.cancelled.set()

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _THREADS: Final = 4
-RETRY_S: Final = 30.0
-"""Seconds until tags that could not be removed or compared are tried again, and cuts that could not be stored."""
-CHECK_EVERY_S: Final = 600.0
-"""Seconds after which the tags of every table are compared with the stored cuts again."""
 _EXPLAINED: Final = 50
 """The number of left-out tables of a cut whose reasons are kept. A stored cut of many tables must not become large."""
 _LONGEST: Final = 200
@@ -62,6 +58,7 @@ class LakeCuts(Stage):
         super().__init__(parts)
         self._mark = Watermark(parts.config_ref.current.name, epoch, Lsn(0))
         self._witness = witness
+        self._limits = parts.config_ref.current.limits.cuts
         self._pool = ThreadPoolExecutor(_THREADS, "levada-cuts")
         self._requests: list[LakeCutWanted] = []
         self._next: float | None = None
@@ -170,7 +167,7 @@ class LakeCuts(Stage):
         if self._unsaved and now >= self._save_at:
             self._save_again(now)
         if now >= self._check_at:
-            self._check_at = now + CHECK_EVERY_S
+            self._check_at = now + self._limits.check_every_s
             self._unchecked.update(*self._tagged.values())
         visited = self._unchecked.union(self._freed, self._strays, *self._waiting.values())
         self._freed.clear()
@@ -305,7 +302,7 @@ class LakeCuts(Stage):
         code, message = ("internal_error", type(error).__name__) if known is None else (known.code, known.message)
         _log.warning("table %s: its cuts were not updated: %s [%s]", record.name, message, code, exc_info=known is None)
         # The table's own batches and maintenance report the error, if it concerns them.
-        self._not_before[record.id] = time.monotonic() + RETRY_S
+        self._not_before[record.id] = time.monotonic() + self._limits.retry_s
         if report.added is not None and self._is_pending(report.added.name):
             self._leave_out(record.id, f"{record.name}: {message} [{code}]", [self._cuts[report.added.name]])
         if code in _NO_TAGS:
@@ -406,12 +403,12 @@ class LakeCuts(Stage):
         except NeedsOperator as error:
             _log.error("cut %s is %s, which cannot be stored: %s", cut.name, cut.phase.lower(), error)
             self._unsaved.add(cut.name)
-            self._save_at = time.monotonic() + RETRY_S
+            self._save_at = time.monotonic() + self._limits.retry_s
         else:
             self._unsaved.discard(cut.name)
 
     def _save_again(self, now: float) -> None:
-        self._save_at = now + RETRY_S
+        self._save_at = now + self._limits.retry_s
         for name in tuple(self._unsaved):
             self._change(self._cuts[name])
 

@@ -22,8 +22,6 @@ from levada.verify.table import VerifyOptions
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
-PATIENCE_S: Final = 3600.0
-"""Seconds to wait for open transactions. One that is forgotten, for example a prepared one, is reported then."""
 _STOP_S: Final = 10.0
 """The longest wait for a verification to end. Tasks of Spark cannot be interrupted."""
 
@@ -92,7 +90,8 @@ class VerificationScheduler:
 
     def _compare(self, due: Due, cancelled: threading.Event) -> ErrorProgress | None:
         name, config = due.table.table, self._config_ref.current
-        options = VerifyOptions(sample=1.0 if due.requested else config.verify.sample, patience_s=PATIENCE_S)
+        patience_s = config.limits.verifications.patience_s
+        options = VerifyOptions(sample=1.0 if due.requested else config.verify.sample, patience_s=patience_s)
         try:
             report = self._verifier.run_in_turn(name, options, cancelled)
         except Exception as failure:

@@ -46,8 +46,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ATTEMPTS: Final = 5
-"""The number of snapshots with which a verification is tried, if the table changes or does not keep up."""
 _RETRY_S: Final = 2.0
 _POLL_S: Final = 0.2
 MAX_HELD_S: Final = 60.0
@@ -56,8 +54,6 @@ MAX_HELD_S: Final = 60.0
 PostgreSQL makes a snapshot only when all running transactions have ended. A long one would keep the table from applying
 its changes for as long as it lasts.
 """
-ROUNDS: Final = 20
-"""The number of times that rows are written again, as each time a limited number of keys is examined."""
 _AGAIN: Final = frozenset(
     {"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified", "commit_conflict"}
 )
@@ -152,11 +148,12 @@ class Verifier:
         """Compare one table as `run` does, for a caller that has the turn."""
         if not self.destination.capabilities.verifies:
             raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
-        for attempt in range(1, ATTEMPTS + 1):
+        attempts = self.config_ref.current.limits.verifications.attempts
+        for attempt in range(1, attempts + 1):
             try:
                 return self._attempt(name, options, cancelled)
             except Transient as error:
-                if error.code not in _AGAIN or attempt == ATTEMPTS:
+                if error.code not in _AGAIN or attempt == attempts:
                     raise
                 _log.info("verifying %s again: %s", name, error.message)
                 if cancelled.wait(_RETRY_S):
@@ -184,7 +181,7 @@ class Verifier:
             published, description, schema = self._read(snapshot, table, name)
             target = table_target(self.store, config, schema)
             self._require_comparable(target)
-            guard = opened.enter_context(hold_table(config.source, published, schema, description))
+            guard = opened.enter_context(hold_table(config.source, published, schema, description, config.limits.locks))
             answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
             cut(snapshot.lsn, answers.put)
             if (error := self._wait(name, answers, cancelled, None)) is not None:
@@ -236,7 +233,7 @@ class Verifier:
         name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
         self._require_repairable(moment)
         mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
-        for _ in range(ROUNDS):
+        for _ in range(self.config_ref.current.limits.verifications.rounds):
             if found.damaged and not self.destination.forget_missing_files(moment.target, mark):
                 break
             if len(found.hashes) or (found.report.problems and not found.damaged):
@@ -307,7 +304,7 @@ class Verifier:
                 published, description, schema = self._read(snapshot, held.table, name)
                 target = table_target(self.store, config, schema)
                 self._require_comparable(target)
-                with hold_table(config.source, published, schema, description) as guard:
+                with hold_table(config.source, published, schema, description, config.limits.locks) as guard:
                     self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self.destination.fixed(target)
                     if lake is None:
