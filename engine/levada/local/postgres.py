@@ -78,8 +78,8 @@ class EmbeddedPostgres:
         self.data.mkdir(parents=True, exist_ok=True)
         self._open_to_system_user()
         if not (self.data / "PG_VERSION").exists():
-            options = ("--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "-U", SUPERUSER)
-            self._run("initdb", *options, "-D", self.data)
+            form = ("--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "-U", SUPERUSER)
+            self._run("initdb", *form, "-D", self.data)
             hba = self.data / "pg_hba.conf"
             hba.write_text("".join(self._logins()) + hba.read_text())
         options = " ".join(f"-c {k}={v}" for k, v in self._settings.items())
