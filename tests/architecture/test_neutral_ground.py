@@ -30,6 +30,7 @@ def test_settings_say_whether_spark_is_used(name: str) -> None:
     assert own_sections("levada.destinations")[name].spark is point.load().capabilities.spark
 
 
+@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(
     "module",
     [

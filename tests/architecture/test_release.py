@@ -23,6 +23,7 @@ def release() -> ModuleType:
     return module
 
 
+@pytest.mark.usefixtures("own_process")
 def test_a_release_pins_the_base_image() -> None:
     """Each image of a release is built from the base that one look-up has given, and says so in a label."""
     dockerfile = (ROOT / "Dockerfile").read_text()

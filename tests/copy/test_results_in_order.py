@@ -54,6 +54,7 @@ def test_this_process_runs_tasks_while_it_waits(workers: ProcessTasks, tmp_path:
     assert all((r.value[1] == os.getpid()) is not r.elsewhere for r in found if r.value)
 
 
+@pytest.mark.usefixtures("own_process")
 def test_few_tasks_begin_before_their_results_are_taken(workers: ProcessTasks, tmp_path: Path) -> None:
     """No more tasks than the window have a result that was not taken, however slow the caller is."""
     tasks = [partial(begins, tmp_path, n) for n in range(20)]
