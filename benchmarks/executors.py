@@ -138,7 +138,7 @@ def run(place: ExecutorPlace, counts: list[int], rows: dict[str, int], cpu: str)
     eventually(lambda: all(t["suspended"] for t in place.tables().values()), _PATIENCE_S)
     began = time.monotonic()
     change_all(place, counts, rows)
-    place.stage()
+    place.stage(_PATIENCE_S)
     staged = {name: t["pendingRows"] for name, t in place.tables().items()}
     print(f"staged in {time.monotonic() - began:.0f} s: {staged}", flush=True)
     found: dict[str, dict[int, CaughtUp]] = {kind: {} for kind in rows}

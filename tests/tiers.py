@@ -26,8 +26,7 @@ NEEDS: Final = {
     "opensearch": "opensearch",
     "bigquery": "bigquery",
     "browser": "browser",
-    "kubectl": "cluster",
-    "layout": "cluster",
+    "cluster": "cluster",
 }
 """The need of each fixture that starts something. Every other fixture that needs one of these requests it."""
 

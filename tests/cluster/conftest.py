@@ -31,11 +31,6 @@ def cluster() -> Kubectl:
 @pytest.fixture
 def kubectl(cluster: Kubectl) -> Iterator[Kubectl]:
     """A namespace of the test's own that enforces the restricted Pod Security Standard."""
-    name = f"levada-{uuid.uuid4().hex[:8]}"
-    cluster("create", "namespace", name)
-    cluster("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    yield Kubectl(name)
-    mine = Kubectl(name)
-    for pipeline in mine.get("pipelines"):
-        mine.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
-    cluster("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    mine = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    yield mine
+    mine.remove_namespace()

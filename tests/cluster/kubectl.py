@@ -1,20 +1,32 @@
-"""The real kubectl, and waits for its output."""
+"""The real kubectl, requests to the API server, and the one way to wait."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from tests.cluster.api_server import MERGE, api_server
+
+LIMIT_S: Final = 600
+"""How long a test waits, for whatever it is: much longer than anything takes on a busy machine."""
+
+PATIENCE: Final = f"--timeout={LIMIT_S}s"
+"""The same for kubectl and helm."""
 
 _T = TypeVar("_T")
+_seen: dict[tuple[str, str, str], Any] = {}
+"""Answers that were read while `eventually` waited, by namespace, kind and name or selector."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """The real kubectl, in one namespace."""
+    """The real kubectl, in one namespace. Methods with a name are requests to the API server, without a process."""
 
     namespace: str = "default"
 
@@ -31,27 +43,77 @@ class Kubectl:
         return self.run(*arguments, stdin=stdin).stdout
 
     def apply(self, *bodies: dict[str, Any], options: tuple[str, ...] = ()) -> None:
-        for body in bodies:
-            self("apply", *options, "-f", "-", stdin=json.dumps(body))
+        """Apply the objects by one kubectl."""
+        self("apply", *options, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies}))
 
-    def get(self, kind: str, name: str = "", *options: str) -> Any:
-        """Return an object, or the list of all. None if it is missing."""
-        done = self.run("get", kind, *([name] if name else []), *options, "-o", "json", check=False)
-        if done.returncode:
-            if "NotFound" in done.stderr:
-                return None
-            raise AssertionError(done.stderr)
-        found = json.loads(done.stdout)
-        return found if name else found["items"]
+    def create(self, body: dict[str, Any]) -> None:
+        """Create an object."""
+        resource = api_server().resource(body["kind"])
+        assert api_server().ask("POST", resource.path(self.namespace), body), f"there is no namespace {self.namespace}"
 
-    def patch(self, kind: str, name: str, patch: dict[str, Any], *options: str) -> None:
-        self("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
+    def get(self, kind: str, name: str = "", *, labels: str = "", fields: str = "") -> Any:
+        """Return an object, or the list of all of some kinds that the selectors choose, or None if there is none."""
+        query = {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+        found: list[Any] | None = []
+        for word in kind.split(","):
+            resource = api_server().resource(word)
+            answer = api_server().ask("GET", resource.path(self.namespace, name), query=query)
+            if name:
+                _seen[self.namespace, kind, name] = answer
+                return answer
+            if answer is None:
+                found = None
+                break
+            found += [{"apiVersion": resource.version, "kind": resource.kind, **item} for item in answer["items"]]
+        _seen[self.namespace, kind, labels + fields] = found
+        return found
+
+    def patch(self, kind: str, name: str, patch: dict[str, Any], subresource: str = "") -> None:
+        """Merge the patch into an object, or into a subresource of it."""
+        path = api_server().resource(kind).path(self.namespace, name, subresource)
+        assert api_server().ask("PATCH", path, patch, content=MERGE) is not None, f"there is no {kind} {name}"
+
+    def make_namespace(self, name: str) -> Kubectl:
+        """Make a namespace that enforces the restricted Pod Security Standard."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        return Kubectl(name)
+
+    def remove_namespace(self) -> None:
+        """Let the namespace be deleted, and end its pods. No Pipeline holds that up."""
+        # A test may have removed the CRDs.
+        for pipeline in self.get("pipelines") or ():
+            path = api_server().resource("pipeline").path(self.namespace, pipeline["metadata"]["name"])
+            api_server().ask("PATCH", path, {"metadata": {"finalizers": None}}, content=MERGE)
+        self.delete("namespace", self.namespace)
+        # Only now: no controller makes another pod in a namespace that is being deleted.
+        self.delete_all("pods", gracePeriodSeconds=1)
+        eventually(lambda: not self.get("pods"))
+
+    def delete(self, kind: str, name: str) -> None:
+        """Let an object be deleted, if it is there."""
+        path = api_server().resource(kind).path(self.namespace, name)
+        api_server().ask("DELETE", path, {"propagationPolicy": "Background"})
+
+    def delete_all(self, kind: str, **options: object) -> None:
+        """Let all objects of a kind be deleted."""
+        api_server().ask("DELETE", api_server().resource(kind).path(self.namespace), options)
 
 
-def eventually(check: Callable[[], _T], seconds: float = 90.0) -> _T:
-    """Return the first true answer. Fail with the last answer if there is none."""
-    deadline = time.monotonic() + seconds
+def eventually(check: Callable[[], _T], limit_s: float = LIMIT_S) -> _T:
+    """Return the first true answer. Fail with the last one, and with what was read for it. Tests set no other limit."""
+    deadline = time.monotonic() + limit_s
+    _seen.clear()
     while not (answer := check()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
-        time.sleep(0.3)
+        if time.monotonic() > deadline:
+            raise AssertionError(_message(check, answer))
+        time.sleep(0.1)
     return answer
+
+
+def _message(check: Callable[[], object], answer: object) -> str:
+    code = "the condition"
+    with suppress(OSError, TypeError):
+        code = inspect.getsource(check).strip()
+    read = [f"{' '.join(key)}: {json.dumps(value, indent=1)[:6000]}" for key, value in _seen.items()]
+    return "\n".join([f"never: {code}", f"last answer: {answer!r}", "last read:", *read])

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from levada.local.cache import cache_folder, only_process
+
 _POLICY: Final = Path("/usr/sbin/policy-rc.d")
 
 
@@ -23,7 +25,8 @@ def install(packages: Mapping[str, str]) -> None:
     if not (wanted := lacking(packages)):
         return
     print(f"installing {', '.join(wanted)}", file=sys.stderr, flush=True)
-    with _no_services():
+    # Another process may be installing: what it tells Debian of services must not end before this one does.
+    with only_process(cache_folder() / "debian"), _no_services():
         _apt("update")
         _apt("install", "--yes", "--no-install-recommends", *wanted)
 

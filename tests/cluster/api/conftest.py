@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
 from tests.servers.ports import free_port
 
 from levada_operator.desired.pod import HTTP_PORT
@@ -29,11 +28,14 @@ from levada_operator.desired.pod import HTTP_PORT
 @pytest.fixture
 def controllers(kubectl: Kubectl) -> None:
     """A controller-manager: it gives every namespace an account."""
-    deadline = time.monotonic() + 10
-    while kubectl.get("serviceaccount", "default") is None:
-        if time.monotonic() > deadline:
-            pytest.skip("the cluster has no controller-manager")
-        time.sleep(0.3)
+    if not has_controllers():
+        pytest.skip("the cluster has no controller-manager")
+    eventually(lambda: kubectl.get("serviceaccount", "default"))
+
+
+def has_controllers() -> bool:
+    """Return whether the cluster has a controller-manager, by the account of its first namespace."""
+    return Kubectl("default").get("serviceaccount", "default") is not None
 
 
 @dataclass
@@ -49,9 +51,8 @@ class Operator:
     def start(self) -> None:
         """Start the process. The Lease is free, so that it leads without waiting."""
         kubectl, name = Kubectl(self.namespace), "levada-operator"
-        kubectl("delete", "lease", name, "--ignore-not-found")
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-        kubectl("create", "-f", "-", stdin=json.dumps(lease))
+        kubectl.delete("lease", name)
+        kubectl.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}})
         self.join()
 
     def join(self) -> None:
@@ -65,7 +66,7 @@ class Operator:
             "LEVADA_DRIVER_TOKEN_FILE": str(token),
             "LEVADA_ADDRESS": "127.0.0.1",
             "LEVADA_PORT": str(self.port),
-            "LEVADA_SWEEP_SECONDS": "1",
+            "LEVADA_SWEEP_SECONDS": "0.3",
             "POD_NAMESPACE": self.namespace,
         }
         with self.log.open("ab") as out:
@@ -76,7 +77,7 @@ class Operator:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(30)
+            self.process.wait(LIMIT_S)
             self.process = None
 
     def metrics(self) -> dict[str, float]:
@@ -151,14 +152,12 @@ def driver() -> Iterator[FakeDriver]:
 def make_pod(kubectl: Kubectl, address: str, name: str = "shop-driver-0") -> None:
     """Make the driver's pod as its StatefulSet would, if no controller has, and let it be ready at that address."""
     stateful_set = eventually(lambda: kubectl.get("statefulset", "shop-driver"))
-    deadline = time.monotonic() + 3
-    while kubectl.get("pod", name) is None and time.monotonic() < deadline:
-        time.sleep(0.3)
-    if kubectl.get("pod", name) is None:
+    if has_controllers():
+        eventually(lambda: kubectl.get("pod", name))
+    else:
         template = stateful_set["spec"]["template"]
         metadata = {"name": name, "labels": template["metadata"]["labels"]}
-        kubectl("create", "-f", "-", stdin=json.dumps(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}))  # fmt: skip
+        kubectl.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
     ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": [
         {"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]}  # fmt: skip
-    kubectl.patch("pod", name, {"status": ready}, "--subresource=status")
+    kubectl.patch("pod", name, {"status": ready}, "status")

@@ -36,7 +36,7 @@ def test_a_resync_waits_for_the_printed_command(kubectl: Kubectl, operator: Oper
     kubectl.patch("pipeline", "shop", {"spec": {"onUnrepresentable": "Text"}})
     eventually(lambda: condition(kubectl, "Approved") == ("False", "ApprovalRequired"))
     assert "copies again 2 tables, 25.2M rows" in message(kubectl)
-    assert events(kubectl, "ApprovalRequired")
+    assert eventually(lambda: events(kubectl, "ApprovalRequired"))
     kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
     eventually(lambda: "freshnessSeconds: 30" in manifest(kubectl))
     operator.stop()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.cluster.api.conftest import Kubectl
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 from tests.rigs.movers import INTERRUPTED, Movers, configure, create_items, finished_before, run_until_killed
 
 from levada.spec import state_names
+
+pytestmark = pytest.mark.long
 
 
 def test_every_command_works_with_it(db: Database, tmp_path: Path, kubectl: Kubectl) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,21 @@ from levada.testing.store_samples import ITEMS, ORDERS, fill, kept, loaded, sche
 from levada.values import Lsn, SnapshotId, TableId
 
 HEAD, *PARTS = state_names("shop")
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster: Kubectl) -> Iterator[Kubectl]:
+    """One namespace for all tests: to make one and remove it costs more than most of them."""
+    one = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    yield one
+    one.remove_namespace()
+
+
+@pytest.fixture
+def kubectl(namespace: Kubectl) -> Iterator[Kubectl]:
+    """The namespace, in which no test leaves a ConfigMap."""
+    yield namespace
+    namespace.delete_all("configmaps")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 
 ROOT: Final = Path(__file__).parents[3]
 CORPUS: Final = ROOT / "tests" / "spec" / "corpus" / "good"
@@ -51,7 +51,7 @@ def install(cluster: Kubectl) -> Iterator[Any]:
     def apply(**arguments: Any) -> None:
         for body in definitions(**arguments):
             cluster.apply(body, options=("--server-side", "--force-conflicts"))
-            cluster("wait", "--for=condition=Established", f"crd/{body['metadata']['name']}", "--timeout=60s")
+            cluster("wait", "--for=condition=Established", f"crd/{body['metadata']['name']}", PATIENCE)
 
     yield apply
     for body in definitions(versions={"v1alpha1": True}, storage="v1alpha1"):
@@ -74,7 +74,7 @@ def test_manifest_of_today_is_accepted_after_an_upgrade(kubectl: Kubectl, cluste
     before = [kubectl.get(resource(body, "v1alpha1"), body["metadata"]["name"]) for body in old]
 
     install(versions={"v1alpha1": True, "v1beta1": True}, storage="v1beta1")
-    eventually(lambda: kubectl.get(resource(new[0], "v1beta1"), "m0") is not None)
+    eventually(lambda: not kubectl.run("get", resource(new[0], "v1beta1"), "m0", check=False).returncode)
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(old))
     for body, was in zip(new, before, strict=True):
         now = kubectl.get(resource(body, "v1beta1"), body["metadata"]["name"])
@@ -86,7 +86,7 @@ def test_manifest_of_today_is_accepted_after_an_upgrade(kubectl: Kubectl, cluste
         kubectl("replace", "-f", "-", stdin=kubectl("get", name, body["metadata"]["name"], "-o", "yaml"))
     for body in definitions(versions={"v1beta1": True}, storage="v1beta1"):
         stored = {"status": {"storedVersions": ["v1beta1"]}}
-        cluster.patch("crd", body["metadata"]["name"], stored, "--subresource=status")
+        cluster.patch("crd", body["metadata"]["name"], stored, "status")
     install(versions={"v1beta1": True}, storage="v1beta1")
     for body, was in zip(new, before, strict=True):
         now = kubectl.get(resource(body, "v1beta1"), body["metadata"]["name"])

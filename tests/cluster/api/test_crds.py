@@ -62,19 +62,19 @@ def placed(body: dict[str, Any], kubectl: Kubectl) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_example_is_taken(kubectl: Kubectl, path: Path) -> None:
+def test_example_is_taken(cluster: Kubectl, path: Path) -> None:
     """`kubectl apply` of each example's manifest finds nothing to object to."""
-    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+    cluster("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
 
 
 @pytest.mark.parametrize("body", documents("good"))
-def test_good_manifest_is_taken_with_the_same_defaults(kubectl: Kubectl, body: dict[str, Any]) -> None:
+def test_good_manifest_is_taken_with_the_same_defaults(cluster: Kubectl, body: dict[str, Any]) -> None:
     """The object that the API server stores equals the file for the models, and lacks no default."""
-    body = placed({k: v for k, v in body.items() if k != "status"}, kubectl)
+    body = placed({k: v for k, v in body.items() if k != "status"}, cluster)
     for own in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
         body["metadata"].pop(own, None)
     model: Any = PipelineManifest if body["kind"] == "Pipeline" else TableSyncManifest
-    stored = json.loads(kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body)))
+    stored = json.loads(cluster("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(body)))
     here, there = parse_manifest(model, body, "file"), parse_manifest(model, stored, "stored")
     assert here.spec == there.spec
     missing = list(absent(here.spec.model_dump(mode="json", by_alias=True, exclude_none=True), stored["spec"]))
@@ -95,27 +95,27 @@ def absent(wanted: Any, there: Any, path: str = "spec") -> list[str]:
 
 
 @pytest.mark.parametrize("body", documents("bad"))
-def test_bad_manifest_is_refused(kubectl: Kubectl, body: dict[str, Any]) -> None:
+def test_bad_manifest_is_refused(cluster: Kubectl, body: dict[str, Any]) -> None:
     """The API server refuses each manifest that the models refuse."""
     model: Any = PipelineManifest if body.get("kind") == "Pipeline" else TableSyncManifest
     try:
         parse_manifest(model, body, "file")
     except Exception:
-        done = kubectl.run(
-            "create", "--dry-run=server", "-f", "-", stdin=json.dumps(placed(body, kubectl)), check=False
+        done = cluster.run(
+            "create", "--dry-run=server", "-f", "-", stdin=json.dumps(placed(body, cluster)), check=False
         )
         assert done.returncode, "taken by the API server, and refused by the models"
 
 
 @pytest.mark.parametrize("name", ["rules", "catalogs", "spark"])
-def test_every_rule_says_what_the_models_say(kubectl: Kubectl, name: str) -> None:
+def test_every_rule_says_what_the_models_say(cluster: Kubectl, name: str) -> None:
     """The corpus breaks each rule over several fields, and the API server's message is that of the models."""
     text = (CORPUS / "bad" / f"{name}.yaml").read_text()
     told = [line.split(": ", 2)[2] for line in text.splitlines() if line.startswith("# ")]
     answers = ""
     for body in yaml.safe_load_all(text):
-        manifest = json.dumps(placed(body, kubectl))
-        answers += kubectl.run("create", "--dry-run=server", "-f", "-", stdin=manifest, check=False).stderr
+        manifest = json.dumps(placed(body, cluster))
+        answers += cluster.run("create", "--dry-run=server", "-f", "-", stdin=manifest, check=False).stderr
     assert [t for t in told if t not in answers] == []
 
 
@@ -184,7 +184,7 @@ def test_columns(kubectl: Kubectl) -> None:
     )
     seen = observed(None, *(table_sync(n) for n in syncs), pods=(pod(),), report=told, moved_at=None)
     for write in reconcile(seen).statuses:
-        kubectl.patch(write.key.kind.lower(), write.key.name, {"status": write.status}, "--subresource=status")
+        kubectl.patch(write.key.kind.lower(), write.key.name, {"status": write.status}, "status")
     for kind in ("pipelines", "tablesyncs"):
         for options in ((), ("-o", "wide")):
             printed = without_age(kubectl("get", kind, *options))
@@ -220,6 +220,6 @@ def test_status_is_a_subresource(kubectl: Kubectl) -> None:
     assert "status" not in kubectl.get("pipeline", "shop")
 
 
-def test_explain_has_a_word_on_a_field(kubectl: Kubectl) -> None:
+def test_explain_has_a_word_on_a_field(cluster: Kubectl) -> None:
     """kubectl explain prints meaning and unit."""
-    assert "Seconds by which" in kubectl("explain", "pipeline.spec.freshnessSeconds")
+    assert "Seconds by which" in cluster("explain", "pipeline.spec.freshnessSeconds")

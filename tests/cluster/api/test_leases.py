@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.api.conftest import FakeDriver, Operator
 from tests.cluster.api.test_operator import streaming
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 
 LEADER = "levada_operator_leader"
 
@@ -63,7 +63,7 @@ def test_killed_leader_is_followed(kubectl: Kubectl, operator: Operator, second:
 
 def test_two_that_start_at_the_same_time(kubectl: Kubectl, operator: Operator, tmp_path: Path) -> None:
     """The API server lets one of two writes to the Lease through."""
-    kubectl("wait", "--for=jsonpath={.spec.holderIdentity}", "lease/levada-operator", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.spec.holderIdentity}", "lease/levada-operator", PATIENCE)
     operator.stop()
     two = [Operator(kubectl.namespace, tmp_path / f"{i}.log") for i in range(2)]
     try:

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually, make_pod
+from tests.cluster.kubectl import PATIENCE
 from tests.operator.samples import document, error_document, merge, spec, table_document
 
 from levada.spec import default_object_name
@@ -47,7 +48,7 @@ def streaming(kubectl: Kubectl, driver: FakeDriver, *tables: dict[str, Any], **c
     kubectl.apply(shop(**changes))
     driver.document = document(*(tables or (table_document(), table_document("events"))))
     make_pod(kubectl, driver.address)
-    kubectl("wait", "--for=condition=Ready", "pipeline/shop", "--timeout=90s")
+    kubectl("wait", "--for=condition=Ready", "pipeline/shop", PATIENCE)
 
 
 def test_pipeline_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
@@ -83,7 +84,7 @@ def test_operator_restart_changes_nothing(kubectl: Kubectl, operator: Operator, 
 
     def versions() -> dict[str, str]:
         kinds = "statefulset,service,configmap,networkpolicy,serviceaccount"
-        found = kubectl.get(kinds, "", "-l", "levada.dev/pipeline=shop")
+        found = kubectl.get(kinds, labels="levada.dev/pipeline=shop")
         return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
 
     before = versions()
@@ -186,7 +187,9 @@ def test_pod_that_pod_security_refuses(kubectl: Kubectl, operator: Operator, con
     side = {"name": "side", "image": "busybox", "securityContext": {"privileged": True}}
     kubectl.apply(shop(driver={"podTemplate": {"spec": {"containers": [side]}}}))
     eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PodRefused"))
-    assert any("violates PodSecurity" in m and "spec.driver.podTemplate" in m for m in events(kubectl, "PodRefused"))
+    message = eventually(lambda: events(kubectl, "PodRefused"))[0]
+    assert "violates PodSecurity" in message
+    assert "spec.driver.podTemplate" in message
     kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"containers": None}}}}})
     eventually(lambda: kubectl.get("pod", "shop-driver-0"))
     eventually(lambda: condition(kubectl, "DriverAvailable")[1] != "PodRefused")
@@ -205,7 +208,7 @@ def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDrive
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": {"exitCode": 3, "reason": "Error", "message": message}}}]}  # fmt: skip
     driver.document = {}
-    kubectl.patch("pod", "shop-driver-0", {"status": status}, "--subresource=status")
+    kubectl.patch("pod", "shop-driver-0", {"status": status}, "status")
     eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PreflightFailed"))
     eventually(lambda: events(kubectl, "PreflightFailed") == ["no login; check the password [source_auth_failed]"])
 
@@ -219,7 +222,7 @@ def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, dri
     driver.document = {}
     eventually(lambda: condition(kubectl, "Suspended") == ("True", "Drained"))
     assert condition(kubectl, "Ready") == ("False", "Suspended")
-    job = eventually(lambda: next(iter(kubectl.get("jobs", "", "-l", "levada.dev/role=lag")), None), 120)
+    job = eventually(lambda: next(iter(kubectl.get("jobs", labels="levada.dev/role=lag")), None))
     sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended",
               "safeWalBytes": None, "active": False, "sampledAt": "2030-01-31T11:59:00+00:00"}  # fmt: skip
     template = job["spec"]["template"]
@@ -231,7 +234,7 @@ def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, dri
     ended = {"phase": "Succeeded", "containerStatuses": [{
         "name": "lag", "image": "levada:test", "imageID": "", "ready": False, "restartCount": 0,
         "state": {"terminated": {"exitCode": 0, "message": json.dumps(sample)}}}]}  # fmt: skip
-    kubectl.patch("pod", "probe", {"status": ended}, "--subresource=status")
+    kubectl.patch("pod", "probe", {"status": ended}, "status")
     eventually(lambda: kubectl.get("pipeline", "shop")["status"]["display"]["lag"] == "5Gi")
     assert condition(kubectl, "SlotHealthy") == ("True", "Extended")
 
@@ -242,7 +245,7 @@ def test_second_pipeline_on_a_slot_never_runs(kubectl: Kubectl, operator: Operat
     kubectl.apply(shop("copy", source={"slot": {"name": default_object_name("shop", kubectl.namespace)}}))
     eventually(lambda: condition(kubectl, "Accepted", "copy") == ("False", "ConflictingPipeline"))
     assert kubectl.get("statefulset", "copy-driver") is None
-    kubectl("delete", "pipeline", "copy", "--timeout=60s")
+    kubectl("delete", "pipeline", "copy", PATIENCE)
     assert kubectl.get("statefulset", "shop-driver")["spec"]["replicas"] == 1
 
 
@@ -265,7 +268,7 @@ def test_deletion_cleans_up(kubectl: Kubectl, operator: Operator, driver: FakeDr
     assert kubectl.get("pipeline", "shop")["status"]["phase"] == "Deleting"
     complete(kubectl)
     eventually(lambda: kubectl.get("pipeline", "shop") is None)
-    assert len(events(kubectl, "CleanupFinished")) == 1
+    assert len(eventually(lambda: events(kubectl, "CleanupFinished"))) == 1
 
 
 def complete(kubectl: Kubectl) -> None:
@@ -282,14 +285,14 @@ def complete(kubectl: Kubectl) -> None:
         "active": 0,
         "ready": 0,
     }
-    kubectl.patch("job", "shop-cleanup", {"status": done}, "--subresource=status")
+    kubectl.patch("job", "shop-cleanup", {"status": done}, "status")
 
 
 def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
     """A clean-up that never ends is given up, and an Event names the slot and the SQL that drops it."""
     streaming(kubectl, driver, deletionPolicy={"cleanupTimeoutSeconds": 30})
     deleted(kubectl)
-    eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
+    eventually(lambda: kubectl.get("pipeline", "shop") is None)
     assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
 
 
@@ -297,7 +300,7 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
     """An annotation lets the Pipeline go at once."""
     streaming(kubectl, driver)
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
-    kubectl("delete", "pipeline", "shop", "--timeout=60s")
+    kubectl("delete", "pipeline", "shop", PATIENCE)
     assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
 
 
@@ -305,9 +308,9 @@ def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver
     """A Pipeline does not block the deletion of its namespace. The Event is then at the namespace itself."""
     streaming(kubectl, driver)
     kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
-    eventually(lambda: kubectl.get("pipeline", "shop") is None, 120)
-    found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={kubectl.namespace}")
-    assert any(sql(kubectl) in e["message"] for e in found)
+    eventually(lambda: kubectl.get("pipeline", "shop") is None)
+    chosen = f"involvedObject.name={kubectl.namespace}"
+    eventually(lambda: any(sql(kubectl) in e["message"] for e in Kubectl("default").get("events", fields=chosen)))
 
 
 def test_everything_goes_with_its_pipeline(
@@ -320,7 +323,7 @@ def test_everything_goes_with_its_pipeline(
     eventually(lambda: kubectl.get("job", "shop-cleanup"))
     complete(kubectl)
     eventually(lambda: kubectl.get("pipeline", "shop") is None)
-    eventually(lambda: kubectl.get("tablesyncs,statefulset,configmap", "", "-l", "levada.dev/pipeline=shop") == [])
+    eventually(lambda: kubectl.get("tablesyncs,statefulset,configmap", labels="levada.dev/pipeline=shop") == [])
 
 
 def test_pods_know_whose_they_are(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:

@@ -27,7 +27,7 @@ def make_ready(kubectl: Kubectl, name: str) -> None:
     wanted = image(kubectl, name)
     eventually(lambda: [c["image"] for c in pod(kubectl, name).get("spec", {}).get("containers", [])] == [wanted])
     ready = {"phase": "Running", "conditions": [{"type": t, "status": "True"} for t in ("Ready", "PodScheduled")]}
-    kubectl.patch("pod", f"{name}-driver-0", {"status": ready}, "--subresource=status")
+    kubectl.patch("pod", f"{name}-driver-0", {"status": ready}, "status")
 
 
 def updated(kubectl: Kubectl, to: str) -> list[str]:
@@ -60,7 +60,7 @@ def test_one_by_one(kubectl: Kubectl, operator: Operator, controllers: None) -> 
         (new,) = set(now) - set(done)
         make_ready(kubectl, new)
         done.append(new)
-    assert len(events(kubectl, "DriverUpdated")) == len(NAMES)
+    eventually(lambda: len(events(kubectl, "DriverUpdated")) == len(NAMES))
 
 
 def test_restart_nonce(kubectl: Kubectl, operator: Operator, controllers: None) -> None:
@@ -72,4 +72,4 @@ def test_restart_nonce(kubectl: Kubectl, operator: Operator, controllers: None) 
     operator.swept_twice()
     kubectl.patch("pipeline", "shop", {"spec": {"restartNonce": 1}})
     eventually(lambda: pod(kubectl, "shop").get("metadata", {}).get("uid", before) != before)
-    assert "Restart: spec.restartNonce" in events(kubectl, "SpecChanged")
+    eventually(lambda: "Restart: spec.restartNonce" in events(kubectl, "SpecChanged"))

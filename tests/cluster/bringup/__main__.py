@@ -1,4 +1,4 @@
-"""``python -m tests.cluster.bringup up | down | image | run COMMAND | enter COMMAND``: by hand and for `make`."""
+"""``python -m tests.cluster.bringup build | up | down | image | run COMMAND | enter COMMAND``: by hand and by make."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 from tests.cluster.bringup import node
-from tests.cluster.bringup.images import ensure_image, load_pause
+from tests.cluster.bringup.images import build_image, ensure_image, load_pause
 from tests.cluster.bringup.layout import Layout
-from tests.cluster.bringup.machine import NODE_PACKAGES, missing
+from tests.cluster.bringup.machine import IMAGE_PACKAGES, NODE_PACKAGES, missing
 from tests.cluster.bringup.programs import ensure_programs
 from tests.servers.debian import install
 
@@ -23,11 +23,13 @@ def main() -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser(prog="bringup", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="build all that a cluster needs, and Levada's image of these sources")
     commands.add_parser("up", help="start the cluster, print its KUBECONFIG; it stays until `down`")
     commands.add_parser("down", help="end the cluster; programs and images stay")
     commands.add_parser("image", help="build Levada's image of these sources, load it into the node, print its name")
     run = commands.add_parser("run", help="run a command with a cluster that ends with it")
-    run.add_argument("--or-skip", action="store_true", help="end well where this machine cannot have a cluster")
+    for able in (build, run):
+        able.add_argument("--or-skip", action="store_true", help="end well where this machine cannot have a cluster")
     enter = commands.add_parser("enter", help="run a command on the node")
     for taking in (run, enter):
         taking.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
@@ -45,9 +47,12 @@ def main() -> int:
         return 0
     if lacks := missing(layout):
         print("no cluster here:", *(f"  {lack}" for lack in lacks), sep="\n", file=sys.stderr)
-        return 0 if options.command == "run" and options.or_skip else 1
+        return 0 if getattr(options, "or_skip", False) else 1
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if options.command == "build":
+        _build(layout)
+        return 0
     if options.command == "run":
         return _run(layout, words)
     with _turn(layout):
@@ -56,6 +61,12 @@ def main() -> int:
     path = layout.kubeconfig()
     print(f"export KUBECONFIG={path} PATH={layout.programs}:$PATH")
     return 0
+
+
+def _build(layout: Layout) -> None:
+    install(NODE_PACKAGES | IMAGE_PACKAGES)
+    ensure_programs(layout)
+    build_image(layout)
 
 
 def _run(layout: Layout, words: list[str]) -> int:

@@ -39,14 +39,18 @@ def ensure_image(layout: Layout, target: str = "") -> str:
 
     ``target`` is a stage of the Dockerfile, by default the last one.
     """
-    tag = f"{NAME}{target and '-'}{target}:{_digest()}"
+    tag = _tag(target)
     with only_process(layout.root / "image"):
         if not _on_node(layout, tag):
-            install(IMAGE_PACKAGES)
-            if not _built(tag):
-                _build(tag, target)
+            _ensure_built(tag, target)
             _load(layout, tag)
     return tag
+
+
+def build_image(layout: Layout) -> None:
+    """Build Levada's image unless it is there, without a node."""
+    with only_process(layout.root / "image"):
+        _ensure_built(_tag(), "")
 
 
 def build_and_load(layout: Layout, context: Path, arguments: Mapping[str, str], names: Sequence[str]) -> None:
@@ -56,6 +60,10 @@ def build_and_load(layout: Layout, context: Path, arguments: Mapping[str, str], 
     subprocess.run([*build, *(f"--tag={name}" for name in names), str(context)], check=True, stdout=sys.stderr)
     for name in names:
         _load(layout, name)
+
+
+def _tag(target: str = "") -> str:
+    return f"{NAME}{target and '-'}{target}:{_digest()}"
 
 
 def _digest() -> str:
@@ -75,6 +83,12 @@ def load_pause(layout: Layout) -> None:
         _write_archive(archive, PAUSE, layout.programs / "pause")
         archive.seek(0)
         subprocess.run(_import(layout), stdin=archive, stdout=subprocess.DEVNULL, check=True)
+
+
+def _ensure_built(tag: str, target: str) -> None:
+    install(IMAGE_PACKAGES)
+    if not _built(tag):
+        _build(tag, target)
 
 
 def _build(tag: str, target: str) -> None:

@@ -182,11 +182,14 @@ def _remove_cgroup(folder: Path) -> None:
 
 def _succeeds(layout: Layout, *command: str | Path, inside: bool = False) -> bool:
     line = enter(layout, *command) if inside else list(map(str, command))
-    done = subprocess.run(line, env=layout.environment(), capture_output=True, timeout=30, check=False)
+    try:
+        done = subprocess.run(line, env=layout.environment(), capture_output=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired:
+        return False
     return done.returncode == 0
 
 
-def _until(layout: Layout, check: Callable[[], object], what: str, seconds: float = 120) -> None:
+def _until(layout: Layout, check: Callable[[], object], what: str, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:

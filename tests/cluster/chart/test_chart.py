@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.helm import CHART, run
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
 from tests.operator.samples import spec
 
 CRDS = ("pipelines.levada.dev", "tablesyncs.levada.dev")
@@ -153,7 +153,7 @@ def helm_test(release: Release, pod: str, phase: str) -> str:
         command = ("test", release.name, "--namespace", release.kubectl.namespace, "--logs")
         done = pool.submit(run, *command, check=False)
         eventually(lambda: release.kubectl.get("pod", pod) is not None)
-        release.kubectl.patch("pod", pod, {"status": {"phase": phase}}, "--subresource=status")
+        release.kubectl.patch("pod", pod, {"status": {"phase": phase}}, "status")
         return done.result().stdout
 
 
@@ -212,7 +212,7 @@ def test_rights_suffice(release: Release, account: None, everywhere: bool, tmp_p
         eventually(lambda: kubectl.get("pipeline", "shop") is None)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(LIMIT_S)
     log = (tmp_path / "operator.log").read_text()
     print(log)
     # A namespace that another test leaves behind is refused, too, but not for a right that lacks.

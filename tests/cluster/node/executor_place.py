@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import psycopg
 from tests.cluster.bringup.layout import CGROUP, HOST, PODS
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
 from tests.cluster.node.place import PASSWORD, ROLE, secret
 from tests.operator.samples import merge
 from tests.servers.s3 import ObjectStore, object_store
@@ -91,7 +91,8 @@ class ExecutorPlace:
 
     def executors(self) -> list[dict[str, Any]]:
         """Return the pods of executors that run, oldest first."""
-        pods = self.kubectl.get("pods", "", "-l", "levada.dev/role=executor", "--sort-by=.metadata.creationTimestamp")
+        pods = self.kubectl.get("pods", labels="levada.dev/role=executor")
+        pods.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
         return [p for p in pods if p["status"]["phase"] == "Running" and "deletionTimestamp" not in p["metadata"]]
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -122,13 +123,13 @@ class ExecutorPlace:
         found = self.tables().get(table)
         return None if found is None else int(found["pendingRows"])
 
-    def stage(self, seconds: float = 1800) -> None:
+    def stage(self, limit_s: float = LIMIT_S) -> None:
         """Wait until every change that the source has now is staged."""
         with psycopg.connect(self.server.uri("shop"), autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
             staged = "SELECT bool_or(active AND confirmed_flush_lsn >= %s) FROM pg_replication_slots"
             try:
-                eventually(lambda: (connection.execute(staged, row).fetchone() or (False,))[0], seconds)
+                eventually(lambda: (connection.execute(staged, row).fetchone() or (False,))[0], limit_s)
             except AssertionError:
                 self.print_state()
                 raise
@@ -141,9 +142,9 @@ class ExecutorPlace:
         """Return what ``levada verify`` prints. Raise AssertionError unless all tables are equal."""
         return self.kubectl("exec", DRIVER, "-c", "driver", "--", "levada", "verify")
 
-    def ready(self, seconds: int = 600) -> None:
+    def ready(self, limit_s: float = LIMIT_S) -> None:
         """Wait until the Pipeline is Ready."""
-        self.kubectl("wait", "--for=condition=Ready", "pipeline/shop", f"--timeout={seconds}s")
+        self.kubectl("wait", "--for=condition=Ready", "pipeline/shop", f"--timeout={limit_s:.0f}s")
 
     def print_state(self) -> None:
         """Print what an error report would want to know."""
@@ -184,15 +185,9 @@ def executor_place(cluster: Kubectl) -> Iterator[ExecutorPlace]:
             connection.execute(f"CREATE ROLE {ROLE} SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
         keys = {**store.keys, "jdbc.user": ROLE, "jdbc.password": PASSWORD}
         lake = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "lake"}, "stringData": keys}
-        cluster("create", "namespace", name)
-        cluster("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-        one = ExecutorPlace(Kubectl(name), server, store)
+        one = ExecutorPlace(cluster.make_namespace(name), server, store)
         try:
             one.kubectl.apply(secret(), lake)
             yield one
         finally:
-            for pipeline in one.kubectl.get("pipelines"):
-                one.kubectl.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
-            one.kubectl.run("delete", "statefulsets,jobs", "--all", "--wait=false", check=False)
-            one.kubectl.run("delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
-            cluster.run("delete", "namespace", name, "--timeout=100s", check=False)
+            one.kubectl.remove_namespace()

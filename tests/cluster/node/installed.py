@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 
 ROOT: Final = Path(__file__).parents[3]
 CHART: Final = ROOT / "charts" / "levada"
@@ -26,19 +26,19 @@ class Installed:
 
     def pod(self) -> dict[str, Any]:
         """Return the operator's pod, empty if there is none."""
-        return next(iter(self.kubectl.get("pods", "", "-l", _LABEL)), {})
+        return next(iter(self.kubectl.get("pods", labels=_LABEL)), {})
 
     def restart(self) -> None:
         """Delete the operator's pod, and wait until another one is ready."""
         before = self.pod()["metadata"]["uid"]
-        self.kubectl("delete", "pod", "-l", _LABEL, "--timeout=60s")
+        self.kubectl("delete", "pod", "-l", _LABEL, PATIENCE)
         eventually(lambda: self.pod().get("metadata", {}).get("uid", before) != before)
-        self.kubectl("wait", "--for=condition=Ready", "pod", "-l", _LABEL, "--timeout=120s")
+        self.kubectl("wait", "--for=condition=Ready", "pod", "-l", _LABEL, PATIENCE)
 
     @contextmanager
     def with_values(self, values: str) -> Iterator[None]:
         """Install the chart with other values for a while."""
-        run_helm("upgrade", "levada", str(CHART), "--reuse-values", "--wait", "--timeout=3m", "--set", values)
+        run_helm("upgrade", "levada", str(CHART), "--reuse-values", "--wait", PATIENCE, "--set", values)
         try:
             yield
         finally:
@@ -58,7 +58,7 @@ def install(cluster: Kubectl, image: str) -> Iterator[Installed]:
     cluster("label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=restricted")
     # The CRDs are there: the tests that need no operator apply them.
     values = f"image.repository={repository},image.tag={tag},crds.install=false"
-    run_helm("upgrade", "--install", "levada", str(CHART), "--set", values, "--wait", "--timeout=3m")
+    run_helm("upgrade", "--install", "levada", str(CHART), "--set", values, "--wait", PATIENCE)
     try:
         yield one
         text = one.log()
@@ -74,7 +74,7 @@ def removed(cluster: Kubectl) -> Iterator[None]:
     one = Installed(Kubectl(NAMESPACE))
     if one.pod():
         assert "Traceback" not in one.log()
-        cluster("delete", "pipelines", "--all", "--all-namespaces", "--timeout=300s")
+        cluster("delete", "pipelines", "--all", "--all-namespaces", PATIENCE)
     _uninstall(cluster)
     cluster("delete", "-f", str(CRDS), "--ignore-not-found")
     try:

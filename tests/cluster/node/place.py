@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 import yaml
 from tests.cluster.bringup.layout import HOST, PODS, Layout
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.comparison import differences
 from tests.cluster.node.lake import read_table
 from tests.operator.samples import merge
@@ -84,10 +84,10 @@ class Place:
         """Change fields of the Pipeline's spec."""
         self.kubectl.patch("pipeline", "shop", {"spec": changes})
 
-    def ready(self, seconds: int = 300) -> None:
+    def ready(self) -> None:
         """Wait until the Pipeline is Ready, and knows of every table."""
         try:
-            self.kubectl("wait", "--for=condition=Ready", "pipeline/shop", f"--timeout={seconds}s")
+            self.kubectl("wait", "--for=condition=Ready", "pipeline/shop", PATIENCE)
         except AssertionError:
             self.print_state()
             raise
@@ -111,10 +111,10 @@ class Place:
         found = self.status().get("conditions", ())
         return next((str(c["message"]) for c in found if c["type"] == kind), "")
 
-    def reaches(self, kind: str, status: str, reason: str, seconds: float = 300) -> None:
+    def reaches(self, kind: str, status: str, reason: str) -> None:
         """Wait until a condition has that status and reason."""
         try:
-            eventually(lambda: self.condition(kind) == (status, reason), seconds)
+            eventually(lambda: self.condition(kind) == (status, reason))
         except AssertionError:
             self.print_state()
             raise AssertionError(f"{kind} is {self.condition(kind)}, not {(status, reason)}") from None
@@ -159,10 +159,10 @@ class Place:
                 ]
         return found
 
-    def equal(self, seconds: float = 120) -> None:
+    def equal(self) -> None:
         """Wait until there is no difference. Traffic must have stopped."""
         try:
-            eventually(lambda: not self.differences(), seconds)
+            eventually(lambda: not self.differences())
         except AssertionError:
             self.print_state()
             raise AssertionError(self.differences()) from None
@@ -188,15 +188,14 @@ def new_place(layout: Layout, cluster: Kubectl, *, scale: float = 0.02, name: st
     lake.mkdir(parents=True)
     os.chown(lake, USER, USER)
     with temporary_postgres(address=HOST, network=PODS) as server:
-        one = Place(Kubectl(name), server, lake)
+        one = Place(cluster.make_namespace(name), server, lake)
         _open_shop(server, scale)
-        cluster("create", "namespace", name)
-        cluster("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
         try:
             one.kubectl.apply(*_objects(name, server.port, lake))
             yield one
         finally:
-            _remove(cluster, one)
+            one.kubectl.remove_namespace()
+            cluster.delete("persistentvolume", name)
             shutil.rmtree(lake)
 
 
@@ -233,13 +232,3 @@ def secret(password: str = PASSWORD, name: str = "shop-cdc") -> dict[str, Any]:
     """Return the Secret with which the driver logs in."""
     data = {"username": ROLE, "password": password}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}
-
-
-def _remove(cluster: Kubectl, one: Place) -> None:
-    # A test may have removed the CRDs.
-    for pipeline in one.kubectl.get("pipelines") or ():
-        one.kubectl.patch("pipeline", pipeline["metadata"]["name"], {"metadata": {"finalizers": None}})
-    name = one.kubectl.namespace
-    one.kubectl.run("delete", "pods", "--all", "--grace-period=1", "--wait=false", check=False)
-    cluster.run("delete", "namespace", name, "--timeout=100s", check=False)
-    cluster.run("delete", "persistentvolume", name, "--wait=false", check=False)

@@ -43,7 +43,7 @@ def prints(place: Place, name: str) -> None:
         golden.write_text(printed(place))
         return
     try:
-        eventually(lambda: printed(place) == golden.read_text(), 300)
+        eventually(lambda: printed(place) == golden.read_text())
     except AssertionError:
         assert printed(place) == golden.read_text(), golden
         raise

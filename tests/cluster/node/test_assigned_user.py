@@ -6,6 +6,7 @@ import os
 from typing import Final
 
 import pytest
+from tests.cluster.kubectl import PATIENCE
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place
 
@@ -27,5 +28,5 @@ def test_driver_of_a_user_without_a_name(place: Place, operator: Installed) -> N
         place.equal()
         assert place.in_driver("id", "-u").strip() == str(ASSIGNED)
         assert ": different" not in place.in_driver("levada", "verify")
-        place.kubectl("delete", "pipeline", "shop", "--timeout=180s")
+        place.kubectl("delete", "pipeline", "shop", PATIENCE)
         assert place.slot() is None

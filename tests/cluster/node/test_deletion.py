@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place
+from tests.cluster.node.test_without_spark import REPLICA, replica
 
 
 def test_deletion_ends_without_the_source(place: Place) -> None:
     """PostgreSQL is down: the Pipeline goes when time is over, and an Event names the slot and the SQL."""
-    place.apply(deletionPolicy={"cleanupTimeoutSeconds": 30})
+    place.execute(f"CREATE DATABASE {REPLICA}")
+    place.apply(**replica(), deletionPolicy={"cleanupTimeoutSeconds": 30})
     place.ready()
     place.server.stop("immediate")
-    place.kubectl("delete", "pipeline", "shop", "--timeout=240s")
+    place.kubectl("delete", "pipeline", "shop", PATIENCE)
     assert (
         f"SELECT pg_drop_replication_slot('{place.slot_name}')"
         in eventually(lambda: place.events("CleanupAbandoned"))[0]
@@ -20,9 +22,10 @@ def test_deletion_ends_without_the_source(place: Place) -> None:
 
 def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
     """A namespace with a running Pipeline can be deleted, and is gone. The Event is at the namespace."""
-    place.apply()
+    place.execute(f"CREATE DATABASE {REPLICA}")
+    place.apply(**replica())
     place.ready()
     name = place.kubectl.namespace
-    cluster("delete", "namespace", name, "--timeout=240s")
-    found = Kubectl("default").get("events", "", "--field-selector", f"involvedObject.name={name}")
+    cluster("delete", "namespace", name, PATIENCE)
+    found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
     assert any(place.slot_name in event["message"] for event in found)

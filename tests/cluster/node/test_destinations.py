@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.bringup.layout import HOST
-from tests.cluster.kubectl import eventually
+from tests.cluster.kubectl import PATIENCE, eventually
 from tests.cluster.node.comparison import differences
 from tests.cluster.node.place import SHOP, TABLES, Place
 from tests.rigs.database import Database
@@ -32,14 +32,14 @@ def replicate(place: Place, tables: dict[str, Any] | None = None, **destination:
     uid = place.driver_uid()
     place.kubectl("delete", "pod", "shop-driver-0", "--force", "--grace-period=0")
     eventually(lambda: place.driver_uid() not in ("", uid))
-    place.kubectl("wait", "--for=condition=Ready", "pod/shop-driver-0", "--timeout=300s")
+    place.kubectl("wait", "--for=condition=Ready", "pod/shop-driver-0", PATIENCE)
     traffic.stop()
 
 
 def delete(place: Place) -> None:
     """Delete the Pipeline with its tables. The clean-up's pod reaches the destination too."""
     place.patch(deletionPolicy={"destinationTables": "Delete"})
-    place.kubectl("delete", "pipeline", "shop", "--timeout=180s")
+    place.kubectl("delete", "pipeline", "shop", PATIENCE)
     assert place.events("CleanupFinished")
 
 
@@ -67,7 +67,7 @@ def test_ducklake(place: Place, tmp_path: Path) -> None:
             ]
 
     try:
-        eventually(lambda: not different(), 120)
+        eventually(lambda: not different())
     except AssertionError:
         place.print_state()
         raise AssertionError(different()) from None
@@ -99,7 +99,7 @@ def test_opensearch(place: Place, opensearch: str) -> None:
             return found
 
         try:
-            eventually(lambda: not different(), 120)
+            eventually(lambda: not different())
         except AssertionError:
             place.print_state()
             raise AssertionError(different()) from None
@@ -125,7 +125,7 @@ def test_bigquery(place: Place, bigquery: Emulator) -> None:
             return "" if equal else f"{len(found)} rows in BigQuery, {len(rows)} in PostgreSQL"
 
         try:
-            eventually(lambda: not different(), 120)
+            eventually(lambda: not different())
         except AssertionError:
             place.print_state()
             raise AssertionError(different()) from None

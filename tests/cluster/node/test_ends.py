@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from tests.cluster.bringup import node
 from tests.cluster.bringup.layout import Layout
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import SHOP, Place
 from traffic import Traffic  # type: ignore[import-not-found]
@@ -74,7 +74,7 @@ def test_hung_apply_is_started_again(shop: Place) -> None:
         with customers(shop):
             uid, restarts = shop.driver_uid(), shop.restarts()
             shop.kill_in_driver(".*/bin/java", "STOP")
-            eventually(lambda: shop.restarts() > restarts, 300)
+            eventually(lambda: shop.restarts() > restarts)
             shop.ready()
             assert shop.driver_uid() == uid
     finally:
@@ -89,7 +89,7 @@ def test_replication_goes_on_without_the_operator(shop: Place, operator: Install
     with customers(shop):
         pass
     operator.kubectl("scale", "deployment", "--all", "--replicas=1")
-    operator.kubectl("rollout", "status", "deployment", "--timeout=120s")
+    operator.kubectl("rollout", "status", "deployment", PATIENCE)
     shop.ready()
     assert (shop.driver_uid(), shop.restarts()) == (uid, restarts)
 

@@ -50,7 +50,7 @@ def place(cluster: Kubectl, operator: Installed) -> Iterator[ExecutorPlace]:
 def stage(place: ExecutorPlace, number: int) -> None:
     """Stage a batch for each table while both are suspended: inserts, updates, moved keys, deletes, unchanged texts."""
     place.suspend(TABLES)
-    eventually(lambda: {n for n, t in place.tables().items() if t["suspended"]} == TABLES, 300)
+    eventually(lambda: {n for n, t in place.tables().items() if t["suspended"]} == TABLES)
     first = number * 100_000
     place.execute(f"""
         DO $$ BEGIN FOR t IN 0..19 LOOP
@@ -75,8 +75,8 @@ def files(place: ExecutorPlace, pattern: str) -> set[Path]:
 
 def resume(place: ExecutorPlace, table: str) -> None:
     """Resume a table once two executors are idle, so that they have work of its batch."""
-    eventually(lambda: len(place.executors()) == 2, 600)
-    eventually(place.idle, 600)
+    eventually(lambda: len(place.executors()) == 2)
+    eventually(place.idle)
     place.suspend({table}, False)
 
 
@@ -100,12 +100,12 @@ def delete_driver(place: ExecutorPlace, table: str) -> None:
     """Delete the driver's pod without grace, and wait for the next one."""
     uid = place.pod()["metadata"]["uid"]
     place.kubectl("delete", "pod", DRIVER, "--force", "--grace-period=0")
-    eventually(lambda: place.pod().get("metadata", {}).get("uid", uid) != uid, 300)
+    eventually(lambda: place.pod().get("metadata", {}).get("uid", uid) != uid)
 
 
 def delete_nothing(place: ExecutorPlace, table: str) -> None:
     """Let the batch end, and see that executors took part."""
-    eventually(lambda: caught_up(place, table), 900)
+    eventually(lambda: caught_up(place, table))
     assert any(f"public.{table}: " in line for line in place.log().splitlines() if "tasks applied" in line)
 
 
@@ -127,7 +127,7 @@ def test_kills_in_the_middle_of_batches(
     for table, pattern in patterns.items():
         before = files(place, pattern)
         resume(place, table)
-        eventually(lambda: files(place, pattern) - before, 300)  # noqa: B023  # called at once
+        eventually(lambda: files(place, pattern) - before)  # noqa: B023  # called at once
         kill(place, table)
-        eventually(lambda: caught_up(place, table), 900)  # noqa: B023  # called at once
+        eventually(lambda: caught_up(place, table))  # noqa: B023  # called at once
     assert place.verify().count(": equal at ") == 2

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import Place
+
+pytestmark = pytest.mark.long
 
 
 def cluster_mode(place: Place) -> dict[str, Any]:
@@ -25,7 +28,7 @@ def cluster_mode(place: Place) -> dict[str, Any]:
 
 def executors(place: Place) -> set[str]:
     """Return the uids of the executors that run."""
-    pods = place.kubectl.get("pods", "", "-l", "levada.dev/role=executor")
+    pods = place.kubectl.get("pods", labels="levada.dev/role=executor")
     return {p["metadata"]["uid"] for p in pods if p["status"]["phase"] == "Running"}
 
 
@@ -45,4 +48,4 @@ def test_executors_work_and_go_with_their_driver(place: Place) -> None:
     eventually(lambda: len(executors(place)) == 2)
     place.equal()
     place.patch(suspend=True)
-    eventually(lambda: not place.kubectl.get("pods", "", "-l", "levada.dev/role=executor"))
+    eventually(lambda: not place.kubectl.get("pods", labels="levada.dev/role=executor"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.cluster.kubectl import eventually
+from tests.cluster.kubectl import PATIENCE, eventually
 from tests.cluster.node.place import SHOP, TABLES, Place
 from traffic import Traffic  # type: ignore[import-not-found]
 
@@ -32,9 +32,9 @@ def test_shop_from_apply_to_nothing_left(place: Place) -> None:
     assert {line.split()[2] for line in lines} == {f"public.{table}" for table in TABLES}
     assert "DriverReady" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
 
-    kubectl("delete", "-f", str(SHOP / "pipeline.yaml"), "--timeout=180s")
+    kubectl("delete", "-f", str(SHOP / "pipeline.yaml"), PATIENCE)
     assert place.slot() is None
     assert place.events("CleanupFinished")
     remains = "pods,jobs,statefulsets,configmaps,services,tablesyncs"
-    eventually(lambda: kubectl.get(remains, "", "-l", "levada.dev/pipeline") == [])
+    eventually(lambda: kubectl.get(remains, labels="levada.dev/pipeline") == [])
     assert (place.lake / "shop" / "orders" / "metadata").is_dir()

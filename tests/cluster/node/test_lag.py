@@ -30,7 +30,7 @@ def told_as_it_is(shop: Place) -> bool:
 def test_lag_is_told_while_the_driver_runs(shop: Place) -> None:
     """A burst of WAL is read and confirmed. The status follows the slot down."""
     write_wal(shop, 30)
-    eventually(lambda: (shop.slot() or {"lag": 1 << 40})["lag"] < MIB, 120)
+    eventually(lambda: (shop.slot() or {"lag": 1 << 40})["lag"] < MIB)
     eventually(lambda: told_as_it_is(shop))
     assert shop.status()["slot"]["active"] is True
 
@@ -46,7 +46,7 @@ def test_lag_is_told_while_suspended(shop: Place) -> None:
     assert shop.condition("Ready") == ("False", "Suspended")
     shop.execute("UPDATE customers SET name = name || '!'")
     write_wal(shop, 40)
-    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop))
     assert shop.status()["slot"]["active"] is False
     shop.patch(suspend=False)
     shop.ready()
@@ -62,7 +62,7 @@ def test_lag_is_told_while_no_node_has_room(shop: Place) -> None:
     shop.patch(driver={"resources": {"requests": {"cpu": "64"}}}, **PROBE)
     shop.reaches("DriverAvailable", "False", "Unschedulable")
     write_wal(shop, 40)
-    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop))
     shop.patch(driver={"resources": {"requests": {"cpu": "500m"}}})
     shop.reaches("DriverAvailable", "True", "PodReady")
     shop.ready()
@@ -76,11 +76,11 @@ def test_lag_is_told_while_the_driver_crashes(shop: Place) -> None:
     # The preflight, which would find this, does not run again in the same pod.
     shop.kill_in_driver(".*/bin/levada run")
     shop.reaches("DriverAvailable", "False", "CrashLooping")
-    eventually(lambda: "[store_newer]" in shop.message("DriverAvailable"), 300)
+    eventually(lambda: "[store_newer]" in shop.message("DriverAvailable"))
     write_wal(shop, 40)
-    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop), 120)
+    eventually(lambda: (shop.status()["slot"]["lagBytes"] or 0) > 35 * MIB and told_as_it_is(shop))
     shop.execute("DELETE FROM levada.store_migrations WHERE version = 10000")
     # A start with a known error is repeated every few minutes.
-    shop.reaches("DriverAvailable", "True", "PodReady", 600)
+    shop.reaches("DriverAvailable", "True", "PodReady")
     shop.ready()
     shop.equal()

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place, secret
+from tests.cluster.node.test_without_spark import REPLICA, equal, replica
+from tests.operator.samples import merge
 
 
 @pytest.fixture
 def second(place: Place, cluster: Kubectl) -> Iterator[Kubectl]:
     """A second namespace, with the Secret of the first one's database."""
     name = f"{place.kubectl.namespace}-b"
-    cluster("create", "namespace", name)
-    other = Kubectl(name)
+    other = cluster.make_namespace(name)
     other.apply(secret())
     yield other
-    other.run("patch", "pipeline", "shop", "--type=merge", "-p", '{"metadata": {"finalizers": null}}', check=False)
-    cluster.run("delete", "namespace", name, "--timeout=100s", check=False)
+    other.remove_namespace()
 
 
 def rows(place: Place) -> tuple[list[tuple[object, ...]], ...]:
@@ -51,26 +51,20 @@ def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
 
     Its deletion removes nothing, and the first one keeps its slot and streams.
     """
-    place.apply()
+    place.execute(f"CREATE DATABASE {REPLICA}")
+    place.apply(**replica())
     place.ready()
     before, first = rows(place), place.kubectl.namespace
-    body = place.manifest(source={"host": f"shop-db.{first}.svc"}, driver={"podTemplate": None})
-    scratch = {"mountPath": "/var/lib/lake", "name": "lake"}
-    body["spec"]["driver"]["podTemplate"] = {
-        "spec": {
-            "containers": [{"name": "driver", "volumeMounts": [scratch]}],
-            "volumes": [{"name": "lake", "emptyDir": {}}],
-        }
-    }
-    second.apply(body)
-    message = eventually(trouble(second), 300)
+    there = {"host": f"shop-db.{first}.svc"}
+    second.apply(place.manifest(**merge(replica(), {"source": there, "destination": {"postgres": there}})))
+    message = eventually(trouble(second))
     assert f"Pipeline {first}/shop" in message
     assert f"this is Pipeline {second.namespace}/shop" in message
     assert "levada.dev/take-over-from=" in message
-    second("delete", "pipeline", "shop", "--timeout=240s")
+    second("delete", "pipeline", "shop", PATIENCE)
     abandoned = [e["message"] for e in second.get("events") if e["reason"] == "CleanupAbandoned"]
     assert any(f"nothing was removed: the state of pipeline shop in the store belongs to Pipeline {first}/shop" in m
                for m in abandoned)  # fmt: skip
     assert rows(place) == before
     place.execute("UPDATE customers SET name = name || '#'")
-    place.equal()
+    equal(place)

@@ -48,7 +48,7 @@ def test_hot_fields_reach_the_driver_that_runs(place: Place) -> None:
         taken = [line for line in place.kubectl("logs", "shop-driver-0").splitlines() if "taken up from" in line]
         return [path for path in of_class(Change.HOT) if not any(path in line for line in taken)]
 
-    eventually(lambda: not missing(), 180)
+    eventually(lambda: not missing())
     assert (place.driver_uid(), place.restarts()) == (uid, restarts)
 
 

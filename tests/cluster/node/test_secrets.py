@@ -16,7 +16,7 @@ def test_rotated_password_is_taken_up(shop: Place) -> None:
     shop.execute(f"ALTER ROLE {ROLE} PASSWORD '{new}'")
     shop.kubectl.apply(secret(new))
     # The kubelet writes the new file within its sync period.
-    eventually(lambda: shop.in_driver("cat", "/var/run/levada/secrets/shop-cdc/password") == new, 180)
+    eventually(lambda: shop.in_driver("cat", "/var/run/levada/secrets/shop-cdc/password") == new)
     shop.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{ROLE}'")
     shop.execute("UPDATE customers SET name = name || '?'")
     shop.equal()
@@ -35,7 +35,7 @@ def test_rotated_key_of_the_lake_is_taken_up(place: Place) -> None:
     place.ready()
     uid, epoch = place.driver_uid(), place.status()["driver"]["epoch"]
     place.kubectl.apply({**lake, "stringData": {"io.manifest.cache-enabled": "true"}})
-    eventually(lambda: place.status()["driver"]["epoch"] == epoch + 1, 180)
+    eventually(lambda: place.status()["driver"]["epoch"] == epoch + 1)
     place.execute("UPDATE customers SET name = name || '!'")
     place.equal()
     place.ready()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 from tests.cluster.bringup.layout import Layout
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import PASSWORD, ROLE, Place, new_place, secret
 from tests.cluster.node.printed import prints
@@ -67,7 +67,7 @@ def test_privileged_sidecar(small: Place) -> None:
 
 def test_quota(small: Place) -> None:
     """A quota that has no room for the driver is named. With room, the driver runs."""
-    small.kubectl("delete", "pipeline", "shop", "--timeout=300s")
+    small.kubectl("delete", "pipeline", "shop", PATIENCE)
     small.kubectl.apply(QUOTA)
     small.apply()
     small.reaches("DriverAvailable", "False", "PodRefused")
@@ -111,7 +111,7 @@ def test_wrong_password_under_writers(small: Place) -> None:
     def phases() -> set[str]:
         return {t.get("status", {}).get("phase", "") for t in small.kubectl.get("tablesyncs")}
 
-    eventually(lambda: phases() == {"Stale"}, 300)
+    eventually(lambda: phases() == {"Stale"})
     for table in small.kubectl.get("tablesyncs"):
         assert table["status"]["lagSeconds"] >= 60
         (ready,) = (c for c in table["status"]["conditions"] if c["type"] == "Ready")
@@ -119,7 +119,7 @@ def test_wrong_password_under_writers(small: Place) -> None:
     eventually(lambda: small.status()["display"]["tables"].startswith("0/"))
     prints(small, "wrong_password_while_streaming")
     small.execute(f"ALTER ROLE {ROLE} PASSWORD '{PASSWORD}'")
-    small.ready(600)
+    small.ready()
     eventually(lambda: phases() == {"Ready"})
     small.equal()
 
@@ -139,7 +139,7 @@ def test_suspended_table_is_not_counted(small: Place) -> None:
 def test_deletion_with_a_wrong_password(small: Place) -> None:
     """A clean-up that the source refuses is given up before its time is over, with the SQL that is left to do."""
     small.kubectl.apply(secret("wrong"))
-    small.kubectl("delete", "pipeline", "shop", "--timeout=300s")
+    small.kubectl("delete", "pipeline", "shop", PATIENCE)
     told = eventually(lambda: small.events("CleanupAbandoned"))
     assert any("cannot log in" in event and "pg_drop_replication_slot" in event for event in told)
     assert small.slot() is not None
@@ -151,6 +151,6 @@ def test_deletion_with_an_image_that_is_nowhere(small: Place) -> None:
     small.kubectl.apply(secret())
     small.apply(driver={"image": "localhost/nowhere:1"})
     small.reaches("DriverAvailable", "False", "ImagePullFailed")
-    small.kubectl("delete", "pipeline", "shop", "--timeout=300s")
+    small.kubectl("delete", "pipeline", "shop", PATIENCE)
     told = eventually(lambda: [e for e in small.events("CleanupAbandoned") if "nowhere" in e])
     assert "pg_drop_replication_slot" in told[0]

@@ -44,7 +44,7 @@ def test_dedicated_copy_is_made_by_a_job(place: Place) -> None:
     place.kubectl.apply(table_sync("order_items", copy={"driver": "Dedicated"}))
     traffic = Traffic(place.server.uri("shop")).start()
     place.apply()
-    job = eventually(lambda: place.kubectl.get("jobs", "", "-l", "levada.dev/role=copy"), 240)[0]["metadata"]["name"]
+    job = eventually(lambda: place.kubectl.get("jobs", labels="levada.dev/role=copy"))[0]["metadata"]["name"]
     place.ready()
     traffic.stop()
     # Its controller may count the pod a moment later than the driver knows of the copy.
@@ -69,7 +69,7 @@ def test_table_is_copied_again_while_it_is_served(shop: Place) -> None:
         assert told["phase"] == "Ready"
         return told.get("resyncNonce") == 7 and "resync" not in told
 
-    eventually(done, 180)
+    eventually(done)
     traffic.stop()
     shop.equal()
     assert (shop.driver_uid(), shop.restarts()) == (uid, restarts)
@@ -80,12 +80,12 @@ def test_table_rests_while_others_stream(shop: Place) -> None:
     eventually(lambda: status(shop, "baskets").get("phase") == "Ready")
     uid = shop.driver_uid()
     patch(shop, "baskets", suspend=True)
-    eventually(lambda: status(shop, "baskets").get("phase") == "Suspended", 180)
+    eventually(lambda: status(shop, "baskets").get("phase") == "Suspended")
     traffic = Traffic(shop.server.uri("shop")).start()
     eventually(lambda: sum(traffic.transactions.values()) > 50)
     traffic.stop()
     others = [t for t in TABLES if t != "baskets"]
-    eventually(lambda: not [d for d in shop.differences() if d.split(":")[0] in others], 120)
+    eventually(lambda: not [d for d in shop.differences() if d.split(":")[0] in others])
     patch(shop, "baskets", suspend=False)
     shop.equal()
     assert shop.driver_uid() == uid

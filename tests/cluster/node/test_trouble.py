@@ -68,7 +68,7 @@ def preflight(place: Place) -> dict[str, Any]:
 
 def test_corrected_secret_is_taken_at_once(troubled: Place) -> None:
     """The preflight that fails again stays, its reason too. It takes a corrected Secret without another start."""
-    eventually(lambda: "running" in preflight(troubled).get("state", {}) and preflight(troubled)["restartCount"], 300)
+    eventually(lambda: "running" in preflight(troubled).get("state", {}) and preflight(troubled)["restartCount"])
     starts = preflight(troubled)["restartCount"]
     assert troubled.condition("DriverAvailable") == ("False", "PreflightFailed")
     troubled.kubectl.apply(secret())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.cluster.kubectl import eventually
+from tests.cluster.kubectl import PATIENCE, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.pages import environment, opened
 from tests.cluster.node.place import TABLES, Place
@@ -117,7 +117,7 @@ def test_a_passed_limit_of_the_guard(shop: Place) -> None:
         return shop.condition("WithinLimits") == ("False", "PauseCopies")
 
     shop.kubectl.patch("tablesync", "shop-public-orders", {"spec": {"suspend": True}})
-    eventually(passed, 300)
+    eventually(passed)
     assert "guard.staged.pauseCopies" in shop.message("WithinLimits")
     assert eventually(lambda: shop.events("LimitPassed"))
     shop.kubectl.patch("tablesync", "shop-public-orders", {"spec": {"suspend": False}})
@@ -170,12 +170,12 @@ def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp
             for path in ("/", "/page.js", "/livez", "/readyz"):
                 assert urllib.request.urlopen(address + path, timeout=30).status == 200
             place.kubectl.apply({**secret, "stringData": {"token": ""}})
-            eventually(lambda: ask(address, "first") == 401, 180)
+            eventually(lambda: ask(address, "first") == 401)
             assert ask(address, "") == 401
             for one in (place.kubectl, operator.kubectl):
                 one.apply({**secret, "stringData": {"token": "second"}})
-            eventually(lambda: ask(address, "second") == 200, 180)
+            eventually(lambda: ask(address, "second") == 200)
         place.ready()
         assert place.restarts() == 0
         assert len(place.kubectl.get("tablesyncs")) == len(TABLES)
-        place.kubectl("delete", "pipeline", "shop", "--timeout=180s")
+        place.kubectl("delete", "pipeline", "shop", PATIENCE)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.bringup.layout import Layout
 from tests.cluster.bringup.node import enter
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place
 
@@ -25,7 +25,7 @@ LIGHT = {"resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {
 
 def pods(place: Place) -> dict[str, dict[str, Any]]:
     """Return the drivers' pods by Pipeline."""
-    found = place.kubectl.get("pods", "", "-l", "levada.dev/role=driver")
+    found = place.kubectl.get("pods", labels="levada.dev/role=driver")
     return {pod["metadata"]["labels"]["levada.dev/pipeline"]: pod for pod in found}
 
 
@@ -46,7 +46,7 @@ def three(place: Place) -> Place:
             body["spec"]["staging"] = {}
         place.kubectl.apply(body)
     for name in NAMES:
-        place.kubectl("wait", "--for=condition=Ready", f"pipeline/{name}", "--timeout=400s")
+        place.kubectl("wait", "--for=condition=Ready", f"pipeline/{name}", PATIENCE)
     return place
 
 
@@ -57,7 +57,7 @@ def deployment(operator: Installed) -> Iterator[Kubectl]:
     yield kubectl
     kubectl("set", "env", f"deployment/{DEPLOYMENT}", "LEVADA_UPDATES=1")
     kubectl("scale", f"deployment/{DEPLOYMENT}", "--replicas=1")
-    kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=180s")
+    kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", PATIENCE)
 
 
 def restart_one_by_one(three: Place, deployment: Kubectl, image: str) -> None:
@@ -75,7 +75,7 @@ def restart_one_by_one(three: Place, deployment: Kubectl, image: str) -> None:
             is_ready(pod) for pod in now.values()
         )
 
-    eventually(all_new, 900)
+    eventually(all_new)
     assert most == 1
 
 
@@ -121,18 +121,18 @@ def test_two_replicas(shop: Place, layout: Layout, deployment: Kubectl) -> None:
     """Scaled to two, both are ready and one leads. When the leader ends, or is killed, another one alone goes on."""
     skip = layout.audit_log.stat().st_size
     deployment("scale", f"deployment/{DEPLOYMENT}", "--replicas=2")
-    deployment("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=180s")
+    deployment("rollout", "status", f"deployment/{DEPLOYMENT}", PATIENCE)
 
     def holder() -> str:
         lease = deployment.get("lease", DEPLOYMENT)
         return str(lease["spec"].get("holderIdentity", "")).partition("_")[0]
 
     def replicas() -> list[str]:
-        found = deployment.get("pods", "", "-l", "app.kubernetes.io/component=operator")
+        found = deployment.get("pods", labels="app.kubernetes.io/component=operator")
         return [pod["metadata"]["name"] for pod in found]
 
     # A pod that is being deleted is listed until it has ended.
-    eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
+    eventually(lambda: len(replicas()) == 2 and holder() in replicas())
     for grace in ("30", "0"):
         first = holder()
         (standby,) = set(replicas()) - {first}
@@ -144,7 +144,7 @@ def test_two_replicas(shop: Place, layout: Layout, deployment: Kubectl) -> None:
         shop.patch(restartNonce=int(shop.kubectl.get("pipeline", "shop")["metadata"]["generation"]))
         eventually(lambda before=before: shop.driver_uid() not in ("", before))  # type: ignore[misc]  # bound on purpose
         shop.ready()
-        eventually(lambda: len(replicas()) == 2 and holder() in replicas(), 180)
+        eventually(lambda: len(replicas()) == 2 and holder() in replicas())
     turns = writers(layout, skip)
     # The first leader may have had nothing to write.
     assert len(turns) >= 2
