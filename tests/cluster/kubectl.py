@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from tests.cluster.api_server import MERGE, api_server
 
 LIMIT_S: Final = 600
-"""How long a test waits, for whatever it is: much longer than anything takes on a busy machine."""
+"""The limit of every wait: much longer than anything takes on a busy machine."""
 
 PATIENCE: Final = f"--timeout={LIMIT_S}s"
 """The same for kubectl and helm."""
