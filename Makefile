@@ -49,7 +49,7 @@ on-cluster:
 	$(BIN)/pytest tests/cluster/chart --timeout $(BUILD_S) $(PYTEST_ARGS) || [ $$? = 5 ]
 	$(BIN)/pytest tests/cluster/node --timeout $(BUILD_S) $(PYTEST_ARGS) || [ $$? = 5 ]
 
-cluster-build: setup ## Build the Kubernetes of the next two, and the image, ahead: 20 minutes on a fresh machine
+cluster-build: setup ## Build the Kubernetes of the next two, and the image, ahead: 800 CPU seconds on a fresh machine
 	@$(BRINGUP) build $(CLUSTER_OPTIONS)
 
 cluster-up: setup ## Start a Kubernetes on this machine and print its KUBECONFIG; it stays until make cluster-down
