@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from levada.copy.plan import RANGES, BlockRange, plan_ranges
+from levada.copy.range_reader import in_blocks
 from levada.postgres.catalog import Leaf
 from levada.values import QualifiedTable, TableId
 
@@ -64,3 +68,22 @@ def test_toast_counts() -> None:
     """A table whose bulk is TOASTed is cut by what it holds, not by its main storage."""
     plan = plan_ranges([leaf_of(1, 1000, 10 * RANGES.max_bytes)], 1)
     assert len(plan) == 10
+
+
+def test_a_range_has_every_row_of_its_blocks() -> None:
+    """The rows of a block are numbered from 1."""
+    compare = {">=": operator.ge, ">": operator.gt, "<": operator.lt, "<=": operator.le}
+    leaf = QualifiedTable("public", "orders")
+    rows = [(block, number) for block in range(8) for number in range(1, 4)]
+
+    def read(first: int, end: int | None) -> list[tuple[int, int]]:
+        parts = [
+            re.fullmatch(r"ctid (\S+) '\((\d+),(\d+)\)'::tid", c) for c in in_blocks(BlockRange(leaf, first, end, 1))
+        ]
+        bounds = [(compare[p[1]], (int(p[2]), int(p[3]))) for p in parts if p is not None]
+        assert len(bounds) == len(parts)
+        return [row for row in rows if all(holds(row, bound) for holds, bound in bounds)]
+
+    assert read(0, None) == rows
+    assert read(3, 5) == [row for row in rows if row[0] in (3, 4)]
+    assert read(5, None) == [row for row in rows if row[0] >= 5]

@@ -221,6 +221,19 @@ def test_deleted_keys_leave_the_index(tmp_path: Path) -> None:
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) < 200_000
 
 
+@pytest.mark.parametrize("kind", list(KeyKind))
+def test_a_removed_key_hides_older_entries_after_a_merge(tmp_path: Path, kind: KeyKind) -> None:
+    """Small runs are merged without the large one before them, which has the removed keys' entries."""
+    index = KeyIndex.open(tmp_path, kind)
+    index.add_file("f", make_keys(kind, range(1000)))
+    index.commit(1)
+    for key in range(3):
+        index.lookup(make_keys(kind, [key]), forget=True)
+        index.commit(2 + key)
+    for each in (index, KeyIndex.open(tmp_path, kind)):
+        assert each.lookup(make_keys(kind, range(6))).found.tolist() == [False] * 3 + [True] * 3
+
+
 def test_bytes_are_16_or_24_a_row(tmp_path: Path) -> None:
     """An index takes 16 bytes a row for integers and 24 for hashes."""
     for kind, width in ((KeyKind.INTEGER, 16), (KeyKind.HASH, 24)):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.destinations.foreign_commits import look, two_batches
@@ -16,9 +18,11 @@ from tests.rigs.lake import Lake
 from levada.destinations.iceberg import IcebergDestination, maintenance
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.maintenance import FileLimits
+from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import DestinationChanged, Transient
 from levada.schema import TableTarget
+from levada.values import Lsn
 
 
 def the_table(destination: IcebergDestination) -> IcebergTable:
@@ -78,6 +82,31 @@ def test_old_orphans_are_removed(lake: Lake) -> None:
     assert [r["id"] for r in lake.rows()] == [7]
     history = lake.iceberg().history()
     assert lake.iceberg().scan(snapshot_id=history[-2].snapshot_id).to_arrow().num_rows == len(before)
+
+
+class Listing:
+    """Iceberg's action that removes orphan files. It finds none, and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Any, ...]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*values: Any) -> Any:
+            self.calls[name] = values
+            return False if name == "hasNext" else self
+
+        return call
+
+
+@pytest.mark.parametrize("copying", [False, True])
+def test_files_are_orphans_after_three_days(copying: bool) -> None:
+    """The commit of a batch may follow until then. While the table is copied, no file is searched for."""
+    lease = {Property.COPY_LEASE.value: json.dumps({"epoch": 1, "folder": "x/"})} if copying else {}
+    metadata = SimpleNamespace(mark=Lsn(1), may_remove_files=True, properties=lease)
+    table = SimpleNamespace(name="orders", own_folder="file:/lake/orders", metadata=metadata, java=None)
+    listing, now_ms = Listing(), 10**12
+    maintenance.remove_orphans(cast(IcebergTable, table), cast(Any, listing), now_ms)
+    assert listing.calls.get("olderThan") == (None if copying else (now_ms - 3 * 24 * 3600 * 1000,))
 
 
 def test_a_renamed_table_loses_nothing(jdbc: Lake) -> None:

@@ -33,8 +33,9 @@ def test_first_the_driver_is_stopped() -> None:
     assert [(b["kind"], b["spec"]["replicas"]) for b in plan.apply] == [("StatefulSet", 0)]
     assert not plan.release
     stopped = owned(owner(), running=False)
-    waits = reconcile(deleting(owned=stopped))
-    assert (waits.apply, waits.release) == ((), False)
+    for ends in (pod(), pod(**waiting("driver", "CrashLoopBackOff", exitCode=1))):
+        waits = reconcile(deleting(owned=stopped, pods=(ends,)))
+        assert (waits.apply, waits.release) == ((), False)
 
 
 def test_then_the_cleanup_runs_and_lets_go() -> None:

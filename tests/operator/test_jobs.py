@@ -22,6 +22,7 @@ from tests.operator.samples import (
 
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.decide.slot import slot_sample
 from levada_operator.observe.objects import read_job
 from levada_operator.observe.observed import Observed
 
@@ -58,6 +59,18 @@ def test_sample_of_a_job_is_told() -> None:
     gone = pod("lag", "shop-lag-2-x", **ended(json.dumps(dict.fromkeys(sample) | {"name": "levada_shop"})))
     body = merge(SUSPENDED, {"status": {"slot": {"sampledAt": "2026-01-31T11:00:00Z"}}})
     assert conditions(running(body=body, pods=(gone,), report=None))["SlotHealthy"].reason == "Missing"
+
+
+def test_the_newest_sample_counts() -> None:
+    """A Job that sampled before the driver's last report shows less than that report does."""
+    sample = {"name": "levada_shop", "lagBytes": 5 << 30, "retainedBytes": 6 << 30, "walStatus": "extended"}
+    state = {"name": "lag", "state": {"terminated": {"exitCode": 0, "message": json.dumps(sample)}}}
+    probe = pod("lag", "shop-lag-1-x", phase="Succeeded", containerStatuses=[state])
+    for reported, lag in ((-500, 1_258_291), (-900, 5 << 30)):
+        found = slot_sample(running(body=SUSPENDED, pods=(probe,), report=progress(fetched=reported)))
+        assert found is not None
+        assert found.report is not None
+        assert found.report.lag_bytes == lag
 
 
 def test_limits_are_compared_while_no_driver_runs() -> None:

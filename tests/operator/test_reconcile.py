@@ -163,6 +163,17 @@ def test_table_syncs_are_made_in_portions() -> None:
     assert len(made) == MAX_CREATIONS
 
 
+def test_a_suspended_pipeline_has_no_driver() -> None:
+    """It is stopped by the plan that accepts the change, and stays stopped afterwards and after other changes."""
+    suspended = pipeline(spec={"suspend": True})
+    plan = reconcile(running(body=suspended))
+    assert [b["spec"]["replicas"] for b in plan.apply if b["kind"] == "StatefulSet"] == [0]
+    stopped = owned(owner(suspend=True), running=False)
+    for spec in ({}, {"freshnessSeconds": 99}):
+        plan = reconcile(running(body=pipeline(spec={"suspend": True, **spec}), owned=stopped, pods=()))
+        assert [b for b in plan.apply if b["kind"] == "StatefulSet" and b["spec"]["replicas"]] == []
+
+
 def test_table_sync_of_a_table_that_is_gone() -> None:
     """The operator's own TableSync is deleted, unless it was changed.
 

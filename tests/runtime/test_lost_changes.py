@@ -12,6 +12,7 @@ from tests.rigs.pipeline import Rig, table
 
 from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.rules import lost_copy_is_due
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored, Ready
@@ -86,3 +87,5 @@ def test_copies_after_losses_back_off() -> None:
     assert lost_copy_is_due(record, config, 110.0)
     held = replace(config, slot=SlotConfig("levada_shop"))
     assert not lost_copy_is_due(record, held, 110.0)
+    record.resync.step = Step.ABANDONED
+    assert not lost_copy_is_due(record, config, 110.0), "its shadow copy is removed first"

@@ -56,6 +56,13 @@ def test_transient_errors_wait_longer_each_time_then_ask() -> None:
     assert [w.solution for w in waits] == ["free disk space", "free disk space", asked]
 
 
+def test_a_table_that_missed_changes_is_not_retried() -> None:
+    """Whatever the error was, a retry would go on without those changes."""
+    for error in (Transient("source_unreachable", "no route"), NeedsOperator("rows_locked", "wait"), ValueError()):
+        parked = park(error, 1, LIMITS, NOW, needs_resync=True)
+        assert (parked.retry_policy, parked.next_retry) == (RetryPolicy.NO_RETRY, None)
+
+
 @pytest.mark.parametrize("code", ["destination_unavailable", "destination_full", "work_dir_full"])
 def test_a_destination_that_is_away_is_retried_without_end(code: str) -> None:
     """It needs a person only if other tables were written meanwhile, or if nothing is retried."""

@@ -200,6 +200,9 @@ def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), QUIET) is not None
     leaves[TableId(202)] = LeafStorage(903, 31, True, True)
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), truncated) is not None
+    # Each TRUNCATE of the root would have made both files.
+    both = Witness(truncates=frozenset({30, 31}))
+    assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), both) is not None
 
 
 def test_a_widened_root_hides_no_truncated_partition() -> None:

@@ -54,6 +54,19 @@ def test_another_writer_parks_the_table(ducklake: DuckLake, statement: str, code
         assert len(ducklake.items("moved")) == 3, "a table that a user moved away is left alone"
 
 
+def test_a_watermark_that_has_moved_back(ducklake: DuckLake) -> None:
+    """A driver that has seen a later one writes nothing: the changes between the two are not staged any more."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination)
+    stream.insert(id=4, item="d", note=None)
+    apply(ducklake, destination, stream)
+    ducklake.db.execute("UPDATE lake.levada_tables SET lsn = lsn - 1")
+    stream.insert(id=5, item="e", note=None)
+    assert changed(destination) == "table_rolled_back"
+    assert code_of(partial(apply, ducklake, destination, stream)) == "table_rolled_back"
+    assert 5 not in ducklake.items()
+
+
 def test_a_catalog_that_was_created_again(ducklake: DuckLake) -> None:
     """A table of another catalog with the ID of ours is neither written nor dropped, however much it looks alike."""
     destination = ducklake.destination()

@@ -15,7 +15,7 @@ from tests.servers.s3 import BUCKET, REGION, ObjectStore
 
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
-from levada.values import QualifiedTable, TableId
+from levada.values import QualifiedTable, TableId, TableMode
 
 
 def test_copy_then_changes(ducklake: DuckLake) -> None:
@@ -32,6 +32,20 @@ def test_copy_then_changes(ducklake: DuckLake) -> None:
     assert lake.items() == {1: "A", 3: "item 3", 4: "d"}
     assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
     assert lake.destination().applied(TableId(1)) is None
+
+
+def test_a_changelog_has_every_change_once(ducklake: DuckLake) -> None:
+    """A batch that begins below the watermark adds the changes from the watermark on."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination, n=1, mode=TableMode.CHANGELOG)
+    stream.update(id=1, item="A", note="n")
+    apply(ducklake, destination, stream)
+    stream.delete(id=1)
+    again = stream.batch(since=1000)
+    destination.write_events(again, ducklake.mark(again.until))
+    with ducklake.duckdb() as session:
+        found = session.execute("SELECT _levada_op FROM shop_public.orders ORDER BY _levada_commit_lsn").fetchall()
+    assert found == [("I",), ("U",), ("D",)]
 
 
 def test_catalogs_that_cannot_be_written(ducklake: DuckLake) -> None:
