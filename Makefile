@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup lint ## Lint, then run the tests that need no cluster, except nightl
 
 test-nightly: setup ## Run the rest of them: faults under a running engine, other forms of one destination, scenarios
 	$(BIN)/pytest $(NO_CLUSTER) -m nightly --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
+
+test-mutants: setup ## Seed faults into the code, one at a time, and say which tier of tests finds each (MUTANTS=names)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 test-install: setup ## Install the wheel for each Python here, on a machine made bare, and replicate a table with it
 	$(BIN)/pytest tests/install --timeout 1800 $(PYTEST_ARGS)
