@@ -12,8 +12,6 @@ from tests.lint.tree import Finding, Tree
 PYTHON: Final = ("tests", "benchmarks", "examples")
 WAITING: Final = "tests/rigs/waiting.py"
 """The one module that waits with a limit."""
-UNMOVED: Final = "tests/cluster/"
-"""Tests that still import from each other."""
 PACED: Final = "# paced: "
 _TEST_MODULE: Final = re.compile(r"tests\.(?:.*\.)?(?:test_\w+|conftest)")
 _CLOCKS: Final = frozenset({"monotonic", "perf_counter", "time"})
@@ -41,8 +39,6 @@ def private_attributes(tree: Tree) -> Iterator[Finding]:
 def helper_imports(tree: Tree) -> Iterator[Finding]:
     """Report imports from a ``test_*.py`` or a ``conftest.py``. Helpers are in tests/rigs or in plain modules."""
     for path in tree.below(*PYTHON):
-        if path.startswith(UNMOVED):
-            continue
         module = tree.module(path)
         named = [(node.lineno, f"{node.module}.{a.name}") for node in module.nodes(ast.ImportFrom) for a in node.names]
         named += [(node.lineno, a.name) for node in module.nodes(ast.Import) for a in node.names]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from tests.cluster.api.conftest import FakeDriver, Kubectl, Operator, eventually
-from tests.cluster.api.test_operator import condition, events, streaming
+from tests.cluster.api.pipelines import condition, events, streaming
+from tests.cluster.api.processes import FakeDriver, Operator
+from tests.cluster.kubectl import Kubectl, eventually
 
 from levada_operator.names import RESTART_ON
 

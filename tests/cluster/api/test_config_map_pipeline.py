@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cluster.api.conftest import Kubectl
+from tests.cluster.kubectl import Kubectl
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 from tests.rigs.movers import INTERRUPTED, Movers, configure, create_items, finished_before, run_until_killed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.cluster.api.conftest import Kubectl
+from tests.cluster.kubectl import Kubectl
 from tests.rigs.storages import (
     OpenStorage,
     OpenStore,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster.api.conftest import Kubectl
+from tests.cluster.kubectl import Kubectl
 from tests.operator.samples import (
     error_document,
     observed,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.api.conftest import FakeDriver, Operator
-from tests.cluster.api.test_operator import streaming
+from tests.cluster.api.pipelines import streaming
+from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 
 LEADER = "levada_operator_leader"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.cluster.api.conftest import Operator
+from tests.cluster.api.processes import Operator
 from tests.cluster.fields import CLASSES, PATCHES, patch_of
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.operator.samples import spec

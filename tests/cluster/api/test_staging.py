@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.api.conftest import Kubectl, Operator, eventually
-from tests.cluster.api.test_operator import condition, shop
+from tests.cluster.api.pipelines import condition, shop
+from tests.cluster.api.processes import Operator
+from tests.cluster.kubectl import Kubectl, eventually
 
 
 @contextmanager

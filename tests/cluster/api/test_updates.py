@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.api.conftest import Operator
-from tests.cluster.api.test_operator import events, shop
+from tests.cluster.api.pipelines import events, shop
+from tests.cluster.api.processes import Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
 NAMES = ("east", "north", "west")

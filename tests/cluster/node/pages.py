@@ -41,3 +41,9 @@ def opened(tunnel: str, folder: Path) -> dict[str, str]:
     read = f"curl --silent --fail --retry 60 --retry-all-errors --retry-delay 1 http://127.0.0.1:{port}/"
     there = f"{tunnel.replace(' 8080:', f' {port}:')} > {folder}/tunnel &\n{read} | grep -q '<title>'\nkill $!"
     return {f"{tunnel}\n": f"{there}\n"}
+
+
+def waiting(place: Place) -> str:
+    """Return the command that approves the change that waits."""
+    place.reaches("Approved", "False", "ApprovalRequired")
+    return place.message("Approved").partition("to approve: ")[2].partition(";")[0]

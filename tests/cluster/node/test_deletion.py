@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place
-from tests.cluster.node.test_without_spark import REPLICA, replica
+from tests.cluster.node.replica import REPLICA, replica
 
 
 def test_deletion_ends_without_the_source(place: Place) -> None:

@@ -18,7 +18,7 @@ from tests.cluster.kubectl import Kubectl
 from tests.cluster.node.installed import NAMESPACE, removed
 from tests.cluster.node.pages import environment
 from tests.cluster.node.place import new_place
-from tests.cluster.node.test_without_spark import REPLICA, replica
+from tests.cluster.node.replica import REPLICA, replica
 from tests.docs.pages import blocks_of, parts_of, run_page
 from tests.operator.samples import merge
 

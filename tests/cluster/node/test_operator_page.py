@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cluster.node.pages import environment, opened
+from tests.cluster.node.pages import environment, opened, waiting
 from tests.cluster.node.place import Place
-from tests.cluster.node.test_trust import waiting
-from tests.cluster.node.test_without_spark import REPLICA, equal, replica
+from tests.cluster.node.replica import REPLICA, equal, replica
 from tests.docs.pages import run_page
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place, secret
-from tests.cluster.node.test_without_spark import REPLICA, equal, replica
+from tests.cluster.node.replica import REPLICA, equal, replica
 from tests.operator.samples import merge
 
 

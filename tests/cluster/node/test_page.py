@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import expect
 from tests.cluster.node.place import TABLES, Place
+from tests.cluster.node.tunnels import tunnel
 from tests.servers.chromium import chromium
 
 PATIENCE_MS = 60_000
-
-
-@contextmanager
-def tunnel(place: Place) -> Iterator[str]:
-    """Forward a port of this machine to the driver's, and yield the address."""
-    command = ["kubectl", "-n", place.kubectl.namespace, "port-forward", "pod/shop-driver-0", ":8080"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
-        try:
-            assert forward.stdout is not None
-            found = re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline())
-            assert found is not None
-            yield f"http://127.0.0.1:{found[1]}"
-        finally:
-            forward.terminate()
 
 
 def test_the_page_of_a_driver(shop: Place) -> None:

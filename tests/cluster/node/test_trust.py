@@ -12,20 +12,14 @@ from typing import Any, Final
 import pytest
 from tests.cluster.kubectl import PATIENCE, eventually
 from tests.cluster.node.installed import Installed
-from tests.cluster.node.pages import environment, opened
+from tests.cluster.node.pages import environment, opened, waiting
 from tests.cluster.node.place import TABLES, Place
-from tests.cluster.node.test_page import tunnel
+from tests.cluster.node.tunnels import tunnel
 from tests.docs.pages import run_page
 
 pytestmark = pytest.mark.long
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
-
-
-def waiting(place: Place) -> str:
-    """Return the command that approves the change that waits."""
-    place.reaches("Approved", "False", "ApprovalRequired")
-    return place.message("Approved").partition("to approve: ")[2].partition(";")[0]
 
 
 def test_copies_wait_for_the_approval_of_this_change(place: Place, operator: Installed) -> None:

@@ -1,0 +1,107 @@
+"""The operator as a process, and a driver's endpoint and pod, in one namespace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
+from tests.servers.ports import free_port
+
+
+def has_controllers() -> bool:
+    """Return whether the cluster has a controller-manager, by the account of its first namespace."""
+    return Kubectl("default").get("serviceaccount", "default") is not None
+
+
+@dataclass
+class Operator:
+    """The operator as a process, for one namespace."""
+
+    namespace: str
+    log: Path
+    image: str = "levada:test"
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process. The Lease is free, so that it leads without waiting."""
+        kubectl, name = Kubectl(self.namespace), "levada-operator"
+        kubectl.delete("lease", name)
+        kubectl.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}})
+        self.join()
+
+    def join(self) -> None:
+        """Start the process with the Lease as it is."""
+        self.port = free_port()
+        token = self.log.with_name("driver-token")
+        token.write_text("only-a-test")
+        environment = os.environ | {
+            "LEVADA_NAMESPACES": self.namespace,
+            "LEVADA_IMAGE": self.image,
+            "LEVADA_DRIVER_TOKEN_FILE": str(token),
+            "LEVADA_ADDRESS": "127.0.0.1",
+            "LEVADA_PORT": str(self.port),
+            "LEVADA_SWEEP_SECONDS": "0.3",
+            "POD_NAMESPACE": self.namespace,
+        }
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out
+            )
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(LIMIT_S)
+            self.process = None
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics that have a value, by the beginning of their line.
+
+        Empty if the operator does not answer yet.
+        """
+        import urllib.request
+
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return {}
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+    def swept_twice(self) -> None:
+        """Wait until the operator has looked at everything twice from now on."""
+        for _ in range(2):
+            before = self._swept()
+            eventually(lambda before=before: self._swept() > before)  # type: ignore[misc]  # bound on purpose
+
+    def _swept(self) -> float:
+        return self.metrics().get("levada_operator_last_sweep_timestamp_seconds", 0.0)
+
+
+@dataclass
+class FakeDriver:
+    """An endpoint that only reports progress."""
+
+    address: str
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+def make_pod(kubectl: Kubectl, address: str, name: str = "shop-driver-0") -> None:
+    """Make the driver's pod as its StatefulSet would, if no controller has, and let it be ready at that address."""
+    stateful_set = eventually(lambda: kubectl.get("statefulset", "shop-driver"))
+    if has_controllers():
+        eventually(lambda: kubectl.get("pod", name))
+    else:
+        template = stateful_set["spec"]["template"]
+        metadata = {"name": name, "labels": template["metadata"]["labels"]}
+        kubectl.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+    ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": [
+        {"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]}  # fmt: skip
+    kubectl.patch("pod", name, {"status": ready}, "status")
