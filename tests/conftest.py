@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
 from tests.servers.s3 import ObjectStore, object_store
@@ -84,16 +86,17 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
     finally:
         with psycopg.connect(postgres.uri(), autocommit=True) as admin:
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
-            for _ in range(50):
-                try:
-                    admin.execute(
-                        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s",
-                        [name],
-                    )
-                    break
-                except psycopg.errors.ObjectInUse:
-                    admin.execute("SELECT pg_sleep(0.1)")
+            until(lambda: _drops_slots(admin, name))
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _drops_slots(admin: psycopg.Connection[Any], database: str) -> bool:
+    """Drop the slots of the database. Return False while a session that has ended still holds one."""
+    slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+    with suppress(psycopg.errors.ObjectInUse):
+        admin.execute(slots, [database])
+        return True
+    return False
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.rigs.capture import PUBLICATION, Capture
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import SlotLost, StaleEpoch
 from levada.postgres.slots import inspect_slot
@@ -103,7 +104,7 @@ def test_a_store_that_is_away_keeps_no_change_waiting(capture: Capture, db: Data
 
     def wait() -> None:
         if threading.current_thread().name == "levada-position":
-            away.wait(60)
+            away.wait(LIMIT_S)
 
     db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")
     capture.prepare()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import until
 
 from levada.capture import Change, ChangeStream, Continuity, TableResolver, WalChangeCapture
 from levada.capture.message_stream import SliceLimits
@@ -26,7 +26,6 @@ from levada.stores.memory import MemoryStore
 from levada.values import Lsn, QualifiedTable, TableId
 
 A = QualifiedTable("public", "a")
-TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -90,14 +89,6 @@ def confirmed(db: Database) -> Lsn:
     """Return the slot's position."""
     [(lsn,)] = db.query("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE database = %s", db.name)
     return Lsn.parse(lsn)
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 # ---- one reading ------------------------------------------------------------------------------------------------
@@ -267,7 +258,7 @@ def test_a_dropped_stream_frees_its_slot(db: Database, capture: WalChangeCapture
     insert_ids(db, 1, 10)
     with pytest.warns(ResourceWarning, match="was not closed"):
         read_and_drop(capture)
-    until(lambda: slots(db) == [(f"s_{db.name}", False)])
+    until(lambda: slots(db), lambda found: found == [(f"s_{db.name}", False)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with capture.live() as stream:

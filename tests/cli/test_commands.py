@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from psycopg import sql
 from tests.postgres.streams import open_stream
 from tests.rigs.command_line import kept, levada, manifest_of, on, publish
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 from tests.runtime import samples
 
 from levada.cli import main
@@ -345,8 +345,7 @@ def test_a_table_that_is_dropped_while_tables_are_listed(manifest: Path, db: Dat
         )
 
         def commit() -> None:
-            while not db.query(waiting):
-                time.sleep(0.05)
+            until(lambda: db.query(waiting))
             dropping.execute("COMMIT")
 
         thread = threading.Thread(target=commit)

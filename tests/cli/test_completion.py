@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.rigs.waiting import LIMIT_S
 
 BASH = """
 eval "$(levada --show-completion bash)"
@@ -45,7 +46,7 @@ def test_commands_and_options_are_completed(shell: str, script: str, tmp_path: P
         "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
     }
     done = subprocess.run(
-        [shell, "-c", script], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [shell, "-c", script], env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     commands, separated, options = done.stdout.partition("====\n")
     assert separated, done.stderr

@@ -6,13 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.cli.exit_codes import Exit
 from levada.runtime.host.work_dir import running_progress
@@ -66,15 +65,6 @@ def levada(manifest: Path, name: str, *options: str) -> subprocess.CompletedProc
     return done
 
 
-def until(what: Callable[[], bool], engine: subprocess.Popen[str]) -> None:
-    """Wait until it is so, as long as the engine lives."""
-    deadline = time.monotonic() + 300
-    while not what():
-        assert engine.poll() is None, engine.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
 def take_over(manifest: Path, db: Database) -> None:
     """Make the manifest that of a Pipeline in a namespace, which takes over from the one without."""
     [(uid, slot, publication)] = db.query("SELECT owner_uid, slot, publication FROM levada.pipelines")
@@ -116,25 +106,23 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     )
     try:
 
-        def ready() -> bool:
-            progress = running_progress(work_dir)
-            return progress is not None and progress.ready
+        def runs() -> bool:
+            return engine.poll() is None
 
-        until(ready, engine)
+        until(lambda: running_progress(work_dir), lambda progress: progress is not None and progress.ready, alive=runs)
         assert "2/2 tables ready" in levada(manifest, "status").stdout
         db.execute(
             "BEGIN; ALTER TABLE good RENAME TO x; ALTER TABLE bad RENAME TO good; ALTER TABLE x RENAME TO bad; COMMIT",
             "INSERT INTO good VALUES (3, '2026-02-02'); INSERT INTO bad VALUES (102, 'later')",
         )
 
-        def exchanged() -> bool:
+        def names() -> dict[str, str]:
             progress = running_progress(work_dir)
-            names = {t.name: t.destination_table for t in progress.tables} if progress is not None else {}
-            return names == {"good": "public.bad", "bad": "public.good"}
+            return {t.name: t.destination_table for t in progress.tables} if progress is not None else {}
 
-        until(exchanged, engine)
+        until(names, lambda found: found == {"good": "public.bad", "bad": "public.good"}, alive=runs)
         engine.send_signal(signal.SIGTERM)
-        output, _ = engine.communicate(timeout=120)
+        output, _ = engine.communicate(timeout=LIMIT_S)
     finally:
         engine.kill()
     assert engine.returncode == 0, output

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tests.rigs.command_line import levada, log_in_as, manifest_of
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S
 
 from levada.cli.exit_codes import Exit
 from levada.postgres.problems import Problem, Severity
@@ -96,7 +97,7 @@ def test_driver_in_a_pod_tries_a_changed_secret(db: Database, tmp_path: Path, mo
     monkeypatch.setattr(Starts, "may_try_again", noted(Starts.may_try_again, waits))
 
     def correct() -> None:
-        assert waits.wait(60)
+        assert waits.wait(LIMIT_S)
         log_in_as(tmp_path, "nobody_two")
 
     corrector = threading.Thread(target=correct)

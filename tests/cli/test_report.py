@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.rigs.waiting import LIMIT_S
 from tests.runtime import samples
 
 from levada.cli.render import dashboard
@@ -140,6 +141,8 @@ def test_no_colours_where_none_are_wanted() -> None:
 
 SHOW = """
 from tests.runtime import samples
+from tests.rigs.waiting import LIMIT_S
+from tests.rigs.waiting import LIMIT_S
 from levada.cli.output import console
 from levada.cli.report import report
 from levada.values import TableId
@@ -163,7 +166,7 @@ def printed(width: int, height: int, environment: dict[str, str]) -> str:
         while part := os.read(ours, 65536):
             read += part
     os.close(ours)
-    assert process.wait(60) == 0, read.decode()
+    assert process.wait(LIMIT_S) == 0, read.decode()
     return read.decode()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import yaml
 from tests.rigs.command_line import manifest, on
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 
 from levada.cli.exit_codes import Exit
 from levada.cli.verify import lines, verdict
@@ -31,8 +31,7 @@ def test_a_table_that_cannot_be_repaired_differs() -> None:
 
     verifications = Verifications(verify)
     number = verifications.start(b'{"tables": ["public.t"], "repair": true}')["id"]
-    while not (state := verifications.state(number) or {})["finished"]:
-        time.sleep(0.01)
+    state = until(lambda: verifications.state(number) or {}, lambda found: found["finished"])
     assert verdict(state["tables"]) is Exit.DIFFERENT
     [result] = state["tables"]
     assert list(lines(result)) == [
@@ -59,8 +58,7 @@ def test_a_table_with_a_damaged_file_has_no_number_of_rows() -> None:
     report = TableReport(QualifiedTable("public", "t"), Lsn(1), Lsn(1), 0, 0, problems=("a file is missing",))
     verifications = Verifications(lambda *_: report)
     number = verifications.start(b'{"tables": ["public.t"]}')["id"]
-    while not (state := verifications.state(number) or {})["finished"]:
-        time.sleep(0.01)
+    state = until(lambda: verifications.state(number) or {}, lambda found: found["finished"])
     assert list(lines(state["tables"][0])) == [
         "public.t: different at 0/1: see below (no row was compared)",
         "  a file is missing",

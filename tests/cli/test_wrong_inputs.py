@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.command_line import levada
+from tests.rigs.waiting import LIMIT_S
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator
@@ -27,7 +28,7 @@ def run_levada(*args: object) -> subprocess.CompletedProcess[str]:
     assert process.stderr is not None
     process.stdout.close()
     errors = process.stderr.read()
-    return subprocess.CompletedProcess(command, process.wait(60), "", errors)
+    return subprocess.CompletedProcess(command, process.wait(LIMIT_S), "", errors)
 
 
 @contextmanager

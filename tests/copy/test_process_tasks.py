@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.process_tasks import alive, run
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.tasks import run_tasks
@@ -107,17 +108,15 @@ def test_the_death_of_the_server_is_transient(own: ProcessTasks) -> None:
         return os.getpid()
 
     def kill() -> None:
-        while not (children := workers_of(server)):
-            time.sleep(0.05)
+        children = until(lambda: workers_of(server))
         os.kill(server, signal.SIGKILL)
-        while any(alive(pid) for pid in children):
-            time.sleep(0.05)
+        until(lambda: not any(alive(pid) for pid in children))
         killed.set()
 
     thread = threading.Thread(target=kill)
     thread.start()
     assert len(run(own, hang_at_first)) == 1
-    thread.join(60)
+    thread.join(LIMIT_S)
     assert killed.is_set()
     assert run(own, parent)[0] != server
 
@@ -171,13 +170,10 @@ def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) 
     script = tmp_path / "script.py"
     script.write_text(ENGINE)
     with subprocess.Popen([sys.executable, script, folder], stderr=subprocess.DEVNULL) as engine:
-        while len(list(folder.iterdir())) < 4:
-            assert engine.poll() is None
-            time.sleep(0.05)
+        until(lambda: len(list(folder.iterdir())) >= 4, alive=lambda: engine.poll() is None)
         engine.send_signal(number)
     pids = [int(file.name) for file in folder.iterdir()]
-    while any(alive(pid) for pid in pids):
-        time.sleep(0.05)
+    until(lambda: not any(alive(pid) for pid in pids))
 
 
 @pytest.mark.usefixtures("own_process")
@@ -203,9 +199,7 @@ def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> Non
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as engine:
-        while not (tmp_path / "begun").exists():
-            assert engine.poll() is None
-            time.sleep(0.05)
+        until((tmp_path / "begun").exists, alive=lambda: engine.poll() is None)
         os.killpg(engine.pid, signal.SIGINT)
         assert engine.communicate()[0] == "went on\n"
 
@@ -242,8 +236,7 @@ def test_nothing_is_left_open(own: ProcessTasks) -> None:
         with pytest.raises(Transient):
             run(own, lambda: os._exit(1))
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
-    while workers_of(server):
-        time.sleep(0.05)
+    until(lambda: not workers_of(server))
 
 
 @pytest.mark.usefixtures("own_process")

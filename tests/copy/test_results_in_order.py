@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.rigs.waiting import until
 
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import results_in_order
@@ -25,8 +25,7 @@ def workers() -> Iterator[ProcessTasks]:
 def meets(folder: Path, number: int) -> tuple[int, int]:
     """Return the number and the process once a second process runs such a task too."""
     (folder / str(os.getpid())).touch()
-    while len(list(folder.iterdir())) < 2:
-        time.sleep(0.01)
+    until(lambda: len(list(folder.iterdir())) >= 2)
     return number, os.getpid()
 
 
@@ -72,8 +71,7 @@ def test_values_that_are_not_taken_are_handed_back(workers: ProcessTasks, tmp_pa
     tasks = [partial(begins, tmp_path, n) for n in range(9)]
     with results_in_order(workers, tasks, "t", parallel=2, window=9, unused=unused.append) as results:
         assert [next(results).value, next(results).value] == [0, 1]
-        while len(list(tmp_path.iterdir())) < 5:
-            time.sleep(0.01)
+        until(lambda: len(list(tmp_path.iterdir())) >= 5)
     assert len(unused) == len(set(unused))
     assert not set(unused) & {0, 1}
 

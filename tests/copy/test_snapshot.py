@@ -14,6 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.process_tasks import CopyOf
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.copy.plan import RangeLimits
 from levada.copy.snapshot import SnapshotRows
@@ -256,8 +257,8 @@ def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf)
     copy = copy_of("t")
     db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s", db.name)
     with db.connect() as c:
-        while c.execute("SELECT 1 FROM pg_replication_slots WHERE database = %s", [db.name]).fetchone():
-            c.execute("SELECT pg_sleep(0.05)")
+        slots = "SELECT 1 FROM pg_replication_slots WHERE database = %s"
+        until(lambda: not c.execute(slots, [db.name]).fetchone())
     with pytest.raises(Transient) as raised:
         rows_of(copy)
     assert raised.value.code == "snapshot_gone"
@@ -285,17 +286,15 @@ def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: 
 
     thread = threading.Thread(target=run)
     thread.start()
-    while not begun.exists():
-        thread.join(0.05)
+    until(begun.exists, alive=thread.is_alive, report=lambda: repr(raised))
     cancelled.set()
-    thread.join(60)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert isinstance(raised[0], Transient)
     assert raised[0].code == "copy_cancelled"
     with db.connect() as c:
         mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'levada:copy' AND datname = %s"
-        while c.execute(mine, [db.name]).fetchone() != (0,):
-            c.execute("SELECT pg_sleep(0.05)")
+        until(lambda: c.execute(mine, [db.name]).fetchone(), lambda found: found == (0,))
 
 
 def test_connections_are_bounded(db: Database, copy_of: CopyOf) -> None:
@@ -308,22 +307,16 @@ def test_connections_are_bounded(db: Database, copy_of: CopyOf) -> None:
     uri = db.uri
 
     def busy(reader: pa.RecordBatchReader) -> int:
-        import time
-
         import psycopg
 
         reader.read_next_batch()
         with psycopg.connect(uri, autocommit=True) as c:
             # The server's process for the range before may still be ending. One that is being read stays.
-            for _ in range(100):
-                row = c.execute(
-                    "SELECT count(*) FROM pg_stat_activity"
-                    " WHERE application_name = 'levada:copy' AND datname = current_database()"
-                ).fetchone()
-                if row == (1,):
-                    break
-                time.sleep(0.1)
-        return int(row[0]) if row else 0
+            sessions = (
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE application_name = 'levada:copy' AND datname = current_database()"
+            )
+            return until(lambda: c.execute(sessions).fetchall()[0][0], lambda count: count == 1)
 
     copy = copy_of("t", connections=1, limits=RangeLimits(64 << 10, 64 << 10))
     assert len(copy.ranges) > 3

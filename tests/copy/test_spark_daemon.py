@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.rigs.waiting import LIMIT_S
 
 
 @pytest.mark.usefixtures("own_jvm")
@@ -30,4 +31,4 @@ def test_it_ends_without_workers_and_not_with_one() -> None:
                 pass
             else:
                 raise AssertionError("it ended while it had a worker")
-        process.wait(120)
+        process.wait(LIMIT_S)

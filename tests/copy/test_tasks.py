@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.rigs.process_tasks import alive, run
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.copy.tasks import TaskRunner
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
@@ -29,12 +30,13 @@ class Point:
 
 
 @pytest.mark.usefixtures("own_process")
-def test_results_are_in_the_order_of_the_tasks(runner: TaskRunner) -> None:
+def test_results_are_in_the_order_of_the_tasks(runner: TaskRunner, tmp_path: Path) -> None:
     """Whatever ends first: each result is at its task's place, and was reported with its index."""
     done: dict[int, int] = {}
-    tasks = [lambda i=i: time.sleep(0.2 * (3 - i)) or i * 10 for i in range(4)]
-    assert run(runner, *tasks, parallel=4, done=done.__setitem__) == [0, 10, 20, 30]
-    assert done == {0: 0, 1: 10, 2: 20, 3: 30}
+    last = tmp_path / "last"
+    tasks = [lambda: until(last.exists) and 0, lambda: 10, lambda: last.touch() or 20]
+    assert run(runner, *tasks, parallel=2, done=done.__setitem__) == [0, 10, 20]
+    assert done == {0: 0, 1: 10, 2: 20}
     assert run(runner) == []
 
 
@@ -126,8 +128,7 @@ def test_the_first_error_stops_the_others(runner: TaskRunner, tmp_path: Path) ->
         threading.Event().wait()
 
     def fail() -> None:
-        while not Path(begun).exists():
-            time.sleep(0.01)
+        until(Path(begun).exists)
         raise NeedsOperator("first", "the first")
 
     with pytest.raises(NeedsOperator) as raised:
@@ -175,14 +176,11 @@ def hang_until_stopped(runner: TaskRunner, folder: Path, stop: Callable[[], obje
 
     thread = threading.Thread(target=body)
     thread.start()
-    while len(list(folder.iterdir())) < places:
-        thread.join(0.05)
-        assert thread.is_alive()
+    until(lambda: len(list(folder.iterdir())) >= places, alive=thread.is_alive, report=lambda: repr(raised))
     stop()
-    thread.join(60)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
-    while any(alive(int(file.name)) for file in folder.iterdir()):
-        time.sleep(0.05)
+    until(lambda: not any(alive(int(file.name)) for file in folder.iterdir()))
     return raised[0]
 
 

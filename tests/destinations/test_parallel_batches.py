@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, copy, items
 from tests.destinations.random_source import RandomSource
 from tests.rigs.lake import Lake
+from tests.rigs.waiting import until
 
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import OrderedResults
@@ -301,14 +301,12 @@ def test_places(hadoop: Lake, tmp_path: Path) -> None:
     end = tmp_path / "end"
 
     def waits(_: int) -> None:
-        while not end.exists():
-            time.sleep(0.05)
+        until(end.exists)
 
     context = hadoop.spark.sparkContext
     others = threading.Thread(target=lambda: context.parallelize([0, 1], 2).foreach(waits))
     others.start()
-    while tasks.places():
-        time.sleep(0.01)
+    until(lambda: not tasks.places())
     destination = hadoop.destination()
     destination.batch_tasks = tasks
     stream = copy(hadoop, destination)

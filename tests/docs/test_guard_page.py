@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from tests.docs.pages import parts_of
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, engine
+from tests.rigs.waiting import LIMIT_S
 
 __all__ = ["engine"]
 
@@ -27,7 +27,6 @@ def passed(progress: dict[str, Any]) -> set[tuple[str, str]]:
     return {(limit["measure"], limit["policy"]) for limit in progress["guard"]["passed"]}
 
 
-@pytest.mark.timeout(600)
 def test_each_policy_of_the_page_acts(engine: Engine, db: Database) -> None:
     """No limit is passed at first. With Ki for Gi, the table that holds the most is parked, and the slot is dropped."""
     (part,) = parts_of(PAGE)
@@ -59,6 +58,6 @@ def test_each_policy_of_the_page_acts(engine: Engine, db: Database) -> None:
         engine.wait_log("are parked: public.held")
         engine.wait_log(f"slot levada_{db.name} is dropped")
     assert engine.process is not None
-    assert engine.process.wait(60) != 0
+    assert engine.process.wait(LIMIT_S) != 0
     assert "slot_released" in engine.log
     assert db.query("SELECT FROM pg_replication_slots WHERE slot_name = %s", f"levada_{db.name}") == []

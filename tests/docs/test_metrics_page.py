@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 from tests.docs.pages import blocks_of
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine, engine
+from tests.rigs.engine import Engine, engine
+from tests.rigs.waiting import until
 from tests.servers.prometheus import ask, prometheus, promtool
 
 __all__ = ["engine"]
@@ -36,15 +34,6 @@ def rules() -> list[dict[str, Any]]:
     return found
 
 
-def poll(what: Callable[[], bool], last: Callable[[], object]) -> None:
-    """Wait until the condition is true. Fail with what ``last`` returns."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not what():
-        assert time.monotonic() < deadline, last()
-        time.sleep(0.2)
-
-
-@pytest.mark.timeout(600)
 def test_prometheus_scrapes_an_engine(engine: Engine, db: Database, tmp_path: Path) -> None:
     """Each metric has a row on the page. The alert of a parked table waits, and that of a lost driver fires."""
     db.execute(
@@ -68,13 +57,13 @@ def test_prometheus_scrapes_an_engine(engine: Engine, db: Database, tmp_path: Pa
 
         quiet = {rule["alert"]: "inactive, ok " for rule in rules()}
         # Before the first scrape there is no driver.
-        poll(lambda: states() == {**quiet, "LevadaTableErrored": "pending, ok "}, states)
+        until(states, lambda found: found == {**quiet, "LevadaTableErrored": "pending, ok "})
         names = {name for name in ask(address, "label/__name__/values") if name.startswith("levada_")}
         assert names - set(re.findall(r"^\| `(levada_\w+)` \|", PAGE.read_text(), re.MULTILINE)) == set()
         asked = {name for rule in rules() for name in re.findall(r"\blevada_\w+", rule["expr"])}
         assert asked - names == set()
         engine.stop()
-        poll(lambda: states()["LevadaGone"].startswith("firing, ok"), states)
+        until(states, lambda found: found["LevadaGone"].startswith("firing, ok"))
 
 
 def test_each_alert_fires(tmp_path: Path) -> None:

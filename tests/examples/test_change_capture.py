@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.cluster.kubectl import eventually
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "change-capture" / "change_capture.py"
 
@@ -69,6 +70,6 @@ def test_every_change_is_in_the_file_also_after_a_kill(db: Database, tmp_path: P
         db.execute("TRUNCATE stock", "INSERT INTO stock VALUES ('new', 1)")
         eventually(lambda: stock(path) == {"new": 1})
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_S) == 0
     places = [(change["lsn"], change["ordinal"]) for change in lines(path)[2500:]]
     assert len(set(places)) == 2494

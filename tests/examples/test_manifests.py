@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable, Table
 from tests.docs.pages import blocks_of, parts_of, run_page
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, engine
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.bigquery import PROJECT, Emulator
 from tests.servers.ducklake import DuckLake, extension
 from tests.servers.rest_catalog import rest_catalog
@@ -258,7 +259,7 @@ def test_opensearch(engine: Engine, opensearch: str) -> None:
 
     example = Example(engine, "opensearch", {"https://127.0.0.1:9200": opensearch})
     example.set({"destination.opensearch.urls": [opensearch]})
-    with OpenSearch([opensearch], timeout=60) as client:
+    with OpenSearch([opensearch], timeout=LIMIT_S) as client:
         try:
             example.run(lambda: documents(client))
         finally:
@@ -271,7 +272,7 @@ def test_page_of_opensearch(engine: Engine, opensearch: str) -> None:
 
     example = Example(engine, "opensearch")
     example.set({"destination.opensearch.urls": [opensearch]}, "destinations/opensearch.md")
-    with OpenSearch([opensearch], timeout=60) as client:
+    with OpenSearch([opensearch], timeout=LIMIT_S) as client:
         try:
             example.copy(lambda: documents(client), "source", "search")
             ((_, index),) = client.indices.get_settings(index="shop-public.orders").items()

@@ -68,7 +68,7 @@ def test_small_tables_are_copied_again_without_an_approval(engine: Engine, db: D
     engine.start()
     assert all(table["sourceBytes"] for table in engine.wait_caught_up()["tables"])
     engine.write_manifest(orders(columns={"exclude": ["w"]}))
-    engine.wait_log("table public.orders is copied again", 60)
+    engine.wait_log("table public.orders is copied again")
     engine.wait_caught_up()
     assert engine.stop() == 0
     engine.write_manifest(orders())

@@ -12,6 +12,7 @@ import pytest
 from tests.operator.samples import at, pod, waiting, written
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.ports import free_port
 from tests.servers.s3 import BUCKET, object_store
 
@@ -34,7 +35,7 @@ def test_a_signal_to_the_group_while_spark_starts_is_a_clean_stop(shop: Engine, 
     time.sleep(1)  # so that there is a JVM; the outcome is the same without one
     assert shop.process is not None
     os.killpg(shop.process.pid, number)
-    assert shop.process.wait(60) == Exit.OK
+    assert shop.process.wait(LIMIT_S) == Exit.OK
     assert "stopped before it had started" in shop.log
     assert "error" not in shop.log.lower()
     assert not shop.db.query("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")
@@ -127,7 +128,7 @@ def signal_group(shop: Engine, number: signal.Signals) -> None:
     assert shop.process is not None
     before = len(shop.log)
     os.killpg(shop.process.pid, number)
-    assert shop.process.wait(120) == Exit.OK, shop.log[before:]
+    assert shop.process.wait(LIMIT_S) == Exit.OK, shop.log[before:]
     told = shop.log[before:]
     assert "shop: stopped" in told
     assert "Traceback" not in told, told

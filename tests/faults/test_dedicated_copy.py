@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 from tests.rigs.dedicated_copy import copy_job, dedicated
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
 from tests.rigs.shop import Writers, create
+from tests.rigs.waiting import LIMIT_S
 
 TABLES = ("customers", "orders", "notes")
 
@@ -22,10 +22,8 @@ def orders(progress: dict[str, Any]) -> str:
 
 def wait_until_taken(engine: Engine) -> None:
     """Wait until a process has the order."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not engine.db.query("SELECT FROM levada.documents WHERE kind = 'order' AND content->>'worker' <> ''"):
-        assert time.monotonic() < deadline, engine.log[-4000:]
-        time.sleep(0.1)
+    taken = "SELECT FROM levada.documents WHERE kind = 'order' AND content->>'worker' <> ''"
+    engine.until(lambda: engine.db.query(taken))
 
 
 def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> None:
@@ -45,14 +43,14 @@ def test_dedicated_copy_survives_the_death_of_its_process(engine: Engine) -> Non
         first = copy_job(engine, 1)
         wait_until_taken(engine)
         os.killpg(first.pid, signal.SIGKILL)
-        first.wait(30)
+        first.wait(LIMIT_S)
         second = copy_job(engine, 2)
-        assert second.wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert second.wait(LIMIT_S) == 0, engine.log[-4000:]
         engine.wait_for(lambda p: all(t["phase"] == "Ready" for t in p["tables"]))
         engine.levada("resync", *engine.options(), "public.orders")
         engine.wait_for(lambda p: orders(p) != "")
         third = copy_job(engine, 3)
-        assert third.wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert third.wait(LIMIT_S) == 0, engine.log[-4000:]
     engine.wait_caught_up()
     assert engine.db.query("SELECT FROM levada.documents WHERE kind = 'order'") == []
     engine.assert_equal(*TABLES)

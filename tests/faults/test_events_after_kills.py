@@ -6,8 +6,7 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ import psycopg
 import pytest
 from tests.faults.event_log import HIDDEN, shown
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 
 from levada.capture import WalChangeCapture
 from levada.events import RelationEvent, TruncateEvent
 from levada.local.postgres import temporary_postgres
 from levada.values import Lsn
 
-TIMEOUT_S = 120
 KILLS = 5
 TABLES = ("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY, a int)")
 
@@ -127,13 +126,14 @@ def batches(folder: Path) -> list[list[str]]:
     return [lines for lines in found if lines]
 
 
-def wait_for(process: subprocess.Popen[bytes], folder: Path, text: str) -> None:
+def wait_for(process: subprocess.Popen[bytes], folder: Path, look: Callable[[], bool]) -> None:
+    """Wait until the engine has done what is looked for. Fail with what it printed."""
+    until(look, alive=lambda: process.poll() is None, report=lambda: (folder / "engine.txt").read_text()[-4000:])
+
+
+def wait_for_line(process: subprocess.Popen[bytes], folder: Path, text: str) -> None:
     """Wait until a batch has a line with this text."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not any(text in path.read_text() for path in folder.glob("*.log")):
-        assert process.poll() is None, (folder / "engine.txt").read_text()[-4000:]
-        assert time.monotonic() < deadline, (folder / "engine.txt").read_text()[-4000:]
-        time.sleep(0.1)
+    wait_for(process, folder, lambda: any(text in path.read_text() for path in folder.glob("*.log")))
 
 
 def kind(line: str) -> str:
@@ -200,27 +200,22 @@ def test_the_events_are_the_same_after_kills(db: Database, tmp_path: Path, order
     process = start(db, tmp_path, ordering)
     try:
         for table in ("a", "b"):
-            deadline = time.monotonic() + TIMEOUT_S
-            while not (tmp_path / f"copy.{table}").exists():
-                assert process.poll() is None, (tmp_path / "engine.txt").read_text()[-4000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_for(process, tmp_path, (tmp_path / f"copy.{table}").exists)
         db.execute("ALTER PUBLICATION levada_log ADD TABLE hidden")
         db.query("SELECT pg_create_logical_replication_slot('undisturbed', 'pgoutput')")
         with Traffic(db) as traffic:
             for turn in range(KILLS):
                 db.execute(f"INSERT INTO b VALUES ({-1000 - turn})")  # type: ignore[arg-type]
-                wait_for(process, tmp_path, f"'id': {-1000 - turn}")
+                wait_for_line(process, tmp_path, f"'id': {-1000 - turn}")
                 process.kill()
                 process.wait()
                 process = start(db, tmp_path, ordering)
-            while traffic.count < 250:
-                time.sleep(0.05)
+            until(lambda: traffic.count >= 250)
         db.execute("BEGIN; INSERT INTO a (id) VALUES (-77); INSERT INTO b VALUES (-77);"
                    " INSERT INTO late VALUES (-77); COMMIT")  # fmt: skip
-        wait_for(process, tmp_path, "public.a Full(values={'id': -77")
-        wait_for(process, tmp_path, "public.b Full(values={'id': -77")
-        wait_for(process, tmp_path, "public.late Full(values={'id': -77")
+        wait_for_line(process, tmp_path, "public.a Full(values={'id': -77")
+        wait_for_line(process, tmp_path, "public.b Full(values={'id': -77")
+        wait_for_line(process, tmp_path, "public.late Full(values={'id': -77")
     finally:
         process.kill()
         process.wait()

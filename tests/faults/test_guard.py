@@ -9,6 +9,7 @@ import pytest
 from tests.faults.guarded import ROWS, actions, phases, source, suspended, table
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize("on_lost", ["Hold", "Resync"])
@@ -76,7 +77,7 @@ def test_the_slowest_table_releases_the_wal_on_scratch_staging(engine: Engine, d
     progress = engine.wait_for(lambda p: any("are parked" in a for a in actions(p)))
     assert not any("goes" in a for a in actions(progress))
     db.execute("UPDATE goes SET v = 'new'")
-    engine.wait_for(lambda p: not p["guard"]["policy"], 400)
+    engine.wait_for(lambda p: not p["guard"]["policy"])
     assert phases(engine.wait_for(lambda p: True)) == {"goes": "Ready", "held": "Errored"}
     engine.write_manifest()
     engine.levada("resync", *engine.options(), "public.held")
@@ -107,7 +108,7 @@ def test_the_slot_is_dropped_before_it_fills_the_disk(engine: Engine, db: Databa
     assert "are parked" not in engine.log
     if on_lost == "Hold":
         assert engine.process is not None
-        assert engine.process.wait(60) != 0
+        assert engine.process.wait(LIMIT_S) != 0
         assert "slot_released" in engine.log
         assert db.query("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", f"levada_{db.name}") == [(0,)]
         engine.levada("resync", *engine.options(), "--all")

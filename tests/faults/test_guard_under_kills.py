@@ -32,8 +32,8 @@ def killed_until(engine: Engine, chance: random.Random, what: Callable[[dict[str
     """Kill and restart the engine at random moments until the progress satisfies, and once more then."""
     for _ in range(20):
         engine.wait_for(lambda p: p["state"] == "Running")
-        until = time.monotonic() + chance.uniform(1, 45)
-        while time.monotonic() < until:
+        turn_ends = time.monotonic() + chance.uniform(1, 45)
+        while time.monotonic() < turn_ends:
             if (progress := engine.progress()) is not None and what(progress):
                 engine.kill()
                 engine.start()

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.faults import killed_compaction
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 from tests.writers import Writers
 
 
@@ -41,7 +42,7 @@ def test_rows_are_whole_after_each_kill(engine: Engine, db: Database) -> None:
         for point in killed_compaction.POINTS:
             engine.start(*wrapper, KILL_AT=point)
             assert engine.process is not None
-            assert engine.process.wait(TIMEOUT_S) == -9, f"{point}: {engine.log[-4000:]}"
+            assert engine.process.wait(LIMIT_S) == -9, f"{point}: {engine.log[-4000:]}"
             if change := next(changes, ""):
                 db.execute(f"ALTER TABLE small {change}")
         engine.start(*wrapper)

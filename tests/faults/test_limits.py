@@ -12,6 +12,7 @@ from psycopg import sql
 from tests.rigs import shop
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import until
 
 _READS_LARGE = (
     "SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ '^COPY.*large' AND pid <> pg_backend_pid()"
@@ -83,12 +84,7 @@ def test_few_descriptors(engine: Engine, db: Database, descriptors: int) -> None
     with shop.Writers(db, pause_s=0.05):
         engine.start("prlimit", f"--nofile={descriptors}:{descriptors}")
         assert engine.process is not None
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and engine.process.poll() is None:
-            progress = engine.progress()
-            if progress is not None and progress["ready"]:
-                break
-            time.sleep(0.5)
+        until(lambda: not engine.runs() or (engine.progress() or {}).get("ready"), report=lambda: engine.log[-4000:])
         assert "internal_error" not in engine.log, engine.log[-4000:]
         engine.kill()
         engine.start()
@@ -118,12 +114,12 @@ def test_killed_in_maintenance(engine: Engine, db: Database) -> None:
         for i in range(12):
             db.query("UPDATE t SET v = v + 1 WHERE id %% 12 = %s RETURNING 1", i)
             engine.wait_caught_up()
-        engine.wait_for(lambda p: any(t["job"] == "maintain" for t in p["tables"]), 300)
+        engine.wait_for(lambda p: any(t["job"] == "maintain" for t in p["tables"]))
         time.sleep(0.3 * attempt)
         engine.kill()
     engine.start()
     db.execute("UPDATE t SET v = v + 1 WHERE id < 100")
     engine.wait_caught_up()
-    engine.wait_log("compacted shop_public.t", 400)
+    engine.wait_log("compacted shop_public.t")
     engine.wait_caught_up()
     engine.assert_equal("t")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tests.faults.documents import documents
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.http_proxy import Fate, http_proxy
 
 
@@ -36,7 +37,7 @@ def test_a_driver_that_pauses_as_the_alias_moves(engine: Engine, db: Database, o
         moves = f'"alias": "{prefix}public.item"'.encode()
         proxy.catch(Fate.HELD, lambda r: r.path == "/_aliases" and moves in r.body)
         engine.levada("resync", *engine.options(), "item")
-        assert proxy.caught.wait(120), engine.log[-3000:]
+        assert proxy.caught.wait(LIMIT_S), engine.log[-3000:]
         assert engine.process is not None
         os.killpg(engine.process.pid, signal.SIGSTOP)
         try:
@@ -48,7 +49,7 @@ def test_a_driver_that_pauses_as_the_alias_moves(engine: Engine, db: Database, o
             proxy.release()
         finally:
             os.killpg(engine.process.pid, signal.SIGCONT)
-        assert engine.process.wait(120) != 0
+        assert engine.process.wait(LIMIT_S) != 0
         assert "stale_epoch" in engine.log
         db.execute("UPDATE item SET note = 'third' WHERE id % 3 = 0", "INSERT INTO item VALUES (0, 'new')")
         newer.wait_caught_up()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.destinations.opensearch.place import Cluster
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.http_proxy import Fate, HttpProxy, http_proxy
 
 from levada.destinations.opensearch import OpenSearchDestination
@@ -135,8 +136,7 @@ def test_a_takeover_at_each_request(
             proxy.catch(fate, lambda _, count=count, at=at: next(count) == at)
             thread = threading.Thread(target=attack.run, args=[step])
             thread.start()
-            while thread.is_alive() and not proxy.caught.wait(0.01):
-                pass
+            until(lambda proxy=proxy, thread=thread: proxy.caught.is_set() or not thread.is_alive())  # type: ignore[misc]
             caught = proxy.caught.is_set()
             where = f"request {at}: {proxy.seen[-1].method} {proxy.seen[-1].path}"
             newer = attack.cluster.started()
@@ -147,7 +147,7 @@ def test_a_takeover_at_each_request(
             position = attack.apply(newer, 2, position)
             if caught:
                 proxy.release()
-            thread.join(120)
+            thread.join(LIMIT_S)
             assert not thread.is_alive()
             attack.insert(22, "twenty-two", "n22")
             attack.apply(newer, 2, position)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.destinations.random_source import RandomSource
 from tests.rigs.lake import Lake, hadoop
+from tests.rigs.waiting import LIMIT_S
 
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, Staging
@@ -108,7 +109,7 @@ def test_kills_at_each_step(hadoop: Lake, tmp_path: Path, step: str, version: in
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "call")],
         env=os.environ | {"SPARK_LOCAL_DIRS": str(tmp_path)}, cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == (0 if step in ("task", "executors") else -signal.SIGKILL), done.stderr[-4000:]
     if step in ("task", "executors"):

@@ -7,13 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
 from tests.rigs.equality import lake_table
 from tests.rigs.movers import INTERRUPTED, ROWS, Movers, configure, finished_before, items
+from tests.rigs.waiting import LIMIT_S, until
 
 __all__ = ["items"]
 
@@ -80,26 +80,18 @@ def recorded(db: Database) -> str:
     return str(found[0][0]) if found else ""
 
 
-def wait_until(condition: Any, engine: Engine) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, engine.log[-4000:]
-        time.sleep(0.05)
-
-
 def test_killed_processes(engine: Engine, items: Database) -> None:
     """kill -9 of the copy's process after a range, again and again: no range is read twice. The driver completes it."""
     with Movers(items):
         jobs = begin(engine)
         order = wait_for_order(engine)
         for _ in range(2):
-            assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+            assert jobs.start("range").wait(LIMIT_S) == -9, engine.log[-4000:]
         ((_, ranges),) = finished_before(engine)
         assert ranges >= 5
-        assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+        assert jobs.start("range").wait(LIMIT_S) == -9, engine.log[-4000:]
         assert wait_for_order(engine) == order
-        assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert jobs.start().wait(LIMIT_S) == 0, engine.log[-4000:]
         engine.wait_for(lambda p: p["ready"])
     counts = [n for n, _ in finished_before(engine)]
     assert counts == [1, 2, 3, ranges], "the last one is the driver's"
@@ -119,22 +111,22 @@ def test_killed_drivers(engine: Engine, items: Database) -> None:
         # Two ranges while no driver runs, which are in the order alone.
         engine.kill()
         for _ in range(2):
-            assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+            assert jobs.start("range").wait(LIMIT_S) == -9, engine.log[-4000:]
         left = jobs.start()
-        wait_until(lambda: len(finished_before(engine)) == 2, engine)
+        until(lambda: finished_before(engine), lambda found: len(found) == 2)
         os.kill(left.pid, signal.SIGSTOP)
         start(engine)
         second = wait_for_order(engine, order)
         os.kill(left.pid, signal.SIGCONT)
-        assert left.wait(TIMEOUT_S) != -9, "the process of the former order ends by itself"
-        assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+        assert left.wait(LIMIT_S) != -9, "the process of the former order ends by itself"
+        assert jobs.start("range").wait(LIMIT_S) == -9, engine.log[-4000:]
         assert finished_before(engine)[-1][0] >= 2
         engine.kill()
         start(engine, "changes")
         wait_for_order(engine, second)
-        assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert jobs.start().wait(LIMIT_S) == 0, engine.log[-4000:]
         assert engine.process is not None
-        assert engine.process.wait(TIMEOUT_S) == -9, engine.log[-4000:]
+        assert engine.process.wait(LIMIT_S) == -9, engine.log[-4000:]
         start(engine)
         engine.wait_for(lambda p: p["ready"])
     assert "begins again" not in engine.log
@@ -149,10 +141,10 @@ def test_a_process_that_is_asked_to_end(engine: Engine, items: Database) -> None
         jobs = begin(engine)
         wait_for_order(engine)
         first = jobs.start()
-        wait_until(lambda: 'finished\\":{\\"' in recorded(items) or first.poll() is not None, engine)
+        until(lambda: recorded(items), lambda found: 'finished\\":{\\"' in found or first.poll() is not None)
         first.send_signal(signal.SIGTERM)
-        assert first.wait(TIMEOUT_S) != 0
-        assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert first.wait(LIMIT_S) != 0
+        assert jobs.start().wait(LIMIT_S) == 0, engine.log[-4000:]
         engine.wait_for(lambda p: p["ready"])
     assert finished_before(engine)
     engine.wait_caught_up()
@@ -163,19 +155,19 @@ def test_a_resync_that_is_killed(engine: Engine, items: Database) -> None:
     """kill -9 of a resync by another process, and of its driver: it continues, and the table is readable meanwhile."""
     jobs = begin(engine)
     order = wait_for_order(engine)
-    assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+    assert jobs.start().wait(LIMIT_S) == 0, engine.log[-4000:]
     engine.wait_caught_up()
     engine.levada("resync", *engine.options(), "public.items")
     with Movers(items):
         order = wait_for_order(engine, order)
         for _ in range(2):
-            assert jobs.start("range").wait(TIMEOUT_S) == -9, engine.log[-4000:]
+            assert jobs.start("range").wait(LIMIT_S) == -9, engine.log[-4000:]
         engine.kill()
         # The table follows the writers during the resync. The shadow copy has the rows of the first ranges alone.
         assert lake_table(engine.warehouse, "shop_public", "items").num_rows > ROWS * 0.9
         start(engine)
         wait_for_order(engine, order)
-        assert jobs.start().wait(TIMEOUT_S) == 0, engine.log[-4000:]
+        assert jobs.start().wait(LIMIT_S) == 0, engine.log[-4000:]
         engine.wait_for(lambda p: p["ready"])
     assert [n for n, _ in finished_before(engine)][:2] == [1, 2]
     assert len(finished_before(engine)) == 3, "the last one is the driver's"

@@ -6,13 +6,14 @@ import urllib.error
 import urllib.request
 
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.stalling_proxy import stalling_proxy
 
 
 def ready(engine: Engine) -> int:
     """Return the status of /readyz."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{engine.port}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{engine.port}/readyz", timeout=LIMIT_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

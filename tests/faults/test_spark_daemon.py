@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.rigs.waiting import until
 
 
 def test_spark_starts_another_one(spark: SparkSession) -> None:
@@ -18,10 +18,8 @@ def test_spark_starts_another_one(spark: SparkSession) -> None:
 
     first = parent()
     workers = Path(f"/proc/{first}/task/{first}/children")
-    while workers.read_text():
-        # Spark ends a worker that had no task for a minute.
-        time.sleep(0.5)
+    # Spark ends a worker that had no task for a minute.
+    until(lambda: not workers.read_text())
     os.kill(first, signal.SIGTERM)
-    while Path(f"/proc/{first}").exists():
-        time.sleep(0.05)
+    until(lambda: not Path(f"/proc/{first}").exists())
     assert parent() != first

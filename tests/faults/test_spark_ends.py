@@ -9,7 +9,8 @@ import subprocess
 from typing import LiteralString, cast
 
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 
 
 def execute(db: Database, *statements: str) -> None:
@@ -33,7 +34,7 @@ def test_the_engine_ends_with_its_jvm(db: Database, engine: Engine) -> None:
             os.kill(int(found.stdout), signal.SIGKILL)
         if engine.process.poll() is not None:
             break
-    assert engine.process.wait(TIMEOUT_S) == 1
+    assert engine.process.wait(LIMIT_S) == 1
     assert "[spark_ended]" in engine.log.splitlines()[-2]
     # A batch that fails because of it must not leave a table that waits for a user.
     assert "internal_error" not in engine.log

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.faults.guarded import ROWS, actions, phases, suspended, table
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine, lsn
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.standby import logged_snapshots, standby_of
 
 from levada.local.postgres import temporary_postgres
@@ -87,7 +88,7 @@ def test_a_standby_as_the_source(primary: Database, standby: Database, tmp_path:
             engine.wait_for(lambda p: any(a.endswith("is dropped") for a in actions(p)))
             primary.execute("UPDATE held SET v = 'no slot' WHERE id % 5 = 0")
             opened.commit()
-        engine.wait_for(lambda p: set(phases(p).values()) == {"Ready"}, 2 * TIMEOUT_S)
+        engine.wait_for(lambda p: set(phases(p).values()) == {"Ready"}, 2 * LIMIT_S)
         caught_up(engine, primary)
         done = engine.levada("verify", *engine.options(), "-o", "json")
         assert all(t["equal"] for t in json.loads(done.stdout)["tables"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 
 
 class Second(Engine):
@@ -48,7 +49,7 @@ def test_a_paused_driver_changes_nothing_after_its_takeover(engine: Engine, db: 
         db.execute("UPDATE t SET v = 'changed' WHERE id % 3 = 0", "DELETE FROM u WHERE id % 7 = 0")
         second.wait_caught_up()
         os.killpg(engine.process.pid, signal.SIGCONT)
-        assert engine.process.wait(180) != 0
+        assert engine.process.wait(LIMIT_S) != 0
         assert "stale_epoch" in engine.log
         db.execute("INSERT INTO t VALUES (6000, 'last')", "INSERT INTO u VALUES (300001, 'last')")
         second.wait_caught_up()

@@ -27,7 +27,7 @@ def test_tables_of_any_name(engine: Engine) -> None:
             connection.execute(sql.SQL("INSERT INTO {} VALUES (1), (2)").format(table))
     engine.write_manifest()
     engine.start()
-    engine.wait_caught_up(timeout=900)
+    engine.wait_caught_up(900)
     found = json.loads(engine.levada("verify", *engine.options(), "-o", "json").stdout)["tables"]
     assert {t["table"] for t in found if t.get("equal")} == {f"public.{name}" for name in names}, found
     chosen = [word for name in names for word in ("--table", QualifiedTable("public", name).quoted)]

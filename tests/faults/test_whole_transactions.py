@@ -13,6 +13,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 from tests.rigs.replica_server import server, target, write_manifest
+from tests.rigs.waiting import until
 from tests.writers import Writers
 
 __all__ = ["server", "target"]
@@ -83,11 +84,13 @@ class Reader:
 
     def wait_for_batches(self, count: int) -> None:
         """Wait until this many further states were read."""
-        seen, deadline = len(self.orders), time.monotonic() + 120
-        while len(self.orders) < seen + count:
-            assert time.monotonic() < deadline, f"{self._engine.progress()}\n{self._engine.log[-4000:]}"
-            assert self._thread.is_alive()
-            time.sleep(0.05)
+        seen = len(self.orders)
+        until(
+            lambda: len(self.orders),
+            lambda found: found >= seen + count,
+            alive=self._thread.is_alive,
+            report=lambda: f"{self._engine.progress()}\n{self._engine.log[-4000:]}",
+        )
 
 
 @pytest.fixture

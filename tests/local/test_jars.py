@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import NeedsOperator
 from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, trust_options, write_bundle
@@ -90,7 +91,7 @@ def test_two_processes_at_once(cache: Path) -> None:
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=os.environ)
         for _ in range(2)
     ]
-    assert {p.communicate(timeout=120)[0].strip() for p in processes} == {str(cache / "lib-1.0.jar")}
+    assert {p.communicate(timeout=LIMIT_S)[0].strip() for p in processes} == {str(cache / "lib-1.0.jar")}
     assert all(p.returncode == 0 for p in processes)
     assert (cache / "lib-1.0.jar").read_bytes() == CONTENT
 

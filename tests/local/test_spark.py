@@ -14,6 +14,7 @@ from subprocess import PIPE, Popen, run
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.rigs.waiting import LIMIT_S
 
 from levada.runtime.resources.spark import spark_session
 
@@ -78,7 +79,7 @@ def test_output_of_the_jvm_is_logged(spark: SparkSession) -> None:
     logging.getLogger("levada.spark").addHandler(handler)
     try:
         spark.sparkContext._jvm.java.lang.System.err.println("ERROR Test: hello from the JVM")
-        record = heard.get(timeout=60)
+        record = heard.get(timeout=LIMIT_S)
     finally:
         logging.getLogger("levada.spark").removeHandler(handler)
     assert (record.levelname, record.getMessage()) == ("ERROR", "Test: hello from the JVM")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S
 
 SCRIPT = """
 import json, os, pickle, sys
@@ -58,7 +59,7 @@ def test_copy_runs_in_executors(db: Database, tmp_path: Path) -> None:
     environment = os.environ | {"LEVADA_SPARK_PROPERTIES": str(properties), "SPARK_LOCAL_DIRS": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, pickle.dumps(db.connection).hex()],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout) == {"rows": 20000, "here": False, "executors": 1}

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jsonpatch
 from aiohttp import web
 from tests.operator.samples import merge
+from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.kube.interface import RESOURCES
 
@@ -50,12 +51,12 @@ class StandInApiServer:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(10)
+        assert started.wait(LIMIT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(LIMIT_S)
 
     def kubeconfig(self, token: str = "t") -> str:
         """Return the text of a kubeconfig with that token."""

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import document, pipeline, pod_body, table_document, table_sync
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.ports import ReservedPort
 
 from levada_operator.desired.pod import HTTP_PORT
@@ -27,15 +27,6 @@ pytestmark = pytest.mark.usefixtures("own_process")
 
 _T = TypeVar("_T")
 SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
-
-
-def eventually(check: Callable[[], _T], seconds: float = 60.0) -> _T:
-    """Return the first true answer."""
-    deadline = time.monotonic() + seconds
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {answer!r}"
-        time.sleep(0.1)
-    return answer
 
 
 @pytest.fixture
@@ -110,7 +101,7 @@ def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., su
     for process in running:
         process.send_signal(signal.SIGCONT)
         process.terminate()
-        process.wait(30)
+        process.wait(LIMIT_S)
     print(log.read_text())
     assert "Traceback" not in text
 
@@ -126,7 +117,7 @@ def operator(server: StandInApiServer, spawn: Callable[..., subprocess.Popen[byt
     def start() -> None:
         for process in former:
             process.kill()
-            process.wait(30)
+            process.wait(LIMIT_S)
         server.objects.pop(("Lease", "data", "levada-operator"), None)
         server.put(LEASE)
         former[:] = [spawn()]
@@ -150,10 +141,10 @@ def settle(server: StandInApiServer) -> None:
 
     def settled() -> bool:
         written, swept = len(writes(server)), sweeps(server)
-        eventually(lambda: sweeps(server) >= swept + 4)
+        until(lambda: sweeps(server) >= swept + 4)
         return len(writes(server)) == written
 
-    eventually(settled)
+    until(settled)
 
 
 def holder(server: StandInApiServer) -> str:
@@ -164,7 +155,7 @@ def holder(server: StandInApiServer) -> str:
 def asked(port: int, path: str) -> str:
     """Return what an operator answers at its own port, empty if it does not."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -180,9 +171,9 @@ def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     body = pipeline(**changes)
     body["metadata"] = {"name": "shop", "namespace": "data", **body["metadata"].get("annotations", {})}
     server.put(body)
-    eventually(lambda: server.get("StatefulSet", "shop-driver"))
+    until(lambda: server.get("StatefulSet", "shop-driver"))
     server.put(pod_body(podIP=driver))
-    eventually(lambda: phase(server) == "Streaming")
+    until(lambda: phase(server) == "Streaming")
 
 
 def _with_finalizer(server: StandInApiServer) -> dict[str, Any]:
@@ -200,11 +191,11 @@ def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, opera
     operator()
     bring_up(server, driver)
     for name in ("orders", "events"):
-        eventually(lambda name=name: (server.get("TableSync", f"shop-public-{name}") or {}).get("status"))  # type: ignore[misc]  # bound on purpose
+        until(lambda name=name: (server.get("TableSync", f"shop-public-{name}") or {}).get("status"))  # type: ignore[misc]  # bound on purpose
         tsync = server.get("TableSync", f"shop-public-{name}") or {}
         assert tsync["status"]["phase"] == "Ready"
         assert "finalizers" not in tsync["metadata"]
-    one = eventually(lambda: _with_finalizer(server))
+    one = until(lambda: _with_finalizer(server))
     assert one["metadata"]["finalizers"] == ["levada.dev/cleanup"]
     assert not one["metadata"].get("annotations")
     assert not any("secrets" in r.path for r in server.requests)
@@ -228,15 +219,15 @@ def test_killed_operator_comes_back_to_the_same(
     """Killed and started again, the operator writes no object at all."""
     operator()
     bring_up(server, driver)
-    eventually(lambda: (server.get("TableSync", "shop-public-events") or {}).get("status"))
-    eventually(lambda: (server.get("TableSync", "shop-public-orders") or {}).get("status"))
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: (server.get("TableSync", "shop-public-events") or {}).get("status"))
+    until(lambda: (server.get("TableSync", "shop-public-orders") or {}).get("status"))
+    until(lambda: _with_finalizer(server))
     settle(server)
     apart = ("Event", "Lease")
     before = {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] not in apart}
     server.requests.clear()
     operator()
-    eventually(lambda: sweeps(server) >= 4)
+    until(lambda: sweeps(server) >= 4)
     assert {k: b["metadata"]["resourceVersion"] for k, b in server.objects.items() if k[0] not in apart} == before
     assert writes(server) == []
 
@@ -245,16 +236,16 @@ def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operat
     """The driver stops, the clean-up runs, the Pipeline is released. The next operator continues after a kill."""
     operator()
     bring_up(server, driver)
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: _with_finalizer(server))
     server.delete("Pipeline", "shop")
-    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
     assert server.get("Job", "shop-cleanup") is None
     server.delete("Pod", "shop-driver-0")
-    eventually(lambda: server.get("Job", "shop-cleanup"))
+    until(lambda: server.get("Job", "shop-cleanup"))
     operator()
     job = server.get("Job", "shop-cleanup") or {}
     server.put({**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
-    eventually(lambda: server.get("Pipeline", "shop") is None)
+    until(lambda: server.get("Pipeline", "shop") is None)
     assert len(events(server, "CleanupFinished")) == 1
 
 
@@ -264,14 +255,14 @@ def test_deletion_while_the_operator_is_away(
     """An operator that comes back to a Pipeline that is being deleted stops the driver first, and cleans up then."""
     operator()
     bring_up(server, driver)
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: _with_finalizer(server))
     operator()
     server.delete("Pipeline", "shop")
-    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
     assert server.get("Job", "shop-cleanup") is None
     assert server.get("Pipeline", "shop") is not None
     server.delete("Pod", "shop-driver-0")
-    eventually(lambda: server.get("Job", "shop-cleanup"))
+    until(lambda: server.get("Job", "shop-cleanup"))
 
 
 def test_deletion_ends_in_a_namespace_that_goes(
@@ -280,11 +271,11 @@ def test_deletion_ends_in_a_namespace_that_goes(
     """No Job can be created there. The Pipeline is released, and an Event reports the rest."""
     operator()
     bring_up(server, driver)
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: _with_finalizer(server))
     server.delete("Pod", "shop-driver-0")
     server.refused = {"Job"}
     server.delete("Pipeline", "shop")
-    eventually(lambda: server.get("Pipeline", "shop") is None)
+    until(lambda: server.get("Pipeline", "shop") is None)
     (told,) = events(server, "CleanupAbandoned")
     assert SQL in told
 
@@ -295,10 +286,10 @@ def test_policy_of_retaining_all_releases_what_stays(
     """Nothing is removed, and a clean-up Job still makes it free for another Pipeline."""
     operator()
     bring_up(server, driver, spec={"deletionPolicy": {"slot": "Retain", "state": "Retain"}})
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: _with_finalizer(server))
     server.delete("Pod", "shop-driver-0")
     server.delete("Pipeline", "shop")
-    eventually(lambda: server.get("Job", "shop-cleanup"))
+    until(lambda: server.get("Job", "shop-cleanup"))
 
 
 def test_busy_api_server_is_asked_again(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
@@ -308,7 +299,7 @@ def test_busy_api_server_is_asked_again(server: StandInApiServer, driver: str, o
     body["metadata"] = {"name": "shop", "namespace": "data"}
     server.put(body)
     operator()
-    eventually(lambda: sweeps(server) >= 3)
+    until(lambda: sweeps(server) >= 3)
     assert server.get("StatefulSet", "shop-driver") is None
     server.busy = set()
     bring_up(server, driver)
@@ -320,23 +311,23 @@ def test_standby_writes_nothing_until_the_leader_has_ended(
     """Of two operators one leads. The other is live and ready, and follows when the leader ends on SIGTERM."""
     server.put(LEASE)
     one = spawn()
-    first = eventually(lambda: holder(server))
+    first = until(lambda: holder(server))
     reserved = ReservedPort.of(range(18100, 18200))
     port = reserved.number
     two = spawn(port)
-    eventually(lambda: asked(port, "/readyz") == "ok\n" and asked(port, "/livez") == "ok\n")
-    eventually(lambda: "levada_operator_leader 0.0" in asked(port, "/metrics"))
+    until(lambda: asked(port, "/readyz") == "ok\n" and asked(port, "/livez") == "ok\n")
+    until(lambda: "levada_operator_leader 0.0" in asked(port, "/metrics"))
     bring_up(server, driver)
     assert holder(server) == first
     # What the standby would write for a new Pipeline, it would have written by now: the leader has.
     assert "levada_operator_writes_total{" not in asked(port, "/metrics")
     one.terminate()
-    assert one.wait(30) == 0
-    eventually(lambda: holder(server) not in ("", first))
+    assert one.wait(LIMIT_S) == 0
+    until(lambda: holder(server) not in ("", first))
     assert two.poll() is None
-    eventually(lambda: _with_finalizer(server))
+    until(lambda: _with_finalizer(server))
     server.put({"kind": "Pipeline", "metadata": {"namespace": "data", "name": "shop"}, "spec": {"suspend": True}})
-    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
 
 
 def test_leader_that_stood_still_ends_without_a_write(
@@ -345,19 +336,19 @@ def test_leader_that_stood_still_ends_without_a_write(
     """A leader that was stopped for longer than its Lease finds another one when it wakes, writes nothing, and ends."""
     server.put(LEASE)
     one = spawn(LEVADA_LEASE_SECONDS="6")
-    first = eventually(lambda: holder(server))
+    first = until(lambda: holder(server))
     bring_up(server, driver)
     # No process can take back a write that it had begun to send when it was stopped.
     settle(server)
     one.send_signal(signal.SIGSTOP)
     before = len(writes(server))
     spawn(token="second", LEVADA_LEASE_SECONDS="6")
-    eventually(lambda: holder(server) not in ("", first))
+    until(lambda: holder(server) not in ("", first))
     second = holder(server)
     server.put({"kind": "Pipeline", "metadata": {"namespace": "data", "name": "shop"}, "spec": {"suspend": True}})
-    eventually(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"]["replicas"] == 0)
     one.send_signal(signal.SIGCONT)
-    assert one.wait(30) != 0
+    assert one.wait(LIMIT_S) != 0
     assert holder(server) == second
     assert writes(server)[before:] == []
     assert writes(server, "second")

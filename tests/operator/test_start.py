@@ -8,11 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.ports import free_port
 
 from levada.errors import NeedsOperator
@@ -38,7 +37,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def operator(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the operator until it ends."""
     command = [sys.executable, "-m", "levada_operator"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 @pytest.mark.usefixtures("own_process")
@@ -127,22 +126,14 @@ def test_an_api_server_that_does_not_answer_is_waited_for(environment: dict[str,
     command = [sys.executable, "-m", "levada_operator"]
     settings = {"KUBECONFIG": str(path), "LEVADA_LEASE_SECONDS": "1"}
     with log.open("w") as out, subprocess.Popen(command, env=environment | settings, stderr=out) as process:
-        until(lambda: "no answer" in log.read_text())
+        until(log.read_text, lambda text: "no answer" in text)
         (line,) = log.read_text().splitlines()
         where = f"https://127.0.0.1:{port}"
         assert line.endswith(
             f"Lease default/levada-operator: no answer from the API server at {where}: Connection refused"
         )
         with socket.create_server(("127.0.0.1", port)) as back:
-            back.settimeout(120)
+            back.settimeout(LIMIT_S)
             back.accept()[0].close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        assert process.wait(LIMIT_S) == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from tests.operator.samples import merge, table_sync
+from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.app.credentials import Credentials
 from levada_operator.app.table_watch import TableWatch
@@ -71,7 +72,7 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
             f"http://127.0.0.1:{port}", ssl.create_default_context(), lambda: {"Authorization": "Bearer t"}
         )
         task = asyncio.create_task(TableWatch(found, "data", changed, lambda: missed.append(None)).run())
-        await asyncio.wait_for(over.wait(), 60)
+        await asyncio.wait_for(over.wait(), LIMIT_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await runner.cleanup()

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 from tests.page.browser import DESKTOP, Tab
+from tests.rigs.waiting import LIMIT_S
 
-PATIENCE_MS = 60_000
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=1000 * LIMIT_S)
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
 
     def make(**options: Any) -> BrowserContext:
         opened = browser.new_context(**{"viewport": DESKTOP, "locale": "en-GB", "timezone_id": "UTC", **options})
-        opened.set_default_timeout(PATIENCE_MS)
+        opened.set_default_timeout(1000 * LIMIT_S)
         made.append(opened)
         return opened
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 
 from levada.postgres.slots import create_slot
 from levada.postgres.stream import ReplicationStream
@@ -29,11 +29,13 @@ def kinds(messages: list[bytes]) -> str:
     return "".join(chr(m[25]) for m in messages)
 
 
-def receive_until(stream: ReplicationStream, done: Callable[[list[bytes]], bool], limit_s: float = 30) -> list[bytes]:
+def receive_until(stream: ReplicationStream, done: Callable[[list[bytes]], bool]) -> list[bytes]:
     """All messages until the condition holds."""
     messages: list[bytes] = []
-    deadline = time.monotonic() + limit_s
-    while not done(messages):
-        assert time.monotonic() < deadline, kinds(messages)
-        messages += stream.receive(1000, 1 << 20, 0.2)
-    return messages
+
+    def receive() -> list[bytes]:
+        if not done(messages):
+            messages.extend(stream.receive(1000, 1 << 20, 0.2))
+        return messages
+
+    return until(receive, done, report=lambda: kinds(messages))

@@ -9,6 +9,7 @@ import threading
 import pytest
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres
@@ -92,11 +93,12 @@ def test_keepalive_reports_between_receives(db: Database) -> None:
     with open_stream(db) as stream:
         end = commit_end(receive_until(stream, lambda m: "C" in kinds(m))[-1])
         stream.acknowledge(end)
-        for _ in range(1000):
+
+        def position() -> Lsn:
             stream.keepalive()
-            if confirmed(db) == end:
-                break
-        assert confirmed(db) == end
+            return confirmed(db)
+
+        until(position, lambda lsn: lsn == end)
 
 
 def test_slot_passes_wal_that_it_does_not_stream(db: Database) -> None:
@@ -205,7 +207,7 @@ def test_server_stops_though_changes_are_not_acknowledged(own_server: EmbeddedPo
     stopping.start()
     with pytest.raises(Transient):
         receive_until(stream, lambda _: False)
-    stopping.join(20)
+    stopping.join(LIMIT_S)
     assert not stopping.is_alive()
     stream.close()
     with pytest.raises(Transient) as raised:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.capture import CapturePosition, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.history import KnownSource
@@ -26,9 +27,6 @@ SLOT = "levada_shop"
 
 
 PUBLICATION = "levada_shop"
-
-
-TIMEOUT_S = 60.0
 
 
 class Capture:
@@ -118,7 +116,7 @@ class Capture:
             yield self.worker
         finally:
             stop.set()
-            thread.join(TIMEOUT_S)
+            thread.join(LIMIT_S)
             assert not thread.is_alive()
 
     @property
@@ -146,10 +144,7 @@ class Capture:
 
     def until(self, reached: Callable[[], bool]) -> None:
         """Wait for anything."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not reached():
-            assert time.monotonic() < deadline, self.worker.position
-            time.sleep(0.01)
+        until(reached, report=lambda: f"at {self.worker.position}, raised {self.error!r}")
 
     def table(self, name: str) -> TableId:
         return TableId(self.db.query("SELECT %s::regclass::oid", name)[0][0])

@@ -7,21 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
 from tests.rigs.database import Database
 from tests.rigs.equality import differences
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.ports import free_port
 
-TIMEOUT_S = 240
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Engine:
         return self.manifest
 
     def levada(
-        self, *args: str, check: bool = True, timeout: float = TIMEOUT_S, **environment: str
+        self, *args: str, check: bool = True, timeout: float = LIMIT_S, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
         done = subprocess.run(
@@ -128,31 +128,30 @@ class Engine:
     def progress(self) -> dict[str, Any] | None:
         """Return what /v1/progress says, None while nothing answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/progress", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/progress", timeout=LIMIT_S) as answer:
                 return dict(json.load(answer))
         except (OSError, urllib.error.URLError):
             return None
 
-    def wait_for(self, what: Callable[[dict[str, Any]], bool], timeout: float = TIMEOUT_S) -> dict[str, Any]:
-        """Wait until the progress satisfies the condition. Fail with the log if the engine ends first."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            progress = self.progress()
-            if progress is not None and what(progress):
-                return progress
-            assert self.process is None or self.process.poll() is None, f"the engine ended\n{self.log[-6000:]}"
-            time.sleep(0.1)
-        raise AssertionError(f"not reached in {timeout} s: {json.dumps(self.progress())[:3000]}\n{self.log[-4000:]}")
+    def runs(self) -> bool:
+        """Return False once the process has ended."""
+        return self.process is None or self.process.poll() is None
 
-    def wait_log(self, words: str, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the log has these words. Fail with the log if the engine ends first."""
-        deadline = time.monotonic() + timeout
-        while words not in self.log:
-            assert self.process is None or self.process.poll() is None, f"the engine ended\n{self.log[-6000:]}"
-            assert time.monotonic() < deadline, f"not logged in {timeout} s\n{self.log[-4000:]}"
-            time.sleep(0.1)
+    def until(self, look: Callable[[], _T], accepted: Callable[[_T], object] = bool, *, limit_s: float = LIMIT_S) -> _T:
+        """Wait for anything that the engine brings. Fail with the log, also if the engine ends first."""
+        return until(look, accepted, alive=self.runs, report=lambda: self.log[-6000:], limit_s=limit_s)
 
-    def wait_caught_up(self, timeout: float = TIMEOUT_S) -> dict[str, Any]:
+    def wait_for(self, what: Callable[[dict[str, Any]], object], limit_s: float = LIMIT_S) -> dict[str, Any]:
+        """Wait until the progress satisfies."""
+        found = self.until(self.progress, lambda p: p is not None and what(p), limit_s=limit_s)
+        assert found is not None
+        return found
+
+    def wait_log(self, words: str) -> None:
+        """Wait until the log has these words."""
+        self.until(lambda: words in self.log)
+
+    def wait_caught_up(self, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """Wait until every table is Ready and has applied all that is committed now."""
         [(target,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
         return self.wait_for(
@@ -160,7 +159,7 @@ class Engine:
                 bool(p["tables"])
                 and all(t["phase"] == "Ready" and lsn(t["appliedLsn"]) >= lsn(target) for t in p["tables"])
             ),
-            timeout,
+            limit_s,
         )
 
     def kill(self) -> None:
@@ -168,22 +167,18 @@ class Engine:
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         if self.process is not None:
-            self.process.wait(30)
+            self.process.wait(LIMIT_S)
 
     def stop(self) -> int:
         """Stop the engine as Kubernetes does. Return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(LIMIT_S)
 
     def verify(self, *tables: str) -> dict[str, dict[str, Any]]:
         """Let the running engine compare these tables of schema public with the lake, as ``levada verify`` does."""
-        found = self.request_verification(*tables)
-        deadline = time.monotonic() + TIMEOUT_S
-        while not found["finished"]:
-            assert time.monotonic() < deadline, f"the verification does not end: {found}\n{self.log[-4000:]}"
-            time.sleep(0.1)
-            found = self._request("GET", f"/{found['id']}", None)
+        requested = self.request_verification(*tables)["id"]
+        found = self.until(lambda: self._request("GET", f"/{requested}", None), lambda v: v["finished"])
         return {result["table"].removeprefix("public."): result for result in found["tables"]}
 
     def request_verification(self, *tables: str, repair: bool = False) -> dict[str, Any]:
@@ -205,7 +200,7 @@ class Engine:
             headers={"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return dict(json.load(answer))
 
     def assert_equal(self, *tables: str, namespace: str = "shop_public") -> None:

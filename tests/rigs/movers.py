@@ -13,7 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 
 INTERRUPTED = (sys.executable, str(Path(__file__).with_name("interrupted_copy.py")))
 
@@ -124,4 +125,4 @@ def run_until_killed(engine: Engine, at: str) -> None:
     """Start the engine, which kills itself."""
     engine.start(*INTERRUPTED, KILL_AT=at)
     assert engine.process is not None
-    assert engine.process.wait(TIMEOUT_S) == -9, engine.log[-4000:]
+    assert engine.process.wait(LIMIT_S) == -9, engine.log[-4000:]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.runtime.config import (
     PipelineConfig,
@@ -23,8 +24,6 @@ from levada.runtime.pipeline import Pipeline
 from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore
 from levada.values import QualifiedTable
-
-TIMEOUT_S = 90
 
 
 def public(name: str) -> QualifiedTable:
@@ -90,7 +89,7 @@ class Rig:
 
     def wait(self, what: Callable[[Progress], bool]) -> Progress:
         assert self.running is not None
-        return self.running.run_until(what, TIMEOUT_S)
+        return reach(self.running, what)
 
     def wait_caught_up(self) -> Progress:
         assert self.running is not None
@@ -102,9 +101,14 @@ def table(progress: Progress, name: str) -> TableProgress:
     return next(t for t in progress.tables if t.table.name == name)
 
 
+def reach(pipeline: Pipeline, what: Callable[[Progress], object]) -> Progress:
+    """Wait for a progress of the pipeline. Raise the error that ends it before."""
+    return until(pipeline.progress, what, alive=lambda: not pipeline.wait(0))
+
+
 def wait_for(event: threading.Event) -> None:
     """Wait for the event, as long as a test may last."""
-    event.wait(TIMEOUT_S)
+    assert event.wait(LIMIT_S)
 
 
 @pytest.fixture

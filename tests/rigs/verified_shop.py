@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.rigs.database import Database
+from tests.rigs.pipeline import reach
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations import DestinationContext
@@ -22,8 +23,6 @@ from levada.stores import MemoryStorage, MemoryStore
 from levada.values import OnUnrepresentable, QualifiedTable
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
-
-TIMEOUT_S = 120
 
 
 @dataclass
@@ -76,7 +75,7 @@ class Shop:
 
     def wait(self, what: Callable[[Progress], bool]) -> Progress:
         assert self.pipeline is not None
-        return self.pipeline.run_until(what, TIMEOUT_S)
+        return reach(self.pipeline, what)
 
     def wait_caught_up(self) -> None:
         assert self.pipeline is not None

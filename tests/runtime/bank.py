@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.pipeline import Only, Rig
+from tests.rigs.waiting import LIMIT_S
 from tests.writers import Writers
 
 from levada.copy.rows import TableRows
@@ -36,11 +37,11 @@ class Gate:
     def pass_through(self) -> None:
         """Wait here until the test opens the gate."""
         self.reached.set()
-        assert self.opened.wait(TIMEOUT_S)
+        assert self.opened.wait(LIMIT_S)
 
     def wait_reached(self) -> None:
         """Wait until a thread is here."""
-        assert self.reached.wait(TIMEOUT_S)
+        assert self.reached.wait(LIMIT_S)
 
 
 class Bank(MemoryDestination):

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig, public, table, wait_for
+from tests.rigs.pipeline import Only, Rig, public, table, wait_for
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import (
@@ -69,11 +69,11 @@ def test_suspending_ends_a_copy(rig: Rig) -> None:
     def hold(name: str) -> None:
         if name == "orders":
             begun.set()
-            go_on.wait(TIMEOUT_S)
+            go_on.wait(LIMIT_S)
 
     rig.destination.before_copy = hold
     rig.start()
-    assert begun.wait(TIMEOUT_S)
+    assert begun.wait(LIMIT_S)
     rig.say("orders", suspended=True)
     rig.wait(lambda p: table(p, "orders").suspended)
     go_on.set()
@@ -226,7 +226,7 @@ def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:
 
     def hang(name: str) -> None:
         if name == "orders":
-            release.wait(TIMEOUT_S)
+            release.wait(LIMIT_S)
 
     rig.destination.before_apply = hang
     rig.start()
@@ -281,8 +281,7 @@ def test_the_stream_is_told_of_while_the_store_waits(rig: Rig, db: Database) -> 
     before = rig.wait_caught_up()
     with db.connect() as holder, holder.transaction():
         holder.execute("LOCK TABLE levada.documents IN ACCESS EXCLUSIVE MODE")
-        while not db.query("SELECT FROM pg_locks WHERE NOT granted"):
-            time.sleep(0.05)
+        until(lambda: db.query("SELECT FROM pg_locks WHERE NOT granted"))
         db.execute("INSERT INTO orders VALUES (100)")
         during = rig.wait(lambda p: p.capture.rows > before.capture.rows)
         assert not table(during, "orders").pending_rows
@@ -300,13 +299,10 @@ def test_a_source_that_does_not_answer_is_not_connected(rig: Rig, db: Database) 
         os.kill(postmaster, signal.SIGSTOP)
         try:
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'walsender'")
-            rig.wait(lambda p: not p.capture.connected)
-            assert rig.running is not None
-            for _ in range(20):
-                time.sleep(0.05)
-                told = rig.running.progress().capture
-                assert not told.connected
-                assert told.error is not None
+            since = rig.wait(lambda p: not p.capture.connected and p.capture.error is not None).at
+            seen = []
+            rig.wait(lambda p: seen.append(p.capture) or p.at - since > timedelta(seconds=1))
+            assert not any(capture.connected or capture.error is None for capture in seen)
         finally:
             os.kill(postmaster, signal.SIGCONT)
     assert rig.wait(lambda p: p.capture.connected).capture.error is None
@@ -382,7 +378,7 @@ def test_the_batches_of_a_backlog_follow_the_destination(rig: Rig, db: Database)
     def counted(name: str) -> None:
         if name == "orders":
             totals.append(rig.destination.applied_rows.get("orders", 0))
-            release.wait(TIMEOUT_S)
+            release.wait(LIMIT_S)
 
     rig.destination.before_apply = counted
     for i in range(13):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
+from tests.rigs.waiting import until
 
 import levada.runtime.copies.table_copy
 from levada.copy.guard import LockLimits
@@ -170,8 +170,7 @@ def test_a_copy_gives_way(rig: Rig, db: Database) -> None:
 
     def begin() -> None:
         threading.Thread(target=alter).start()
-        while not db.query("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"):
-            time.sleep(0.05)
+        until(lambda: db.query("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"))
 
     rig.destination.before_copy = once(begin)
     rig.start()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import sql
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S
 from tests.runtime.manifest_text import manifest_text
 
 from levada import (
@@ -40,8 +41,6 @@ from levada.stores import TableAction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TIMEOUT_S = 300
-
 
 class Seen(EngineObserver):
     """Keeps the newest progress and the refusals."""
@@ -63,7 +62,7 @@ class Seen(EngineObserver):
         """Wait for a progress for which ``done`` returns True."""
         with self._changed:
             self._newest = None
-            assert self._changed.wait_for(lambda: self._newest is not None and done(self._newest), TIMEOUT_S)
+            assert self._changed.wait_for(lambda: self._newest is not None and done(self._newest), LIMIT_S)
 
 
 def source_of(db: Database, secret: str) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def test_a_manifest_is_run_changed_and_stopped(shop: Callable[..., Path], secret
     """
     seen, ended = Seen(), list[object]()
     with Engine(shop(), secrets=secrets, observer=seen) as engine:
-        outcome = engine.run(until=caught_up, timeout_s=TIMEOUT_S)
+        outcome = engine.run(until=caught_up, timeout_s=LIMIT_S)
         assert isinstance(outcome, CaughtUp)
         assert {str(t.table): t.phase for t in outcome.progress.tables} == {
             "public.orders": "Ready",
@@ -118,12 +117,12 @@ def test_a_manifest_is_run_changed_and_stopped(shop: Callable[..., Path], secret
         runner = threading.Thread(target=lambda: ended.append(engine.run()))
         runner.start()
         seen.wait(lambda progress: progress.ready and progress.capture.connected and progress.slot.active is not False)
-        with urllib.request.urlopen(f"{engine.address}/readyz", timeout=30) as answer:
+        with urllib.request.urlopen(f"{engine.address}/readyz", timeout=LIMIT_S) as answer:
             assert answer.status == 200
         shop({"table": {"name": "orders"}, "suspend": True})
         seen.wait(lambda progress: [str(t.table) for t in progress.tables if t.suspended] == ["public.orders"])
         engine.stop()
-        runner.join(TIMEOUT_S)
+        runner.join(LIMIT_S)
         assert [type(outcome) for outcome in ended] == [Stopped]
         progress = engine.progress()
         assert progress is not None

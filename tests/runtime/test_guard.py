@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Rig
+from tests.rigs.pipeline import Rig
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import SlotLost, Transient
 from levada.postgres.slots import copy_slot_name
@@ -87,23 +87,15 @@ def test_a_slot_that_is_being_created_keeps_within_the_limit(
     with db.connect() as opened, opened.transaction():
         opened.execute("INSERT INTO orders VALUES (11)")
         db.execute(writes)
-        poll(lambda: bool(db.query(slot + " AND confirmed_flush_lsn IS NULL", rig.config.slot.name)))
+        until(lambda: bool(db.query(slot + " AND confirmed_flush_lsn IS NULL", rig.config.slot.name)))
         db.execute(writes)
-        poll(lambda: not db.query(slot, rig.config.slot.name))
+        until(lambda: not db.query(slot, rig.config.slot.name))
     progress = rig.wait_caught_up()
     assert dropped(progress)
     assert rig.destination.copies_of("orders") == 2
     [ended] = {r.getMessage() for r in caplog.records if "[slot_creation_ended]" in r.getMessage()}
     assert f"ended the creation of slot {rig.config.slot.name}, which waits for open transactions" in ended
     assert "backend_xid IS NOT NULL" in ended
-
-
-def poll(what: Callable[[], bool]) -> None:
-    """Wait until the condition is true."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not what():
-        assert time.monotonic() < deadline, "not reached"
-        time.sleep(0.05)
 
 
 def release_slot(rig: Rig) -> None:
@@ -146,7 +138,7 @@ def test_an_engine_that_restarts_again_and_again_drops_the_slot(rig: Rig, db: Da
         rig.start()
         assert rig.running is not None
         with pytest.raises(SlotLost, match="the guard drops slot"):
-            rig.running.wait(TIMEOUT_S)
+            rig.running.wait(LIMIT_S)
     assert not slots(rig)
 
 
@@ -180,7 +172,7 @@ def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, d
     start.start()
     try:
         db.execute("CREATE TABLE other (v text)", WRITES)
-        poll(lambda: not slots(rig))
+        until(lambda: not slots(rig))
         db.execute("INSERT INTO orders VALUES (11)")
     finally:
         away.there = True
@@ -207,11 +199,11 @@ def test_a_killed_copy_keeps_no_wal_after_the_next_start(rig: Rig, db: Database)
         for name in (mine, other):
             killed = db.connection.connect_replication(application="killed")
             killed.send_query(f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
-            poll(lambda name=name: (name,) in db.query(waiting))  # type: ignore[misc] # bound
+            until(lambda name=name: (name,) in db.query(waiting))  # type: ignore[misc] # bound
             killed.finish()
         rig.start()
         # Other databases of the server may have slots too.
-        poll(lambda: (mine,) not in db.query(kept))
+        until(lambda: (mine,) not in db.query(kept))
         assert (other,) in db.query(kept)
     rig.wait_caught_up()
 
@@ -228,7 +220,7 @@ def test_a_start_without_the_slot_names_the_guard(rig: Rig, db: Database) -> Non
     release_slot(rig)
     assert rig.running is not None
     with pytest.raises(SlotLost, match="the guard drops slot"):
-        rig.running.wait(90)
+        rig.running.wait(LIMIT_S)
     rig.stop()
     rig.change(guard=())
     for _ in range(2):

@@ -8,13 +8,13 @@ import logging
 import socket
 import struct
 import threading
-import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.rigs.waiting import LIMIT_S, until
 from tests.runtime import samples
 
 from levada.errors import NeedsOperator, Transient
@@ -48,7 +48,8 @@ def running(**changes: object) -> Progress:
 def get(server: ProgressServer, path: str, **headers: str) -> tuple[int, str, str]:
     """Return status, content type and body."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(server.address + path, headers=headers), timeout=10) as r:
+        request = urllib.request.Request(server.address + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as r:
             return r.status, r.headers["Content-Type"], r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.headers["Content-Type"], e.read().decode()
@@ -112,7 +113,7 @@ def test_unknown_paths_and_methods() -> None:
         assert get(server, "/../http.py")[0] == 404
         request = urllib.request.Request(server.address + "/readyz", data=b"x")
         with pytest.raises(urllib.error.HTTPError, match="405"):
-            urllib.request.urlopen(request, timeout=10)
+            urllib.request.urlopen(request, timeout=LIMIT_S)
 
 
 def test_openmetrics_for_who_asks_for_it() -> None:
@@ -177,7 +178,7 @@ def test_each_response_has_the_headers_that_protect_the_page() -> None:
     with ProgressServer(running) as server:
         for path in ("/", "/page.js", "/page.css", "/v1/progress", "/v1/history", "/metrics", "/livez", "/other"):
             try:
-                answer = urllib.request.urlopen(server.address + path, timeout=10)
+                answer = urllib.request.urlopen(server.address + path, timeout=LIMIT_S)
             except urllib.error.HTTPError as error:
                 answer = error
             with answer:
@@ -227,14 +228,14 @@ def test_a_large_response_is_compressed_for_those_who_accept_that() -> None:
         for path in ("/v1/progress", "/metrics", "/page.js"):
             plain = get(server, path)[2].encode()
             request = urllib.request.Request(server.address + path, headers={"Accept-Encoding": "br, gzip"})
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
                 assert answer.headers["Content-Encoding"] == "gzip"
                 assert answer.headers["Vary"] == "Accept-Encoding"
                 body = answer.read()
             assert len(body) < len(plain) / 2
             assert gzip.decompress(body).splitlines()[:1] == plain.splitlines()[:1]
         request = urllib.request.Request(server.address + "/livez", headers={"Accept-Encoding": "gzip"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             assert answer.read() == b"ok\n"
 
 
@@ -244,14 +245,11 @@ def test_a_reader_who_goes_away_is_no_error(
     """A connection that is reset in the middle of a request is in the log with level debug alone."""
     with caplog.at_level(logging.DEBUG, "levada"), ProgressServer(running) as server:
         port = int(server.address.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as reader:
+        with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as reader:
             reader.sendall(b"GET /livez")
             # The close is a reset then.
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        deadline = time.monotonic() + 30
-        while not (found := [r for r in caplog.records if "connection of" in r.message]):
-            assert time.monotonic() < deadline, "it was not noticed"
-            time.sleep(0.05)
+        found = until(lambda: [r for r in caplog.records if "connection of" in r.message])
     assert [r.levelno for r in found] == [logging.DEBUG]
     assert capfd.readouterr().err == ""
 
@@ -266,7 +264,7 @@ def send(server: ProgressServer, method: str, path: str, body: bytes = b"{}", **
     kind = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
     request = urllib.request.Request(server.address + path, data=body, headers=kind, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as r:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as r:
             return r.status, r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -280,7 +278,7 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
         if table.name == "orders":
             return TableReport(table, Lsn(1), Lsn(1), 2, 2, sample=options.sample)
         begun.set()
-        assert cancelled.wait(30)
+        assert cancelled.wait(LIMIT_S)
         raise Transient("verify_cancelled", "cancelled")
 
     with ProgressServer(running, verifications=Verifications(verify)) as server:
@@ -290,15 +288,14 @@ def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:
         assert status == 202
         number = json.loads(text)["id"]
         path = f"/v1/verifications/{number}"
-        assert begun.wait(30)
+        assert begun.wait(LIMIT_S)
         status, text = send(server, "POST", "/v1/verifications", body)
         assert (status, json.loads(text)["error"]["code"]) == (409, "verify_running")
         assert "another verification runs" in text
         [first] = json.loads(get(server, path)[2])["tables"]
         assert (first["table"], first["equal"], first["sample"]) == ("public.orders", True, 0.5)
         assert send(server, "DELETE", path)[0] == 200
-        while not json.loads(get(server, path)[2])["finished"]:
-            pass
+        until(lambda: json.loads(get(server, path)[2])["finished"])
         last = json.loads(get(server, path)[2])["tables"][-1]
         assert last["error"]["code"] == "verify_cancelled"
         status, _, text = get(server, f"{path}0")
@@ -319,18 +316,17 @@ def test_a_verification_ends_after_its_client() -> None:
 
     def verify(table: QualifiedTable, options: VerifyOptions, event: threading.Event) -> TableReport:
         if table.name == "orders":
-            cancelled.append(event.wait(30))
-            begun.wait(30)
+            cancelled.append(event.wait(LIMIT_S))
+            begun.wait(LIMIT_S)
         begun.set()
         return TableReport(table, Lsn(1), Lsn(1), 2, 2)
 
     with ProgressServer(running, verifications=Verifications(verify, tick_s=0.05)) as server:
         first = b'{"tables": ["public.orders"], "leaseSeconds": 0.5}'
         assert send(server, "POST", "/v1/verifications", first)[0] == 202
-        while send(server, "POST", "/v1/verifications", b'{"tables": ["public.items"]}')[0] == 409:
-            time.sleep(0.05)
-        while not cancelled:
-            time.sleep(0.01)
+        second = b'{"tables": ["public.items"]}'
+        until(lambda: send(server, "POST", "/v1/verifications", second), lambda answer: answer[0] != 409)
+        until(lambda: cancelled)
     assert cancelled == [True]
 
 

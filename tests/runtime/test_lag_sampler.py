@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S
+from tests.rigs.waiting import until
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.report.lag_sampler import LagSampler
@@ -28,11 +25,3 @@ def test_a_slot_that_became_another_databases_is_no_longer_reported(db: Database
     finally:
         sampler.stop()
         elsewhere.query("SELECT pg_drop_replication_slot(%s)", name)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S, until
 from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, EndingStore, TogetherBank, Transfers, create, rig
 
 from levada.destinations import Capabilities
@@ -29,6 +30,9 @@ def test_every_cut_is_consistent(db: Database, tmp_path: Path, kind: type[Bank])
     def before_apply(table: str) -> None:
         slow.wait(0.3 if table == "b" else 0)
 
+    def complete() -> list[Cut]:
+        return [c for c in rig.cuts().values() if c.phase is CutPhase.COMPLETE and c.scheduled]
+
     rig.bank.before_apply = before_apply
     rig.change(cuts=CutSchedule(every_s=0.2, keep=100))
     rig.start()
@@ -36,12 +40,10 @@ def test_every_cut_is_consistent(db: Database, tmp_path: Path, kind: type[Bank])
     try:
         with Transfers(db) as transfers:
             rig.wait(lambda p: p.cuts.kept >= 8 and transfers.count > 200)
-        complete = [c for c in rig.cuts().values() if c.phase is CutPhase.COMPLETE and c.scheduled]
-        totals = {c.name: rig.total(c.name) for c in complete}
-        states = {str([rig.rows(table, c.name) for table in TABLES]) for c in complete}
-        assert set(totals.values()) == {TOTAL}
-        assert len(states) > 2, "the cuts are all of one moment, so the test shows nothing"
-        lsns = [c.lsn for c in complete]
+            # Cuts that are all of one moment would show nothing.
+            until(lambda: len({str([rig.rows(table, c.name) for table in TABLES]) for c in complete()}) > 2)
+        assert {rig.total(c.name) for c in complete()} == {TOTAL}
+        lsns = [c.lsn for c in complete()]
         assert lsns == sorted(lsns, key=int)  # type: ignore[arg-type] # a complete cut has an LSN
     finally:
         rig.stop()
@@ -201,12 +203,12 @@ def test_a_pipeline_that_does_not_answer(rig: BankRig, monkeypatch: pytest.Monke
 
     def slowly(store: EndingStore, cut: Cut) -> None:
         busy.set()
-        assert proceed.wait(60)
+        assert proceed.wait(LIMIT_S)
         store_cut(store, cut)
 
     monkeypatch.setattr(EndingStore, "store_cut", slowly)
     rig.cut("noon")
-    assert busy.wait(60)
+    assert busy.wait(LIMIT_S)
     with pytest.raises(Transient) as refused:
         rig.cut("later")
     proceed.set()

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only
+from tests.rigs.pipeline import Only
+from tests.rigs.waiting import LIMIT_S
 from tests.runtime.bank import TABLES, TOTAL, Bank, BankRig, Gate, rig
 
 from levada.destinations import NamedCut
@@ -41,7 +42,7 @@ def test_a_cut_goes_on_after_a_restart(rig: BankRig, db: Database, stage: str) -
     rig.cut("noon")
     assert rig.running is not None
     with pytest.raises(Permanent):
-        rig.running.wait(TIMEOUT_S)
+        rig.running.wait(LIMIT_S)
     rig.end_at = None
     [before] = rig.stored().values()
     assert before.phase is CutPhase.PENDING
@@ -171,7 +172,7 @@ def test_a_newer_engine_takes_a_cut_over(rig: BankRig, db: Database) -> None:
     found = rig.wait_cut("noon")
     gate.opened.set()
     with contextlib.suppress(LevadaError):
-        older.wait(TIMEOUT_S)
+        older.wait(LIMIT_S)
     assert (found.phase, found.lsn, rig.total("noon")) == (CutPhase.COMPLETE, lsn, TOTAL)
     assert rig.stored()["noon"].phase is CutPhase.COMPLETE
 
@@ -212,7 +213,7 @@ def test_a_restarted_source_ends_a_cut(rig: BankRig, db: Database) -> None:
     recorded = threading.Event()
     # As after a restart of the engine on scratch staging, which has to stream again from an earlier position.
     rig.running._inbox.put(SourceRestarted(Lsn(1), recorded))
-    assert recorded.wait(TIMEOUT_S)
+    assert recorded.wait(LIMIT_S)
     assert rig.stored()["noon"].phase is CutPhase.INCOMPLETE
     gate.opened.set()
     rig.wait(lambda p: not any(t.job for t in p.tables))

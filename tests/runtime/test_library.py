@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.pipeline import Only, Rig
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S
 
 from levada.copy.rows import TableRows
 from levada.destinations import Ordering
@@ -65,7 +66,7 @@ def test_a_copy_is_finished_when_its_rows_are_durable(rig: Rig, db: Database) ->
     accepting = Accepting()
     rig.destination = accepting
     rig.start()
-    assert accepting.asked.wait(TIMEOUT_S)
+    assert accepting.asked.wait(LIMIT_S)
     assert {t.phase for t in rig.wait(lambda p: bool(p.tables)).tables} == {"DataSync"}
     rig.stop()
     assert accepting.steps[0] == "rows"

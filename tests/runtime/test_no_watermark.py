@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.pipeline import Only, Rig
 from tests.rigs.recording import Once
+from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import Transient
 from levada.stores import MemoryStore
@@ -42,7 +43,7 @@ def test_without_a_watermark_a_batch_comes_again(db: Database, tmp_path: Path, r
         db.execute("INSERT INTO orders VALUES (1)", "INSERT INTO orders VALUES (2)")
         assert rig.running is not None
         with pytest.raises(Transient):
-            rig.running.wait(TIMEOUT_S)
+            rig.running.wait(LIMIT_S)
         assert once.seen
     finally:
         Forgetting.fails = False

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig, table
+from tests.rigs.pipeline import Only, Rig, table
+from tests.rigs.waiting import LIMIT_S
 from tests.runtime.replacing import Replacing
 
 from levada.destinations import DestinationContext
@@ -34,7 +35,7 @@ class Gate:
     def __call__(self, step: str) -> None:
         if step == self.step:
             self.reached.set()
-            assert self.opened.wait(TIMEOUT_S)
+            assert self.opened.wait(LIMIT_S)
 
 
 class ResyncRig(Rig):
@@ -91,7 +92,7 @@ def test_a_table_streams_while_it_is_copied_again(rig: ResyncRig, db: Database) 
     """
     gate = rig.gate("copied")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     db.execute("INSERT INTO orders (note) VALUES ('while copying')", "INSERT INTO items VALUES (1)")
     rig.wait(lambda p: rig.lake.held["orders"] == 11 and rig.lake.held["items"] == 1)
     seen = rig.wait_caught_up()
@@ -117,7 +118,7 @@ def test_a_swap_that_does_not_end_is_death(rig: ResyncRig, db: Database) -> None
     """The time of a swap, as that of a batch, counts from its begin, and changes that wait for it are noticed."""
     gate = rig.gate("swap")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     db.execute("INSERT INTO orders (note) VALUES ('while it hangs')")
     rig.wait(lambda p: "swap of table public.orders" in hung(p, 0.5))
     gate.opened.set()
@@ -128,21 +129,21 @@ def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None
     """The next process discards an unfinished copy. The request is stored until the swap."""
     gate, copying = rig.gate("follow"), rig.gate("copied")
     rig.resync()
-    assert copying.reached.wait(TIMEOUT_S)
+    assert copying.reached.wait(LIMIT_S)
     db_insert(db)
     rig.wait_caught_up()
     rig.lake.meanwhile = gate
     copying.opened.set()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     ends = threading.Thread(target=rig.stop)
     assert rig.running is not None
     assert rig.running._replication is not None
     capture = rig.running._replication.capture
     ends.start()
     # Ended only once nothing is decided any more.
-    capture._thread.join(TIMEOUT_S)
+    capture._thread.join(LIMIT_S)
     gate.opened.set()
-    ends.join(TIMEOUT_S)
+    ends.join(LIMIT_S)
     assert "swap" not in rig.lake.steps
     db_insert(db)
     rig.start()
@@ -158,7 +159,7 @@ def test_a_change_of_columns_begins_it_again(rig: ResyncRig, db: Database) -> No
     """A copy whose columns are outdated ends immediately, and restarts with the new columns."""
     gate = rig.gate("copied")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     db.execute("ALTER TABLE orders ADD COLUMN extra int", "INSERT INTO orders (extra) VALUES (5)")
     rig.wait(lambda p: rig.lake.held["orders"] == 11)
     rig.lake.meanwhile = lambda step: None
@@ -208,7 +209,7 @@ def test_an_errored_table_is_mended_by_its_new_copy(rig: ResyncRig, db: Database
 
     gate = rig.gate("copied")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     rig.lake.before_apply = refuse
     db_insert(db)
     rig.wait(lambda p: table(p, "orders").phase == "Errored")
@@ -230,7 +231,7 @@ def test_a_table_that_leaves_takes_its_new_copy_along(rig: ResyncRig, db: Databa
     """The copy ends, and its remains are removed. A table that is selected again is not copied twice."""
     gate = rig.gate("copied")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     rig.change(selects=Only("items"))
     rig.wait(lambda p: table(p, "orders").suspended)
     rig.lake.meanwhile = lambda step: None
@@ -248,7 +249,7 @@ def test_asking_again_begins_again(rig: ResyncRig, db: Database) -> None:
     """A request that comes while a copy is made, by nonce or by command, is answered by a copy that began later."""
     gate = rig.gate("copied")
     rig.resync()
-    assert gate.reached.wait(TIMEOUT_S)
+    assert gate.reached.wait(LIMIT_S)
     assert rig.running is not None
     [orders] = [t.id for t in rig.running.progress().tables if t.table.name == "orders"]
     rig.running._store.request_table_action(orders, TableAction.RESYNC)

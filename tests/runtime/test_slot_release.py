@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Rig, wait_for
+from tests.rigs.pipeline import Rig, wait_for
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import SlotLost
 from levada.runtime.config import GuardLimit
@@ -38,15 +38,13 @@ def test_no_batch_delays_the_end_of_the_slot(rig: Rig, db: Database) -> None:
     rig.destination.before_apply = stall
     try:
         db.execute("INSERT INTO orders SELECT generate_series(1, 1000)")
-        assert begun.wait(TIMEOUT_S)
+        assert begun.wait(LIMIT_S)
         rig.change(guard=(GuardLimit(GuardMeasure.RETAINED_WAL, GuardPolicy.RELEASE_SLOT, 1),), guard_patience_s=0.0)
-        deadline = time.monotonic() + TIMEOUT_S / 2
-        while db.query("SELECT FROM pg_replication_slots WHERE slot_name = %s", rig.config.slot.name):
-            assert time.monotonic() < deadline, "the slot is still there"
-            time.sleep(0.1)
+        slot = "SELECT FROM pg_replication_slots WHERE slot_name = %s"
+        until(lambda: not db.query(slot, rig.config.slot.name))
         assert rig.running is not None
         assert not rig.running.wait(0)
     finally:
         goes_on.set()
     with pytest.raises(SlotLost, match="the guard drops slot"):
-        rig.running.wait(TIMEOUT_S)
+        rig.running.wait(LIMIT_S)

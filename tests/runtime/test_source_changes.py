@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Rig, table
+from tests.rigs.pipeline import Rig, table
+from tests.rigs.waiting import LIMIT_S
 
 import levada.runtime.report.catch_up
 from levada.errors import SlotLost, StaleEpoch, Transient
@@ -70,7 +71,7 @@ def test_a_slot_lost_while_running_ends_the_pipeline(rig: Rig, db: Database) -> 
     lose_slot(db)
     assert rig.running is not None
     with pytest.raises(SlotLost) as ended:
-        rig.running.wait(TIMEOUT_S)
+        rig.running.wait(LIMIT_S)
     assert (ended.value.code, ended.value.hint) == ("slot_missing", "levada resync MANIFEST --all")
     with pytest.raises(SlotLost) as refused:
         rig.start()
@@ -205,6 +206,6 @@ def test_a_store_that_is_older_than_the_destination(rig: Rig, db: Database, monk
         db.execute("INSERT INTO items VALUES (1)")
         assert rig.running is not None
         with pytest.raises(StaleEpoch):
-            rig.running.wait(90)
+            rig.running.wait(LIMIT_S)
     rig.stop()
     assert rig.store().next_epoch() == 10

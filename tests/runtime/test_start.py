@@ -7,14 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import TIMEOUT_S, Only, Rig
+from tests.rigs.pipeline import Only, Rig
 from tests.rigs.recording import Once, Recording
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.mounts import fill, small_file_system
 
 from levada.errors import NeedsOperator, StaleEpoch, Transient
@@ -198,7 +200,7 @@ def test_whatever_a_store_raises_ends_the_pipeline(rig: Rig, db: Database, error
         db.execute("INSERT INTO orders VALUES (1)")
         assert rig.running is not None
         with pytest.raises(NeedsOperator) as ended:
-            rig.running.wait(TIMEOUT_S)
+            rig.running.wait(LIMIT_S)
         assert ended.value.code == "internal_error"
         assert rig.running.progress().state is PipelineState.FAILED
         assert db.query("SELECT active FROM pg_replication_slots WHERE database = %s", db.name) == [(False,)]
@@ -243,10 +245,10 @@ def test_a_block_does_not_hide_how_the_pipeline_ended(rig: Rig, db: Database) ->
 def run_into_a_fault(pipeline: Pipeline, db: Database) -> None:
     """Wait for something else than the pipeline, whose store fails meanwhile."""
     with pipeline:
-        pipeline.run_until(pipeline.caught_up(), TIMEOUT_S)
+        pipeline.run_until(pipeline.caught_up(), LIMIT_S)
         Faulty.error = ZeroDivisionError("a fault")
         db.execute("INSERT INTO orders VALUES (1)")
-        assert pipeline._ended.wait(TIMEOUT_S)
+        assert pipeline._ended.wait(LIMIT_S)
 
 
 class Closed(Recording):
@@ -308,12 +310,12 @@ def test_a_start_that_waits_for_the_destination_can_be_stopped(rig: Rig, db: Dat
 
     starts = threading.Thread(target=start)
     starts.start()
-    assert late.refused.wait(TIMEOUT_S)
+    assert late.refused.wait(LIMIT_S)
     while (error := pipeline.progress().error) is None:
         assert starts.is_alive()
     assert error.code == "lake_away"
     pipeline.stop()
-    starts.join(TIMEOUT_S)
+    starts.join(LIMIT_S)
     assert not starts.is_alive()
     assert len(errors) == 1
     assert at_source(db) == []
@@ -373,7 +375,7 @@ def test_before_the_start(rig: Rig) -> None:
         pipeline.run_until(lambda progress: False)
     assert refused.value.code == "pipeline_not_started"
     pipeline.start()
-    pipeline.run_until(pipeline.caught_up(), TIMEOUT_S)
+    pipeline.run_until(pipeline.caught_up(), LIMIT_S)
     pipeline.stop()
     pipeline.stop()
 
@@ -400,7 +402,7 @@ def test_a_destination_may_stop_its_pipeline(rig: Rig, db: Database) -> None:
     stopping.pipeline = rig.running
     assert rig.running is not None
     db.execute("INSERT INTO orders VALUES (1)")
-    assert rig.running.wait(TIMEOUT_S)
+    assert rig.running.wait(LIMIT_S)
     assert stopping.returned
     assert stopping.applied_rows == {"orders": 1}
 
@@ -414,7 +416,7 @@ class Opening(Recording):
 
     def startup(self) -> None:
         self.reached.set()
-        assert self.opened.wait(TIMEOUT_S)
+        assert self.opened.wait(LIMIT_S)
 
 
 def test_a_stop_while_it_starts_is_not_lost(rig: Rig) -> None:
@@ -423,14 +425,14 @@ def test_a_stop_while_it_starts_is_not_lost(rig: Rig) -> None:
     pipeline = Pipeline(rig.config, store=rig.store(), destination=opening)
     starts = threading.Thread(target=pipeline.start)
     starts.start()
-    assert opening.reached.wait(TIMEOUT_S)
+    assert opening.reached.wait(LIMIT_S)
     stops = threading.Thread(target=pipeline.stop)
     stops.start()
-    while not pipeline._stopping.wait(TIMEOUT_S):
+    while not pipeline._stopping.wait(LIMIT_S):
         pytest.fail("the stop was not taken")
     opening.opened.set()
-    starts.join(TIMEOUT_S)
-    stops.join(TIMEOUT_S)
+    starts.join(LIMIT_S)
+    stops.join(LIMIT_S)
     assert not stops.is_alive()
     assert pipeline.progress().state is PipelineState.STOPPED
 
@@ -450,8 +452,11 @@ def test_a_second_driver_of_the_same_name_ends_the_first(rig: Rig, db: Database)
 
 def write_until_it_ends(db: Database, pipeline: Pipeline) -> None:
     """Give the pipeline something to write until it has ended."""
-    for n in range(2, 1000):
+    numbers = count(2)
+
+    def write() -> bool:
         with db.connect() as connection:
-            connection.execute("INSERT INTO orders VALUES (%s)", [n])
-        if pipeline.wait(0.1):
-            return
+            connection.execute("INSERT INTO orders VALUES (%s)", [next(numbers)])
+        return pipeline.wait(0)
+
+    until(write)

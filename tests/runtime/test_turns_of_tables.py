@@ -11,6 +11,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig, table
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S
 
 from levada.segments.batch import EventBatch
 from levada.values import Durability, TableId, Watermark
@@ -33,13 +34,13 @@ class Held(Recording):
 
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         self.calls += [events.changes(t).schema.name.name for t in events.tables]
-        assert self.batches_open.wait(60)
+        assert self.batches_open.wait(LIMIT_S)
         return super().write_events(events, mark)
 
     def maintain(self, table: TableId) -> None:
         self.maintained += 1
         self.batches_before.setdefault(table, len(self.calls))
-        assert self.maintenance_open.wait(60)
+        assert self.maintenance_open.wait(LIMIT_S)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import Transient
 from levada.runtime.host.waiting import Interrupted, wait_for
@@ -38,7 +39,7 @@ def test_work_that_ends_in_time_is_not_left() -> None:
         released.set()
         return True
 
-    assert wait_for(lambda: released.wait(60) and "made", leave, patience_s=60) == "made"
+    assert wait_for(lambda: released.wait(LIMIT_S) and "made", leave, patience_s=60) == "made"
 
 
 def test_an_error_after_the_signal_is_no_error() -> None:
@@ -51,10 +52,10 @@ def test_a_late_result_is_discarded() -> None:
     """Work that was abandoned and ends later has its result closed, which the caller does not receive."""
     release, discarded = threading.Event(), threading.Event()
     with pytest.raises(Interrupted):
-        wait_for(lambda: release.wait(60), lambda: True, discard=lambda result: discarded.set())
+        wait_for(lambda: release.wait(LIMIT_S), lambda: True, discard=lambda result: discarded.set())
     assert not discarded.is_set()
     release.set()
-    assert discarded.wait(60)
+    assert discarded.wait(LIMIT_S)
 
 
 def test_a_result_after_an_interrupted_wait_is_discarded() -> None:
@@ -65,9 +66,9 @@ def test_a_result_after_an_interrupted_wait_is_discarded() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        wait_for(lambda: release.wait(60), press_ctrl_c, discard=lambda result: discarded.set())
+        wait_for(lambda: release.wait(LIMIT_S), press_ctrl_c, discard=lambda result: discarded.set())
     release.set()
-    assert discarded.wait(60)
+    assert discarded.wait(LIMIT_S)
 
 
 def test_a_result_after_which_the_observer_fails_is_discarded() -> None:
@@ -92,7 +93,7 @@ def test_work_is_interrupted_once() -> None:
     stopping = threading.Event()
 
     def work() -> None:
-        stopping.wait(60)
+        stopping.wait(LIMIT_S)
         fail()
 
     def interrupt() -> None:

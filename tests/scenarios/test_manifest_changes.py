@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S
 
 
 def table(progress: dict[str, Any], name: str) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def test_manifest_changes(engine: Engine, db: Database) -> None:
     engine.spec = {"suspend": True}
     engine.write_manifest()
     assert engine.process is not None
-    assert engine.process.wait(120) == 0, engine.log[-3000:]
+    assert engine.process.wait(LIMIT_S) == 0, engine.log[-3000:]
     assert "suspended (spec.suspend: true)" in engine.log
 
 

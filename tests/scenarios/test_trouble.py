@@ -100,7 +100,7 @@ def test_new_table_is_picked_up_while_running(engine: Engine, db: Database) -> N
     engine.start()
     engine.wait_for(lambda p: p["ready"])
     db.execute("CREATE TABLE second (id int PRIMARY KEY)", "INSERT INTO second SELECT generate_series(1, 50)")
-    engine.wait_for(lambda p: len(p["tables"]) == 2, timeout=150)
+    engine.wait_for(lambda p: len(p["tables"]) == 2)
     engine.wait_caught_up()
     engine.assert_verified("first", "second")
 

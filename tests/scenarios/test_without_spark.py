@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.dedicated_copy import copy_job, dedicated
-from tests.rigs.engine import TIMEOUT_S, Engine
+from tests.rigs.engine import Engine
+from tests.rigs.waiting import LIMIT_S, until
 from tests.runtime.foreign_package import install_package
 
 THEIRS = """
@@ -119,23 +119,21 @@ def workers(engine: Engine) -> dict[int, int]:
 
 def wait_for_worker(engine: Engine) -> tuple[int, int]:
     """Wait for a worker that runs, and return it with the process that forked it."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        for worker, server in workers(engine).items():
-            if server and Path(f"/proc/{worker}").exists():
-                return worker, server
-        assert time.monotonic() < deadline, engine.log[-4000:]
-        time.sleep(0.05)
+
+    def running() -> list[tuple[int, int]]:
+        return [(w, server) for w, server in workers(engine).items() if server and Path(f"/proc/{w}").exists()]
+
+    return engine.until(running)[0]
 
 
 def test_every_command_runs_without_spark(theirs: Engine) -> None:
     """Check, run and cleanup need no pyspark and no Java, and the rows arrive."""
     assert "spark" not in theirs.levada("check", *theirs.options()).stdout.lower()
-    done = theirs.levada("run", *theirs.options(), "--until", "caught-up", "--timeout", str(TIMEOUT_S))
+    done = theirs.levada("run", *theirs.options(), "--until", "caught-up", "--timeout", str(LIMIT_S))
     assert "spark" not in (done.stdout + done.stderr).lower()
     assert lines(theirs, "orders") == [list(range(1, 1001))]
     theirs.db.execute("INSERT INTO orders VALUES (2000)")
-    theirs.levada("run", *theirs.options(), "--until", "caught-up", "--timeout", str(TIMEOUT_S))
+    theirs.levada("run", *theirs.options(), "--until", "caught-up", "--timeout", str(LIMIT_S))
     assert lines(theirs, "orders")[1:] == [[2000]]
     theirs.levada("cleanup", *theirs.options(), "--yes")
     assert not (theirs.folder / "out" / "orders").exists()
@@ -162,8 +160,7 @@ def test_a_killed_engine_leaves_no_process_and_no_lock(theirs: Engine) -> None:
     assert theirs.process is not None
     theirs.process.kill()
     theirs.process.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in (worker, server)):
-        time.sleep(0.05)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (worker, server)))
     theirs.db.execute("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (1001)")
     hold.unlink()
     theirs.start()
@@ -178,9 +175,8 @@ def test_ctrl_c_in_the_middle_of_a_copy_is_a_clean_stop(theirs: Engine) -> None:
     worker, server = wait_for_worker(theirs)
     assert theirs.process is not None
     os.killpg(theirs.process.pid, signal.SIGINT)
-    assert theirs.process.wait(TIMEOUT_S) == 0, theirs.log[-4000:]
-    while any(Path(f"/proc/{pid}").exists() for pid in (worker, server)):
-        time.sleep(0.05)
+    assert theirs.process.wait(LIMIT_S) == 0, theirs.log[-4000:]
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (worker, server)))
     assert "Traceback" not in theirs.log
 
 
@@ -189,11 +185,13 @@ def test_a_dedicated_copy_needs_no_spark(theirs: Engine) -> None:
     theirs.write_manifest(dedicated("orders"))
     theirs.start(LEVADA_DEDICATED_COPIES="1")
     jobs: list[subprocess.Popen[bytes]] = []
-    while not lines(theirs, "orders"):
+
+    def copied() -> list[list[int]]:
         if not jobs or jobs[-1].poll() is not None:
-            assert len(jobs) < 40, theirs.log[-4000:]
             jobs.append(copy_job(theirs, len(jobs)))
-        time.sleep(0.2)
+        return lines(theirs, "orders")
+
+    theirs.until(copied)
     jobs[-1].wait()
     theirs.wait_for(lambda p: p["ready"])
     assert lines(theirs, "orders") == [list(range(1, 1001))]

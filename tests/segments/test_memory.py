@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.segments.memory import CAPTURE_BYTES, MemoryBudget
 
@@ -19,9 +20,16 @@ class Clock:
     """A clock that the test moves."""
 
     now = 0.0
+    looks = 0
 
     def __call__(self) -> float:
+        self.looks += 1
         return self.now
+
+    def wait_for_looks(self) -> None:
+        """Wait until whoever looks at the clock has done so twice more, and has acted on the first look."""
+        seen = self.looks
+        until(lambda: self.looks >= seen + 2)
 
 
 @contextmanager
@@ -32,7 +40,7 @@ def in_thread(budget: MemoryBudget, size: int, stopping: threading.Event = GOES)
     def hold() -> None:
         with budget.batch(size, stopping):
             holds.set()
-            done.wait(30)
+            done.wait(LIMIT_S)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -40,7 +48,7 @@ def in_thread(budget: MemoryBudget, size: int, stopping: threading.Event = GOES)
         yield holds
     finally:
         done.set()
-        thread.join(30)
+        thread.join(LIMIT_S)
 
 
 def test_capture_waits_while_batches_hold_the_memory() -> None:
@@ -55,9 +63,10 @@ def test_capture_waits_while_batches_hold_the_memory() -> None:
         assert not begun.wait(0.1), "capture waits, so no batch begins"
         assert budget.may_read(5, 10)
         assert not budget.waiting
-        assert not begun.wait(0.7), "capture has its turn"
+        clock.wait_for_looks()
+        assert not begun.is_set(), "capture has its turn"
         clock.now = 10.0
-        assert begun.wait(30)
+        assert begun.wait(LIMIT_S)
     assert budget.used == 5
     budget.capture_ended()
     assert budget.used == 0
@@ -66,18 +75,20 @@ def test_capture_waits_while_batches_hold_the_memory() -> None:
 def test_a_batch_waits_for_others() -> None:
     """Batches leave room for capture, unless there is one only. A large one waits for the others to end."""
     limit = CAPTURE_BYTES + 100
-    budget = MemoryBudget(limit)
+    clock = Clock()
+    budget = MemoryBudget(limit, clock=clock)
     with ExitStack() as stack:
         first = stack.enter_context(in_thread(budget, 60))
-        assert first.wait(30)
-        assert stack.enter_context(in_thread(budget, 40)).wait(30)
+        assert first.wait(LIMIT_S)
+        assert stack.enter_context(in_thread(budget, 40)).wait(LIMIT_S)
         with in_thread(budget, 1) as third:
-            assert not third.wait(0.2)
+            clock.wait_for_looks()
+            assert not third.is_set()
             assert budget.used == 100
             stack.close()
-            assert third.wait(30)
+            assert third.wait(LIMIT_S)
     with in_thread(budget, 10 * limit) as larger_than_all:
-        assert larger_than_all.wait(30)
+        assert larger_than_all.wait(LIMIT_S)
 
 
 def test_a_transaction_larger_than_the_budget_is_read() -> None:

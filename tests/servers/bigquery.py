@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +15,8 @@ from typing import Any, Final
 import grpc
 import pyarrow as pa
 import requests
-from tests.servers.ports import free_port
+from tests.rigs.waiting import LIMIT_S
+from tests.servers.ports import free_port, wait_for_port
 
 from levada.local.cache import cache_folder, only_process
 
@@ -51,13 +50,13 @@ class Emulator:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Call the REST API on the project, and return what it answers."""
         url = f"{self.endpoint['rest']}/bigquery/v2/projects/{PROJECT}{path}"
-        answer = self.session.request(method, url, json=body, timeout=60)
+        answer = self.session.request(method, url, json=body, timeout=LIMIT_S)
         assert answer.ok, answer.text
         return answer.json() if answer.content else {}
 
     def sql(self, text: str) -> list[list[Any]]:
         """Run SQL as another client does, and return its rows as the REST API has them."""
-        job = self.call("POST", "/queries", {"query": text, "useLegacySql": False, "timeoutMs": 60_000})
+        job = self.call("POST", "/queries", {"query": text, "useLegacySql": False, "timeoutMs": 1000 * LIMIT_S})
         assert job["jobComplete"], job
         assert not job.get("errors"), job
         return [[cell["v"] for cell in row["f"]] for row in job.get("rows", ())]
@@ -74,13 +73,13 @@ class Emulator:
                 table=f"projects/{PROJECT}/datasets/{dataset}/tables/{table}", data_format=types.DataFormat.ARROW
             )
             session = client.create_read_session(
-                parent=f"projects/{PROJECT}", read_session=wanted, max_stream_count=1, timeout=60
+                parent=f"projects/{PROJECT}", read_session=wanted, max_stream_count=1, timeout=LIMIT_S
             )
             schema = pa.ipc.read_schema(pa.py_buffer(session.arrow_schema.serialized_schema))
             batches = [
                 pa.ipc.read_record_batch(pa.py_buffer(part.arrow_record_batch.serialized_record_batch), schema)
                 for stream in session.streams
-                for part in client.read_rows(stream.name, timeout=60)
+                for part in client.read_rows(stream.name, timeout=LIMIT_S)
             ]
         return pa.Table.from_batches(batches, schema)
 
@@ -137,20 +136,8 @@ def emulator(folder: Path) -> Iterator[Emulator]:
     ):
         try:
             for port in (found.rest_port, found.grpc_port):
-                _wait(process, port, log)
+                wait_for_port(process, port, log)
             yield found
         finally:
             found.session.close()
             process.kill()
-
-
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the emulator does not answer:\n{log.read_text()[-3000:]}") from None
-            time.sleep(0.1)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.rigs.waiting import LIMIT_S
+
 
 class Fate(Enum):
     """The treatment of a request."""
@@ -63,7 +65,7 @@ class HttpProxy:
     def release(self) -> None:
         """Send the held request to the server, and wait for its answer."""
         self._released.set()
-        assert self._done.wait(120)
+        assert self._done.wait(LIMIT_S)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Treat one request."""
@@ -95,10 +97,10 @@ class HttpProxy:
 
     def _caught(self) -> None:
         self.caught.set()
-        self._released.wait(600)
+        self._released.wait(LIMIT_S)
 
     def _forward(self, request: Seen, headers: dict[str, str]) -> tuple[int, list[tuple[str, str]], bytes] | None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=600)
+        connection = http.client.HTTPConnection("127.0.0.1", self.target, timeout=LIMIT_S)
         try:
             connection.request(request.method, request.path, request.body or None, headers)
             answer = connection.getresponse()

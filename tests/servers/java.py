@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from tests.servers.ports import wait_for_port
 
 from levada.local.cache import cache_folder, only_process
 from levada.local.jars import pyspark_folder
@@ -73,19 +73,7 @@ def serving(
         subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(environment or {})}) as process,
     ):
         try:
-            _wait(process, (address, port), log)
+            wait_for_port(process, port, log, address)
             yield
         finally:
             process.kill()
-
-
-def _wait(process: subprocess.Popen[bytes], place: tuple[str, int], log: Path) -> None:
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            socket.create_connection(place, 1).close()
-            return
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server does not answer:\n{log.read_text()[-3000:]}") from None
-            time.sleep(0.1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
+
+from tests.rigs.waiting import until
 
 
 def free_port() -> int:
@@ -18,10 +21,19 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def is_free(port: int) -> bool:
-    """Return True if no process listens on the port just now."""
+def is_open(port: int, address: str = "127.0.0.1") -> bool:
+    """Return True if a process listens on the port just now."""
     with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) != 0
+        return s.connect_ex((address, port)) == 0
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path, address: str = "127.0.0.1") -> None:
+    """Wait until the process listens on its port. Fail with its log, also if it ends before."""
+    until(
+        lambda: is_open(port, address),
+        alive=lambda: process.poll() is None,
+        report=lambda: f"port {port}: {log.read_text()[-4000:]}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class ReservedPort:
             except BlockingIOError:
                 lock.close()
                 continue
-            if is_free(port):
+            if not is_open(port):
                 return cls(port, lock)
             lock.close()
         raise RuntimeError(f"no port of {ports} is free")

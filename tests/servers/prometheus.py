@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.rigs.waiting import LIMIT_S
 from tests.servers.debian import install
 from tests.servers.ports import free_port
 
@@ -37,7 +38,7 @@ def ensure_program(name: str) -> str:
 def promtool(*arguments: str | Path) -> None:
     """Run promtool. Raise AssertionError with what it prints if it fails."""
     command = [ensure_program("promtool"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -68,7 +69,7 @@ def prometheus(folder: Path, rules: list[dict[str, Any]], target: str) -> Iterat
 def ask(address: str, path: str) -> Any:
     """Return the data of an answer, or None if the server does not answer yet."""
     try:
-        with urllib.request.urlopen(f"{address}/api/v1/{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{address}/api/v1/{path}", timeout=LIMIT_S) as answer:
             return json.load(answer)["data"]
     except (urllib.error.URLError, OSError):
         return None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.verified_shop import Shop
-from tests.verify.steps import TIMEOUT_S, wait
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.copy.guard import LockLimits
 from levada.destinations.verification import Comparison
@@ -63,7 +63,7 @@ def verifying(shop: Shop, outcome: list[object]) -> Iterator[threading.Event]:
         cancelled.set()
         raise
     finally:
-        thread.join(TIMEOUT_S)
+        thread.join(LIMIT_S)
         assert not thread.is_alive()
 
 
@@ -80,10 +80,10 @@ def test_a_cancellation_does_not_wait_for_a_transaction(shop: Shop) -> None:
         long.execute("INSERT INTO t VALUES (1000, 'x')")
         with verifying(shop, outcome) as cancelled:
             creating = "starts_with(query, 'CREATE_REPLICATION_SLOT') AND state = 'active'"
-            wait(lambda: sessions(shop.db, creating))
+            until(lambda: sessions(shop.db, creating))
             cancelled.set()
         assert was_cancelled(outcome)
-        wait(lambda: not sessions(shop.db, creating))
+        until(lambda: not sessions(shop.db, creating))
         slots = shop.db.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
         assert slots == [(f"levada_{shop.db.name}",)]
     assert shop.verify().equal
@@ -95,10 +95,10 @@ def test_a_cancellation_ends_the_statement_at_the_source(shop: Shop, monkeypatch
     monkeypatch.setattr("levada.destinations.checksum_sql.ChecksumSql.chunks", lambda *_: "SELECT 1, 1, pg_sleep(600)")
     outcome: list[object] = []
     with verifying(shop, outcome) as cancelled:
-        wait(lambda: sessions(shop.db, COMPUTING))
+        until(lambda: sessions(shop.db, COMPUTING))
         cancelled.set()
     assert was_cancelled(outcome)
-    wait(lambda: not sessions(shop.db, COMPUTING))
+    until(lambda: not sessions(shop.db, COMPUTING))
 
 
 def test_an_exclusive_lock_ends_the_statement_at_the_source(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_an_exclusive_lock_ends_the_statement_at_the_source(shop: Shop, monkeypa
         slowly.setattr(chunks, lambda *_: "SELECT 1, 1, pg_sleep(600) FROM public.t")
         outcome: list[object] = []
         with verifying(shop, outcome):
-            wait(lambda: sessions(shop.db, COMPUTING))
+            until(lambda: sessions(shop.db, COMPUTING))
             slowly.undo()
             with shop.db.connect() as connection:
                 connection.execute("SET statement_timeout = '60s'")
@@ -129,13 +129,13 @@ def test_a_result_of_an_earlier_copy_is_not_recorded(shop: Shop, monkeypatch: py
     def slowly(*arguments: Any) -> Any:
         found = compare(*arguments)
         compared.set()
-        assert copied.wait(TIMEOUT_S)
+        assert copied.wait(LIMIT_S)
         return found
 
     monkeypatch.setattr(verifier, "compare", slowly)
     outcome: list[object] = []
     with verifying(shop, outcome):
-        assert compared.wait(TIMEOUT_S)
+        assert compared.wait(LIMIT_S)
         assert shop.pipeline is not None
         shop.pipeline.reconfigure(replace(shop.pipeline.config, tables={T: TableConfig(resync_nonce=1)}))
         shop.wait(lambda p: p.tables[0].resync_nonce == 1 and p.tables[0].resync is None)
@@ -183,10 +183,10 @@ def test_maintenance_removes_the_tag_of_a_killed_verification(shop: Shop, monkey
 
     def after_maintenance(self: IcebergSnapshot, comparison: Comparison) -> pa.Table:
         shop.sql("ALTER TABLE {t} CREATE TAG `levada-verify-2`")
-        wait(lambda: len(shop.sql(refs)) == 1)
+        until(lambda: len(shop.sql(refs)) == 1)
         return chunks(self, comparison)
 
-    wait(lambda: not shop.sql(refs))
+    until(lambda: not shop.sql(refs))
     monkeypatch.setattr(IcebergSnapshot, "chunks", after_maintenance)
     assert shop.verify().equal
     assert {r.name for r in shop.sql("SELECT name FROM {t}.refs")} == {"main", "theirs"}

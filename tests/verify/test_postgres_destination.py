@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
+from tests.rigs.waiting import LIMIT_S, until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
-from tests.verify.steps import wait
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination
@@ -294,7 +294,7 @@ def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatc
 
     def slowly(self: PostgresDestination, events: EventBatch, mark: Watermark) -> Durability:
         busy.set()
-        assert proceed.wait(60)
+        assert proceed.wait(LIMIT_S)
         return write(self, events, mark)
 
     def verify(cancelled: threading.Event) -> None:
@@ -306,17 +306,17 @@ def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatc
     outcomes: list[TableReport | LevadaError] = []
     monkeypatch.setattr(PostgresDestination, "write_events", slowly)
     replicated.db.execute("INSERT INTO t VALUES (2)")
-    assert busy.wait(60)
+    assert busy.wait(LIMIT_S)
     cancelled = threading.Event()
     first, second = (threading.Thread(target=verify, args=[e]) for e in (cancelled, threading.Event()))
     first.start()
-    wait(lambda: len(cuts._holds) == 1)
+    until(lambda: len(cuts._holds) == 1)
     cancelled.set()
-    first.join(60)
+    first.join(LIMIT_S)
     second.start()
-    wait(lambda: len(cuts._holds) == 2)
+    until(lambda: len(cuts._holds) == 2)
     proceed.set()
-    second.join(60)
+    second.join(LIMIT_S)
     ended, compared = outcomes
     assert isinstance(ended, LevadaError)
     assert ended.code == "verify_cancelled"

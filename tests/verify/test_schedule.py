@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.rigs.verified_shop import Shop
+from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import Transient
 from levada.runtime.config import TableConfig, VerifyConfig
@@ -114,12 +115,12 @@ def test_a_command_ends_a_comparison_of_the_schedule(shop: Shop) -> None:
         with verifier.turns.offer(ended) as taken:
             assert taken
             entered.set()
-            ended.wait(60)
+            ended.wait(LIMIT_S)
         left.set()
 
     thread = threading.Thread(target=scheduled)
     thread.start()
-    entered.wait(60)
+    entered.wait(LIMIT_S)
     with verifier.turns.offer(threading.Event()) as taken:
         assert not taken
     assert shop.verify().equal

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from tests.rigs.verified_shop import Shop
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.stages.messages import TableFailed
@@ -87,7 +87,8 @@ def test_a_long_transaction_holds_no_table(shop: Shop) -> None:
             long.execute("INSERT INTO t VALUES (2)")
             thread = threading.Thread(target=lambda: reports.append(shop.verify()))
             thread.start()
-            time.sleep(1)
+            creating = "starts_with(query, 'CREATE_REPLICATION_SLOT') AND state = 'active'"
+            until(lambda: shop.db.query(f"SELECT FROM pg_stat_activity WHERE {creating}"))
             shop.db.execute("INSERT INTO t VALUES (3)")
             shop.wait_caught_up()
             assert [row.id for row in shop.sql("SELECT id FROM {t} ORDER BY id")] == [1, 3]
@@ -109,7 +110,7 @@ def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> N
     assert held.parked == ""
     recorded = threading.Event()
     pipeline._inbox.put(TableFailed(held.table, NeedsOperator("staging_full", "the guard parks it"), recorded))
-    assert recorded.wait(60)
+    assert recorded.wait(LIMIT_S)
     with pytest.raises(Transient) as again:
         verifier._cut(held.table, name, Lsn(1), threading.Event())
     assert again.value.code == "table_changed"

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from tests.destinations.ducklake.steps import ORDERS, apply, code_of, copy
 from tests.destinations.memory import MemoryRows, Stream
+from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations.ducklake import DuckLakeDestination
@@ -141,8 +142,7 @@ def test_an_old_driver_that_waits_for_a_newer_one(ducklake: DuckLake, monkeypatc
         if not codes and not thread.ident:
             thread.start()
             waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%levada_tables%%'"
-            while not ducklake.db.query(waits):
-                pass
+            until(lambda: ducklake.db.query(waits))
 
     monkeypatch.setattr(State, "save", saving)
     stream.insert(id=4, item="new", note=None)

@@ -15,6 +15,7 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
+from tests.rigs.waiting import LIMIT_S
 
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.opensearch import OpenSearchDestination
@@ -46,7 +47,7 @@ class Cluster:
         return Settings.model_validate({"urls": [self.url], "prefix": self.prefix, "replicas": 0})
 
     def client(self) -> OpenSearch:
-        return OpenSearch([self.url], timeout=60)
+        return OpenSearch([self.url], timeout=LIMIT_S)
 
     def open(self) -> OpenSearchDestination:
         return OpenSearchDestination.from_settings(self.settings, self.context)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +11,7 @@ import pytest
 from opensearchpy import OpenSearch
 from tests.destinations.opensearch.place import Cluster
 from tests.destinations.opensearch.steps import ORDERS, ROWS, apply, copied
+from tests.rigs.waiting import until
 
 from levada.destinations.opensearch import OpenSearchDestination
 from levada.errors import NeedsOperator, Transient
@@ -112,11 +111,12 @@ def test_rows_of_a_missing_shard_are_not_left_out(cluster: Cluster) -> None:
         assert client.cluster.health(index=index)["status"] == "red"
         with pytest.raises(Transient):
             destination.write_events(batch, source.mark(int(batch.until)))
-    for _ in itertools.count():
-        if client.cluster.health(index=index)["status"] != "red":
-            break
+
+    def status() -> str:
         client.cluster.reroute(params={"retry_failed": "true"})
-        time.sleep(0.1)
+        return str(client.cluster.health(index=index)["status"])
+
+    until(status, lambda found: found != "red")
     destination.write_events(batch, source.mark(int(batch.until)))
     assert len(cluster.documents(cluster.alias(target.target))) == 40
 

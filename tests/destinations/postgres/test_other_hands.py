@@ -15,6 +15,7 @@ import pytest
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, TwiceRows, apply, copy
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination, destination
@@ -228,6 +229,13 @@ def test_a_key_that_no_index_takes(replica: Replica) -> None:
     assert key[:20] not in str(caught.value)
 
 
+def accepts(db: Database) -> bool:
+    """Return True if the server accepts a session."""
+    with suppress(psycopg.OperationalError), db.connect():
+        return True
+    return False
+
+
 def test_a_full_table_of_locks(start_postgres: StartPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without free locks is no full disk: the hint has the setting, and the copy is retried."""
     monkeypatch.setenv("PGUSER", "postgres")
@@ -247,10 +255,7 @@ def test_a_full_table_of_locks(start_postgres: StartPostgres, tmp_path: Path, mo
         assert caught.value.code == "destination_out_of_memory"
         assert "max_locks_per_transaction" in caught.value.hint
         # The server releases the locks after the client has closed the connection.
-        for _ in range(600):
-            with suppress(psycopg.OperationalError), replica.db.connect():
-                break
-            time.sleep(0.1)
+        until(lambda: accepts(replica.db))
         copy(replica, destination)
 
 
@@ -264,7 +269,7 @@ class Stopped:
     def stop(self) -> None:
         """Wait, in the thread of the old driver."""
         self._reached.set()
-        assert self._go.wait(120)
+        assert self._go.wait(LIMIT_S)
 
     @contextmanager
     def during(self, call: Callable[[], object]) -> Iterator[None]:
@@ -278,7 +283,7 @@ class Stopped:
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert self._reached.wait(60)
+        assert self._reached.wait(LIMIT_S)
         try:
             yield
         finally:

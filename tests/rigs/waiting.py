@@ -1,0 +1,41 @@
+"""The one way in which a test waits: for a condition, with one generous limit, which fails with what it last saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+LIMIT_S = 300
+"""How long a test waits for anything. It decides no test on a machine that works, and is less than pytest's limit."""
+
+
+def until(
+    look: Callable[[], _T],
+    accepted: Callable[[_T], object] = bool,
+    *,
+    alive: Callable[[], object] = lambda: True,
+    report: Callable[[], str] = lambda: "",
+    limit_s: float = LIMIT_S,
+) -> _T:
+    """Return the first value of `look` that is accepted.
+
+    Fail with the last value and what `report` adds after the limit, or once `alive` is false: then the value that is
+    waited for cannot come any more.
+    """
+    end, pause_s, why = time.monotonic() + limit_s, 0.01, ""
+    while True:
+        seen = look()
+        if accepted(seen):
+            return seen
+        if why:
+            raise AssertionError(f"{why}, last seen: {repr(seen)[:4000]}\n{report()}")
+        if not alive():
+            why = "what was waited for cannot come any more"
+        elif time.monotonic() > end:
+            why = f"not within {limit_s:g} s"
+        else:
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, 0.2)
