@@ -9,7 +9,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 LIMIT_S = 300
-"""How long a test waits for anything. It decides no test on a machine that works, and is less than pytest's limit."""
+"""The longest wait of a test for anything, in seconds. It ends before the limit of pytest."""
 
 
 def until(

@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
     def wait_for_looks(self) -> None:
-        """Wait until whoever looks at the clock has done so twice more, and has acted on the first look."""
+        """Wait for two more readings of the clock. The thread that reads it has acted on the first of them by then."""
         seen = self.looks
         until(lambda: self.looks >= seen + 2)
 
