@@ -32,13 +32,12 @@ def killed_until(engine: Engine, chance: random.Random, what: Callable[[dict[str
     """Kill and restart the engine at random moments until the progress satisfies, and once more then."""
     for _ in range(20):
         engine.wait_for(lambda p: p["state"] == "Running")
-        turn_ends = time.monotonic() + chance.uniform(1, 45)
-        while time.monotonic() < turn_ends:
+        for _ in range(chance.randrange(10, 450)):
             if (progress := engine.progress()) is not None and what(progress):
                 engine.kill()
                 engine.start()
                 return progress
-            time.sleep(0.05)
+            time.sleep(0.1)  # paced: the engine lives for a random time
         engine.kill()
         engine.start()
     raise AssertionError(f"not reached: {engine.progress()}\n{engine.log[-4000:]}")

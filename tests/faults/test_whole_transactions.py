@@ -80,7 +80,7 @@ class Reader:
                         if (total, strays) != (TOTAL, 0):
                             self.broken.append((time.time(), (total, strays, newest)))
             except psycopg.OperationalError:
-                time.sleep(0.05)
+                time.sleep(0.05)  # paced: the server is stopped
 
     def wait_for_batches(self, count: int) -> None:
         """Wait until this many further states were read."""
@@ -141,7 +141,7 @@ def test_an_interrupted_destination_shows_no_part_of_a_transaction(
             reader.wait_for_batches(2)
             if turn % 2:
                 target.server.stop("immediate")
-                time.sleep(0.5)
+                time.sleep(0.5)  # paced: the engine meets a server that is stopped
                 target.server.start()
             else:
                 for _ in range(20):
@@ -149,7 +149,7 @@ def test_an_interrupted_destination_shows_no_part_of_a_transaction(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                         " WHERE application_name LIKE 'levada%%' AND datname = %s", target.name
                     )  # fmt: skip
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # paced: sessions are ended for two seconds
         reader.wait_for_batches(3)
     assert reader.broken == []
     assert engine.stop() == 0
