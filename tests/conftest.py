@@ -17,14 +17,22 @@ from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
 from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
+    pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_report_header,
     pytest_runtest_protocol,
     refuse_undeclared_programs,
 )
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 
-__all__ = ["pytest_collection_modifyitems", "pytest_runtest_protocol", "refuse_undeclared_programs"]
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_report_header",
+    "pytest_runtest_protocol",
+    "refuse_undeclared_programs",
+]
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

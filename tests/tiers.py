@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,19 @@ _PROGRAMS: Final = frozenset({"pg_ctl", "initdb", "java", "bash", *(f"python{ver
 """Programs that no quick test starts. A Python with Levada costs a CPU second."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier and its group. Those whose group takes longest come first."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that finds tests which depend on those of another file."""
+    parser.addoption("--shuffle-files", type=int, metavar="SEED", help="run the files in the random order of this seed")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Report the seed of the order."""
+    seed = config.getoption("--shuffle-files")
+    return None if seed is None else f"files in the random order of --shuffle-files {seed}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its tier and its group. Those whose group takes longest come first, or files are shuffled."""
     for item in items:
         needs = needs_of(item)
         item.stash[_NEEDS] = needs
@@ -52,7 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "faults" in item.path.parts or _is_same_for_another_form(item) or _is_long_scenario(item, needs):
             item.add_marker("nightly")
         item.add_marker(pytest.mark.xdist_group(_group(item, needs)))
-    items.sort(key=lambda item: _rank(item.stash[_NEEDS]))
+    if (seed := config.getoption("--shuffle-files")) is None:
+        items.sort(key=lambda item: _rank(item.stash[_NEEDS]))
+    else:
+        files = sorted({item.path for item in items})
+        random.Random(seed).shuffle(files)
+        items.sort(key=lambda item: files.index(item.path))
 
 
 _NEEDS: Final = pytest.StashKey[frozenset[str]]()
