@@ -11,6 +11,7 @@ import pytest
 from tests.examples.load import load_example
 from tests.rigs.database import Database
 from tests.rigs.http_service import Service
+from tests.rigs.waiting import LIMIT_S
 
 from levada.destinations import Destination
 from levada.errors import NeedsOperator, Transient
@@ -57,7 +58,7 @@ def test_rows_and_changes_arrive_in_commit_order(
         "INSERT INTO a SELECT i, 'row ' || i FROM generate_series(1, 2500) i",
     )
     with example.pipeline(db.connection, service.url, tmp_path) as running:
-        running.run_until(running.caught_up(), timeout_s=300)
+        running.run_until(running.caught_up(), timeout_s=LIMIT_S)
         service.refusals = [503]
         with db.connect() as connection, connection.transaction():
             connection.execute("INSERT INTO b VALUES (1, 9.99)")
@@ -65,7 +66,7 @@ def test_rows_and_changes_arrive_in_commit_order(
             connection.execute("UPDATE a SET id = -2 WHERE id = 2")
             connection.execute("DELETE FROM a WHERE id = 3")
         db.execute("TRUNCATE b")
-        running.run_until(running.caught_up(), timeout_s=300)
+        running.run_until(running.caught_up(), timeout_s=LIMIT_S)
     copied = [row for message in service.posted if message["type"] == "rows" for row in message["rows"]]
     assert sorted(row["id"] for row in copied) == list(range(1, 2501))
     assert {message["table"] for message in service.posted if message["type"] == "create"} == {"public.a", "public.b"}

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.pipeline import reach
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.waiting import LIMIT_S, until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
@@ -81,7 +82,7 @@ class Replicated:
     def wait_caught_up(self) -> None:
         """Wait until the destination has what is committed now."""
         assert self.pipeline is not None
-        self.pipeline.run_until(self.pipeline.caught_up(), 120)
+        reach(self.pipeline, self.pipeline.caught_up())
 
     def verify(self, **options: Any) -> TableReport:
         """Compare the table."""
@@ -211,7 +212,7 @@ def test_a_shadow_copy_is_compared_before_its_swap(replicated: Replicated) -> No
     config = pipeline.config
     with writers(replicated.db, insert_some, update_some, delete_some):
         pipeline.reconfigure(replace(config, tables={T: TableConfig(resync_nonce=1)}))
-        done = pipeline.run_until(lambda p: p.tables[0].resync_nonce == 1 and p.tables[0].resync is None, 120)
+        done = reach(pipeline, lambda p: p.tables[0].resync_nonce == 1 and p.tables[0].resync is None)
     found = done.tables[0].verified
     assert found is not None
     assert found.equal
@@ -239,7 +240,7 @@ def test_a_forgotten_transaction_is_reported(replicated: Replicated) -> None:
     def request(nonce: int, limits: Limits) -> TableProgress:
         tables = {T: TableConfig(verify_nonce=nonce)}
         pipeline.reconfigure(replace(pipeline.config, tables=tables, limits=limits))
-        return pipeline.run_until(lambda p: p.tables[0].verify_nonce == nonce, 120).tables[0]
+        return reach(pipeline, lambda p: p.tables[0].verify_nonce == nonce).tables[0]
 
     with replicated.db.connect() as forgotten, forgotten.transaction():
         forgotten.execute("INSERT INTO t VALUES (2)")

@@ -34,7 +34,7 @@ def test_equal_tables_are_equal(shop: Shop) -> None:
     assert report.counts[Kind.CHANGED] == 1
     assert report.to_json()["examples"] == [{"kind": "changed", "key": {"id": "5"}, "columns": ["item"]}]
     assert shop.pipeline is not None
-    told = shop.pipeline.run_until(lambda p: p.tables[0].verified is not None and not p.tables[0].verified.equal, 60)
+    told = shop.wait(lambda p: p.tables[0].verified is not None and not p.tables[0].verified.equal)
     verified = told.tables[0].verified
     assert verified is not None
     assert (verified.lsn, verified.rows, verified.differences) == (report.lsn, 2990, 1)

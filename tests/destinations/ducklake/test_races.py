@@ -27,6 +27,9 @@ from levada.postgres.silence import WatchedConnection
 from levada.schema import Kind, TableTarget
 from levada.testing import column
 
+WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%levada_tables%%'"
+"""A session that waits for another one's lock of rows of Levada's own table."""
+
 
 def test_an_old_driver_writes_nothing(ducklake: DuckLake) -> None:
     """After a newer driver has written a table, batches, copies, swaps and drops of an older one are refused."""
@@ -141,8 +144,7 @@ def test_an_old_driver_that_waits_for_a_newer_one(ducklake: DuckLake, monkeypatc
         save(self, *values)
         if not codes and not thread.ident:
             thread.start()
-            waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%levada_tables%%'"
-            until(lambda: ducklake.db.query(waits))
+            until(lambda: ducklake.db.query(WAITING))
 
     monkeypatch.setattr(State, "save", saving)
     stream.insert(id=4, item="new", note=None)
@@ -163,7 +165,7 @@ def test_a_watermark_is_read_with_its_table(ducklake: DuckLake, monkeypatch: pyt
     def reading(*values: Any) -> Any:
         if threading.current_thread() is not thread and not thread.ident:
             thread.start()
-            thread.join(3)
+            until(lambda: not thread.is_alive() or ducklake.db.query(WAITING))
         return read(*values)
 
     monkeypatch.setattr("levada.destinations.ducklake.destination.read_intact", reading)
