@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tests.rigs.command_line import manifest, manifest_of, on
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S
 
 from levada.cli.exit_codes import Exit
 
@@ -38,7 +39,7 @@ def run(manifest: Path, work_dir: Path) -> None:
     """Run the pipeline until it has caught up."""
     arguments = ["run", manifest, "--secrets", manifest.parent / "secrets", "--work-dir", work_dir]
     done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *map(str, arguments), "--until", "caught-up", "--timeout", "120"],
+        [sys.executable, "-c", _MAIN, *map(str, arguments), "--until", "caught-up", "--timeout", str(LIMIT_S)],
         capture_output=True, text=True, check=False, env=dict(os.environ),
     )  # fmt: skip
     assert done.returncode == Exit.OK, done.stdout + done.stderr

@@ -83,7 +83,7 @@ def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> N
     Cleanup removes the tables of both, although they have exchanged their names at the source since, and a Pipeline of
     another namespace has taken over. A cut before that is refused with the run that it needs.
     """
-    first = levada(manifest, "run", "--until", "caught-up", "--timeout", "300")
+    first = levada(manifest, "run", "--until", "caught-up", "--timeout", str(LIMIT_S))
     assert first.returncode == Exit.TABLE_ERRORED, first.stdout + first.stderr
     assert "public.good: Ready" in first.stdout
     assert "public.bad: Errored" in first.stdout
