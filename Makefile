@@ -6,7 +6,7 @@ BIN := .venv/bin
 SETUP := .venv/.setup
 PYTEST_ARGS ?=
 # Most of a test is waiting for a process. tests/tiers.py says which tests share servers and sessions.
-PARALLEL := -n 4 --dist loadgroup --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadscope --no-loadscope-reorder
 NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 
 # Each start of a Python would compile Levada again.
@@ -25,10 +25,10 @@ quick: setup ## Lint, and run every test within pytest's process: no server, no 
 	$(BIN)/dmypy run
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports
 	$(BIN)/python -m tests.lint
-	$(BIN)/pytest $(NO_CLUSTER) --ignore=tests/faults -m "quick and not nightly" -n 2 --dist loadgroup -q $(PYTEST_ARGS)
+	$(BIN)/pytest $(NO_CLUSTER) --ignore=tests/faults -m quick -n 2 --dist loadscope --no-loadscope-reorder -q $(PYTEST_ARGS)
 
 near: setup lint ## The packages that the working tree changed and those above them, with PostgreSQL, without Spark
-	$(BIN)/pytest $$($(BIN)/python -m tests.near $(SINCE)) -m "near and not nightly" $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/pytest $$($(BIN)/python -m tests.near $(SINCE)) -m near $(PARALLEL) $(PYTEST_ARGS)
 
 test: setup lint ## Lint, then run the tests that need no cluster, except nightly ones
 	$(BIN)/pytest $(NO_CLUSTER) -m "not nightly" $(PARALLEL) $(PYTEST_ARGS)

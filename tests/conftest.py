@@ -19,8 +19,10 @@ from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_configure_node,
     pytest_report_header,
     pytest_runtest_protocol,
+    pytest_xdist_make_scheduler,
     refuse_undeclared_programs,
 )
 
@@ -29,8 +31,10 @@ from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 __all__ = [
     "pytest_addoption",
     "pytest_collection_modifyitems",
+    "pytest_configure_node",
     "pytest_report_header",
     "pytest_runtest_protocol",
+    "pytest_xdist_make_scheduler",
     "refuse_undeclared_programs",
 ]
 

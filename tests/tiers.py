@@ -7,14 +7,19 @@ not.
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import random
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 NEEDS: Final = {
     "start_postgres": "postgres",
@@ -30,6 +35,9 @@ NEEDS: Final = {
     "cluster": "cluster",
 }
 """The need of each fixture that starts something. Every other fixture that needs one of these requests it."""
+
+_MOST: Final = {"quick": frozenset[str](), "near": frozenset({"postgres", "process"})}
+"""The most that a test of a tier needs."""
 
 _WITHOUT_JVM: Final = frozenset({"target"})
 """Destinations of `engine` that need no Spark."""
@@ -57,19 +65,53 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         needs = needs_of(item)
         item.stash[_NEEDS] = needs
-        if not needs:
-            item.add_marker("quick")
-        if needs <= {"postgres", "process"}:
-            item.add_marker("near")
         if "faults" in item.path.parts or _is_same_for_another_form(item) or _is_long_scenario(item, needs):
             item.add_marker("nightly")
-        item.add_marker(pytest.mark.xdist_group(_group(item, needs)))
+        if item.get_closest_marker("nightly") is None:
+            for tier in (t for t, most in _MOST.items() if needs <= most):
+                item.add_marker(tier)
     if (seed := config.getoption("--shuffle-files")) is None:
         items.sort(key=lambda item: _rank(item.stash[_NEEDS]))
     else:
         files = sorted({item.path for item in items})
         random.Random(seed).shuffle(files)
         items.sort(key=lambda item: files.index(item.path))
+    if (worker := getattr(config, "workerinput", None)) is not None and worker["workerid"] == "gw0":
+        groups = {item.nodeid: _group(item, item.stash[_NEEDS]) for item in items}
+        Path(worker["groups"]).write_text(json.dumps(groups))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Name the file in which the first worker lists the groups: only workers know the tests' fixtures."""
+    node.workerinput["groups"] = str(_groups_file())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Let each group run in one process. xdist's own loadgroup does nothing with this version of pytest."""
+    return GroupScheduling(config, log)
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Sends all tests of a group to one worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _groups()[nodeid]
+
+
+@cache
+def _groups_file() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="levada-groups-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name) / "groups.json"
+
+
+@cache
+def _groups() -> dict[str, str]:
+    """Return the group of each test. Workers have written the file before the first test is scheduled."""
+    found: dict[str, str] = json.loads(_groups_file().read_text())
+    return found
 
 
 _NEEDS: Final = pytest.StashKey[frozenset[str]]()
@@ -141,7 +183,7 @@ def refuse_undeclared_programs() -> Iterator[None]:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen" and _running and not _running[-1].stash.get(_NEEDS, frozenset("?")):
+    if event == "subprocess.Popen" and _running and _running[-1].get_closest_marker("quick"):
         program = Path(os.fsdecode(arguments[0])).name
         if program in _PROGRAMS:
             _undeclared.append(program)

@@ -13,6 +13,8 @@ from tests.rigs.waiting import until
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import results_in_order
 
+pytestmark = pytest.mark.usefixtures("own_process")
+
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[ProcessTasks]:
@@ -42,7 +44,6 @@ def fails(number: int) -> int:
     return number
 
 
-@pytest.mark.usefixtures("own_process")
 def test_this_process_runs_tasks_while_it_waits(workers: ProcessTasks, tmp_path: Path) -> None:
     """With one worker both processes run tasks at the same time, and the results have their order."""
     tasks = [partial(meets, tmp_path, n) for n in range(8)]
@@ -53,7 +54,6 @@ def test_this_process_runs_tasks_while_it_waits(workers: ProcessTasks, tmp_path:
     assert all((r.value[1] == os.getpid()) is not r.elsewhere for r in found if r.value)
 
 
-@pytest.mark.usefixtures("own_process")
 def test_few_tasks_begin_before_their_results_are_taken(workers: ProcessTasks, tmp_path: Path) -> None:
     """No more tasks than the window have a result that was not taken, however slow the caller is."""
     tasks = [partial(begins, tmp_path, n) for n in range(20)]
@@ -64,7 +64,6 @@ def test_few_tasks_begin_before_their_results_are_taken(workers: ProcessTasks, t
     assert len(list(tmp_path.iterdir())) == 20
 
 
-@pytest.mark.usefixtures("own_process")
 def test_values_that_are_not_taken_are_handed_back(workers: ProcessTasks, tmp_path: Path) -> None:
     """A caller that stops early gets every value that it has not taken, once."""
     unused: list[int] = []

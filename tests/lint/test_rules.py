@@ -94,7 +94,7 @@ FAULTS = (
     edited("alerts-page", "docs/guides/troubleshooting.md", "`Levada", "`Lavada", "docs/guides/troubleshooting.md:0"),
     edited("api-page", "docs/api.md", "automodule:: levada.events", "automodule:: levada.values", "docs/api.md:0"),
     edited("benchmarks-page", "benchmarks/README.md", "`make bench-copy`", "make it", "benchmarks/README.md:0"),
-    edited("commands-of-contributing", "CONTRIBUTING.md", "make test  ", "make tests "),
+    edited("commands-of-contributing", "CONTRIBUTING.md", "`make test`", "`make tests`"),
     edited("commands-of-contributing", "CONTRIBUTING.md", "-m levada.spec.reference", "-m levada.spec.references"),
     edited("contracts-on-pages", "CONTRIBUTING.md", "`levada.spec`", "`levada.cli`", "CONTRIBUTING.md:0"),
     few("destination-names", {**NAMING, "engine/levada/a.py": "\nICEBERG = 1"}, "engine/levada/a.py:2"),

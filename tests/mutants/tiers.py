@@ -29,8 +29,8 @@ class Tier:
 
 
 TIERS: Final = (
-    Tier("quick", "quick and not nightly"),
-    Tier("near", "near and not quick and not nightly"),
+    Tier("quick", "quick"),
+    Tier("near", "near and not quick"),
     Tier("test", "not near and not nightly"),
     Tier("nightly", "nightly"),
 )
@@ -69,7 +69,7 @@ def steps(tier: Tier, fault: Fault, workers: int) -> tuple[list[str], list[str]]
     marks, own = ["-m", tier.marks], fault.tests
     left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in (*IGNORED, *own)]
     below = folders([fault.file]) if tier.name == "near" else ["tests"]
-    return [*own, *marks, "-n", "0"], [*below, *marks, *left_out, "-n", str(workers), "--dist", "loadgroup"]
+    return [*own, *marks, "-n", "0"], [*below, *marks, *left_out, "-n", str(workers), "--dist", "loadscope"]
 
 
 def _cpu_s() -> float:
