@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cluster.kubectl import Kubectl, eventually
 
+from levada.local.cache import cache_folder, only_process
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,7 +24,9 @@ def cluster() -> Kubectl:
     answer = kubectl.run("get", "--raw=/readyz", check=False)
     if answer.returncode:
         pytest.skip(f"no cluster: {os.environ['KUBECONFIG']} does not answer: {answer.stderr.strip()[:200]}")
-    kubectl("apply", "-f", str(ROOT / "crds"))
+    # Several processes that each find none would all create them, and all but one fail.
+    with only_process(cache_folder() / "tests" / "crds"):
+        kubectl("apply", "-f", str(ROOT / "crds"))
     kubectl("wait", "--for=condition=Established", "crd", "pipelines.levada.dev", "tablesyncs.levada.dev")
     eventually(lambda: not kubectl.run("get", "pipelines,tablesyncs", check=False).returncode)
     return kubectl
