@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -29,12 +30,16 @@ NEEDS: Final = {
     "processes": "process",
     "engine": "jvm",
     "s3": "jvm",
+    "service": "process",
     "opensearch": "opensearch",
     "bigquery": "bigquery",
     "browser": "browser",
     "cluster": "cluster",
 }
 """The need of each fixture that starts something. Every other fixture that needs one of these requests it."""
+
+_SPARKS: Final = 2
+"""JVMs with Spark. One alone takes longer than all other tests together."""
 
 _MOST: Final = {"quick": frozenset[str](), "near": frozenset({"postgres", "process"})}
 """The most that a test of a tier needs."""
@@ -43,7 +48,7 @@ _WITHOUT_JVM: Final = frozenset({"target"})
 """Destinations of `engine` that need no Spark."""
 
 _SHARED: Final = ("spark", "opensearch", "bigquery", "browser")
-"""Servers that cost a dozen CPU seconds to start. All tests that need one run in one process, in this order."""
+"""Servers that cost a dozen CPU seconds to start. All tests that need one run in one process, those of Spark in two."""
 
 _PROGRAMS: Final = frozenset({"pg_ctl", "initdb", "java", "bash", *(f"python{version}" for version in ("", "3"))})
 """Programs that no quick test starts. A Python with Levada costs a CPU second."""
@@ -136,7 +141,10 @@ def needs_of(item: pytest.Item) -> frozenset[str]:
 
 def _group(item: pytest.Item, needs: frozenset[str]) -> str:
     """Return the name of the process's work that the test is part of. A file's tests share their servers."""
-    return next((need for need in _SHARED if need in needs), str(item.path))
+    shared = next((need for need in _SHARED if need in needs), None)
+    if shared == "spark":
+        return f"spark {crc32(item.nodeid.partition('::')[0].encode()) % _SPARKS}"
+    return shared or str(item.path)
 
 
 def _rank(needs: frozenset[str]) -> int:

@@ -76,6 +76,7 @@ def take_over(manifest: Path, db: Database) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 def test_a_bad_row_is_told_mended_and_retried(manifest: Path, db: Database) -> None:
     """The error of one table is exit code 5 with its remedy. After the remedy and a retry, a later engine catches up.

@@ -114,7 +114,15 @@ def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("helps", [False, True])
-@pytest.mark.parametrize(("seed", "version", "partitioned"), [(1, 2, False), (2, 3, False), (3, 2, True), (4, 3, True)])
+@pytest.mark.parametrize(
+    ("seed", "version", "partitioned"),
+    [
+        pytest.param(1, 2, False, marks=pytest.mark.nightly),
+        pytest.param(2, 3, False, marks=pytest.mark.nightly),
+        (3, 2, True),
+        (4, 3, True),
+    ],
+)
 def test_random_batches_by_tasks_and_without(
     hadoop: Lake,
     workers: Workers,

@@ -273,6 +273,7 @@ def test_compaction_sorts_and_keeps_partitions(hadoop: Lake) -> None:
     sales.check()
 
 
+@pytest.mark.nightly
 def test_a_batch_over_thousands_of_partitions(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file is open at a time, in a copy and in a batch that moves every row."""
     opened: list[int] = [0, 0]

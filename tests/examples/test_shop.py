@@ -11,6 +11,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "examples" / "shop" / "demo.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 def test_demo_ends_with_both_sides_equal() -> None:
     """Copy, traffic, a new column, SIGKILL: every row and column is equal, and nothing is left at the source."""

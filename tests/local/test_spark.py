@@ -93,6 +93,7 @@ def test_settings_are_not_on_the_command_line(spark: SparkSession) -> None:
     assert not (Path(spark.conf.get("spark.local.dir") or "") / "settings").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a process a host name of its own")
 def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:

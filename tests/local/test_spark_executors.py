@@ -44,6 +44,7 @@ spark.stop()
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 def test_copy_runs_in_executors(db: Database, tmp_path: Path) -> None:
     """A copy's tasks run in an executor that the properties file asks for, with this Python and our modules."""

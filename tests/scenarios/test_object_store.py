@@ -63,7 +63,6 @@ def test_jdbc_catalog_on_s3(db: Database, engine: Engine, s3: ObjectStore) -> No
     replicate(db, engine, iceberg, f"{warehouse}-staging", SqlCatalog("levada_shop", **properties))
 
 
-@pytest.mark.always
 def test_rest_catalog_on_s3(
     db: Database, engine: Engine, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import psycopg
+import pytest
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.verified_shop import Shop
 
@@ -30,6 +31,7 @@ def prepare(shop: Shop) -> None:
     shop.wait_caught_up()
 
 
+@pytest.mark.nightly
 def test_no_false_difference_while_rows_change(shop: Shop) -> None:
     """Inserts, updates, deletes, swapped keys and rolled-back transactions cause no difference in any comparison."""
     prepare(shop)

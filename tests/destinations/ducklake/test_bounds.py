@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import duckdb
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.destinations.ducklake.steps import apply, check_filters
@@ -15,6 +16,7 @@ from levada.destinations.ducklake.types import from_text, to_text
 from levada.schema import TableTarget
 
 
+@pytest.mark.nightly
 def test_every_value_is_found_by_every_filter(ducklake: DuckLake) -> None:
     """Readers skip files by their statistics. No filter on any type misses a row, whatever files the rows are in."""
     destination, rows = ducklake.destination(), wide_rows()

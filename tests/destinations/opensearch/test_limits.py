@@ -92,6 +92,7 @@ def test_a_document_above_the_limit_of_a_request(cluster: Cluster) -> None:
     assert len(caught.value.message) < 300
 
 
+@pytest.mark.nightly
 def test_rows_of_a_missing_shard_are_not_left_out(cluster: Cluster) -> None:
     """A rewrite of the documents waits for a shard that no node has, instead of copying the others alone."""
     source, client = Source(), cluster.client()

@@ -275,6 +275,7 @@ def test_equal_keys_with_other_texts(
     assert replica.db.query(query) == [(old[0], "b")]
 
 
+@pytest.mark.nightly
 def test_temporary_tables_of_other_tables_are_not_locked(
     start_postgres: StartPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
