@@ -141,9 +141,9 @@ def bigquery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for the session."""
+    """One browser for a module: while it runs, so does an event loop, and no other test can start its own."""
     from tests.servers.chromium import chromium
 
     with chromium() as started:
