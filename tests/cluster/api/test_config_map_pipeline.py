@@ -13,7 +13,7 @@ from tests.rigs.movers import INTERRUPTED, Movers, configure, create_items, fini
 
 from levada.spec import state_names
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def test_every_command_works_with_it(db: Database, tmp_path: Path, kubectl: Kubectl) -> None:

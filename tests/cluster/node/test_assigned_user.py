@@ -10,7 +10,7 @@ from tests.cluster.kubectl import PATIENCE
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 ASSIGNED: Final = 1000670000
 

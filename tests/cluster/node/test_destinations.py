@@ -18,7 +18,7 @@ from traffic import Traffic  # type: ignore[import-not-found]
 
 from levada.destinations import DestinationContext
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 assert SHOP  # the example's folder is on the path by its import
 

@@ -13,7 +13,7 @@ from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import SHOP, Place
 from traffic import Traffic  # type: ignore[import-not-found]
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 assert SHOP  # the example's folder is on the path by its import
 

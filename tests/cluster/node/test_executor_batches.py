@@ -10,7 +10,7 @@ from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.node.executor_place import DRIVER, ExecutorPlace, executor_place
 from tests.cluster.node.installed import Installed
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 TABLES = {"wide", "toasted"}
 NOTE = " || ".join(f"encode(sha512(('{n}' || {{0}} || clock_timestamp())::bytea), 'hex')" for n in range(8))

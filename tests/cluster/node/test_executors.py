@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import Place
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def cluster_mode(place: Place) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.cluster.node.replica import REPLICA, replica
 from tests.docs.pages import blocks_of, parts_of, run_page
 from tests.operator.samples import merge
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs" / "helm.md"

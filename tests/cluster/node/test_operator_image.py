@@ -9,7 +9,7 @@ from tests.cluster.kubectl import eventually
 from tests.cluster.node.installed import Installed, run_helm
 from tests.cluster.node.place import Place
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def test_operator_in_its_own_image(shop: Place, layout: Layout, operator: Installed, image: str) -> None:

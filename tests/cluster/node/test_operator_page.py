@@ -11,7 +11,7 @@ from tests.cluster.node.place import Place
 from tests.cluster.node.replica import REPLICA, equal, replica
 from tests.docs.pages import run_page
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
 AGAIN = """

@@ -11,7 +11,7 @@ from tests.cluster.node.place import Place
 
 from levada.spec import Change
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 _OF_OTHERS = (
     "staging.scratch",

@@ -18,7 +18,7 @@ from tests.cluster.node.installed import Installed
 from tests.docs.pages import run_page
 from tests.servers.s3 import jars
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 SCRIPT: Final = Path(__file__).parents[3] / "examples" / "quickstart" / "quickstart.sh"
 ROOT: Final = SCRIPT.parents[2]

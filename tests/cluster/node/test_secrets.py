@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.kubectl import eventually
 from tests.cluster.node.place import PASSWORD, ROLE, Place, secret
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 def test_rotated_password_is_taken_up(shop: Place) -> None:

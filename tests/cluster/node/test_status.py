@@ -12,7 +12,7 @@ from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import PASSWORD, ROLE, Place, new_place, secret
 from tests.cluster.node.printed import prints
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 SIDECAR: Final = {"name": "side", "image": "localhost/side:1", "securityContext": {"privileged": True}}
 QUOTA: Final[dict[str, Any]] = {

@@ -10,7 +10,7 @@ from tests.cluster.node.lake import read_table
 from tests.cluster.node.place import SHOP, TABLES, Place
 from traffic import Traffic  # type: ignore[import-not-found]
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 assert SHOP  # the example's folder is on the path by its import
 

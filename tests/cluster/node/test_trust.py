@@ -17,7 +17,7 @@ from tests.cluster.node.place import TABLES, Place
 from tests.cluster.node.tunnels import tunnel
 from tests.docs.pages import run_page
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 

@@ -15,7 +15,7 @@ from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.installed import Installed
 from tests.cluster.node.place import Place
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 NAMES = ("shop", "east", "west")
 DEPLOYMENT = "levada-operator"
