@@ -168,4 +168,5 @@ $(SETUP): requirements/build.txt requirements/dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	$(BIN)/python -m levada.local
+	$(BIN)/python -m tests.rigs.class_archive
 	@touch $@

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.rigs.class_archive import use_class_archive
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 # A busy machine is no reason to fail: nothing here asserts a time.
 settings.register_profile("levada", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("levada")
+
+use_class_archive()
 
 _numbers = itertools.count(1)
 

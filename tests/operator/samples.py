@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import yaml
@@ -55,6 +57,16 @@ def written(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@cache
+def _loaded() -> dict[str, Any]:
+    body: dict[str, Any] = yaml.safe_load(MANIFEST)
+    return body
+
+
+def _manifest() -> dict[str, Any]:
+    return deepcopy(_loaded())
+
+
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return the mapping with the changes. None removes a key."""
     out = dict(base)
@@ -70,12 +82,12 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def spec(**changes: Any) -> dict[str, Any]:
     """Return a Pipeline's spec with changes, by the YAML's names."""
-    return merge(yaml.safe_load(MANIFEST)["spec"], changes)
+    return merge(_manifest()["spec"], changes)
 
 
 def pipeline(**changes: Any) -> dict[str, Any]:
     """Return a Pipeline. ``changes`` apply to the whole object."""
-    body = yaml.safe_load(MANIFEST)
+    body = _manifest()
     body["metadata"] |= {"uid": "uid-shop", "generation": 1, "creationTimestamp": written(at(-3600))}
     return merge(body, changes)
 
@@ -98,7 +110,7 @@ def table_sync(name: str = "orders", *, ours: bool = True, owned: bool = True, *
 
 def owner(**changes: Any) -> Owner:
     """Return the owner whose Pipeline's spec has the changes."""
-    body = yaml.safe_load(MANIFEST)
+    body = _manifest()
     return owner_of(yaml.safe_dump({**body, "spec": spec(**changes)}))
 
 
