@@ -122,41 +122,47 @@ def catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
     return "transforms"
 
 
+def term_of(transform: str, column: str) -> str:
+    """Return a term of PARTITIONED BY."""
+    function, _, number = transform.rstrip("]").partition("[")
+    if number:
+        return f"{function}({number}, {column})"
+    return column if function == "identity" else f"{function}s({column})"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_partitions_are_those_of_sparks_writer(kind: str, spark: SparkSession, catalog: str) -> None:
-    """For each type and transform, Spark writes each row to the partition that we compute, value for value."""
-    ours, jvm = column(kind), Jvm(spark)
-    for transform in TRANSFORMS:
-        if not fits(transform, kind):
-            continue
-        name = f"{catalog}.db.{''.join(c for c in kind + transform if c.isalnum())}"
-        function, _, number = transform.rstrip("]").partition("[")
-        term = {"identity": "v", "bucket": f"bucket({number}, v)", "truncate": f"truncate({number}, v)"}.get(
-            function, f"{function}s(v)"
-        )
-        rows = pa.table({"n": pa.array(range(len(ours)), pa.int32()), "v": ours})
-        spark.createDataFrame(rows).createOrReplaceTempView("given")
-        spark.sql(f"CREATE TABLE {name} (n int, v {KINDS[kind][1]}) USING iceberg PARTITIONED BY ({term})")
-        spark.sql(f"INSERT INTO {name} SELECT n, v FROM given")
-        java = jvm.iceberg.spark.Spark3Util.loadIcebergTable(jvm.session, name)
-        of_file = {}
-        for task in each(java.newScan().planFiles()):
-            text = jvm.iceberg.SingleValueParser.toJson(java.spec().partitionType(), task.file().partition())
-            of_file[task.file().location()] = text
-        seen = {r.n: json.loads(of_file[r._file]) for r in spark.sql(f"SELECT n, _file FROM {name}").collect()}
-        spec = (PartitionField(2, 1000, "p", transform),)
-        fields = [pa.field("n", pa.int32(), metadata={"PARQUET:field_id": "1"}),
-                  pa.field("v", ours.type, metadata={"PARQUET:field_id": "2"})]  # fmt: skip
-        order, parts = IcebergArrangement(0, spec, 0, (), {2: kind}).arrange(rows.cast(pa.schema(fields)))
-        mine = {int(i): part.partition for part in parts for i in order[part.begin : part.end]}
-        assert len(mine) == len(seen)
-        for n, place in mine.items():
-            assert isinstance(place, FilePartition)
-            # Through Java, because a moment has several forms there.
-            kinds = java.spec().partitionType()
-            parsed = jvm.iceberg.SingleValueParser.fromJson(kinds, place.values)
-            assert json.loads(jvm.iceberg.SingleValueParser.toJson(kinds, parsed)) == seen[n], (transform, ours[n])
-        spark.sql(f"DROP TABLE {name} PURGE")
+    """For each type and transform, Spark writes each row to the partition that we compute, value for value.
+
+    A table has a copy of the column for each transform.
+    """
+    ours, jvm, transforms = column(kind), Jvm(spark), [t for t in TRANSFORMS if fits(t, kind)]
+    copies = {f"v{i}": ours for i in range(len(transforms))}
+    rows = pa.table({"n": pa.array(range(len(ours)), pa.int32()), **copies})
+    spark.createDataFrame(rows).createOrReplaceTempView("given")
+    name = f"{catalog}.db.{''.join(c for c in kind if c.isalnum())}"
+    columns = ", ".join(f"{c} {KINDS[kind][1]}" for c in copies)
+    terms = ", ".join(map(term_of, transforms, copies))
+    spark.sql(f"CREATE TABLE {name} (n int, {columns}) USING iceberg PARTITIONED BY ({terms})")
+    spark.sql(f"INSERT INTO {name} SELECT * FROM given")
+    java = jvm.iceberg.spark.Spark3Util.loadIcebergTable(jvm.session, name)
+    kinds, values_of, of_file = java.spec().partitionType(), jvm.iceberg.SingleValueParser, {}
+    for task in each(java.newScan().planFiles()):
+        of_file[task.file().location()] = values_of.toJson(kinds, task.file().partition())
+    seen = {r.n: json.loads(of_file[r._file]) for r in spark.sql(f"SELECT n, _file FROM {name}").collect()}
+    spec = tuple(PartitionField(2 + i, 1000 + i, f"p{i}", t) for i, t in enumerate(transforms))
+    fields = [f.with_metadata({"PARQUET:field_id": str(1 + i)}) for i, f in enumerate(rows.schema)]
+    arrangement = IcebergArrangement(0, spec, 0, (), dict.fromkeys(range(2, 2 + len(spec)), kind))
+    order, parts = arrangement.arrange(rows.cast(pa.schema(fields)))
+    mine = {int(i): part.partition for part in parts for i in order[part.begin : part.end]}
+    assert len(mine) == len(seen) == len(ours)
+    for n, place in mine.items():
+        assert isinstance(place, FilePartition)
+        # Through Java, because a moment has several forms there.
+        computed = json.loads(values_of.toJson(kinds, values_of.fromJson(kinds, place.values)))
+        different = [t for i, t in enumerate(transforms) if computed.get(str(1000 + i)) != seen[n].get(str(1000 + i))]
+        assert not different, ours[n]
+    spark.sql(f"DROP TABLE {name} PURGE")
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp", "timestamptz"])
