@@ -160,4 +160,6 @@ def spark() -> SparkSession:
     from levada.runtime.resources.spark import spark_session
 
     kind = IcebergDestination
-    return spark_session("tests", cores=2, defaults=kind.spark_conf(None), jars=kind.jars())
+    # A heap that begins as small as a user's is collected so often that it takes a tenth of the CPU.
+    conf = {"spark.driver.extraJavaOptions": "-Xms1g -Xmn600m"}
+    return spark_session("tests", cores=2, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())
