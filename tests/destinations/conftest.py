@@ -34,11 +34,11 @@ def newer_object_lake(object_lake: Lake) -> Lake:
         "hadoop",
         pytest.param("jdbc", marks=pytest.mark.nightly),
         pytest.param("object_lake", marks=pytest.mark.nightly),
-        "newer_object_lake",
+        pytest.param("newer_object_lake", marks=pytest.mark.nightly),
     ]
 )
 def lake(request: pytest.FixtureRequest) -> Lake:
-    """Each catalog in turn. The two that share neither catalog, nor files, nor format run with each change."""
+    """Each catalog in turn. With each change, those of `test_catalogs` run on all of them, the rest on a folder."""
     found: Lake = request.getfixturevalue(request.param)
     return found
 

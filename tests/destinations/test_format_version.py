@@ -111,7 +111,7 @@ def test_rows_are_deleted_by_vectors(newer: Lake) -> None:
     assert after[5][1] > before[5][1]
 
 
-@pytest.mark.parametrize("upgraded_by", ["manifest", "other tool"])
+@pytest.mark.parametrize("upgraded_by", ["manifest", pytest.param("other tool", marks=pytest.mark.nightly)])
 def test_an_upgrade_in_the_middle_of_a_stream(hadoop: Lake, upgraded_by: str) -> None:
     """The next batch upgrades the table. Its position deletes become vectors, and its history stays readable."""
     destination = hadoop.destination()
@@ -225,7 +225,10 @@ def test_a_table_of_an_unknown_version(jdbc: Lake) -> None:
 
 
 @pytest.mark.parametrize("statement", FOREIGN_DML, ids=["delete", "update", "merge"])
-@pytest.mark.parametrize("mode", [BY_POSITION, ""], ids=["by position", "copy on write"])
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(BY_POSITION, id="by position"), pytest.param("", id="copy on write", marks=pytest.mark.nightly)],
+)
 def test_changes_by_another_writer(newer: Lake, statement: str, mode: str) -> None:
     """Vectors and files of another writer park the table. Undone, it goes on. Its rows never get into a batch."""
     destination = newer.destination()
@@ -428,7 +431,7 @@ def test_a_vector_that_vanished_is_not_committed(newer: Lake, monkeypatch: pytes
     assert sorted(items(newer)) == list(range(2, 13))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_random_batches_and_versions(hadoop: Lake, seed: int) -> None:
     """Random changes with restarts, compaction, an upgrade and small reads between leave what a simulation has."""
     rng = random.Random(seed)

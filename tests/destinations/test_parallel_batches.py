@@ -113,13 +113,13 @@ def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
             assert [i for p in parts for b in p.scan(["id"]) for i in b.column("id").to_pylist()] == list(range(20))
 
 
-@pytest.mark.parametrize("helps", [False, True])
+@pytest.mark.parametrize("helps", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("seed", "version", "partitioned"),
     [
         pytest.param(1, 2, False, marks=pytest.mark.nightly),
         pytest.param(2, 3, False, marks=pytest.mark.nightly),
-        (3, 2, True),
+        pytest.param(3, 2, True, marks=pytest.mark.nightly),
         (4, 3, True),
     ],
 )

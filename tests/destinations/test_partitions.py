@@ -30,14 +30,14 @@ def hadoop(hadoop: Lake, request: pytest.FixtureRequest) -> Lake:
     return hadoop
 
 
-of_each_version = pytest.mark.parametrize("hadoop", [2, 3], indirect=True)
+of_each_version = pytest.mark.parametrize("hadoop", [2, pytest.param(3, marks=pytest.mark.nightly)], indirect=True)
 
 
 @pytest.mark.parametrize(
     "by",
     [
-        settings("country"),
-        settings("day(at)", "bucket(4, id)"),
+        pytest.param(settings("country"), marks=pytest.mark.nightly),
+        pytest.param(settings("day(at)", "bucket(4, id)"), marks=pytest.mark.nightly),
         settings("truncate(2, country)", "year(at)", sort_by=("amount desc", "note")),
         settings(sort_by=("at desc nulls first", "bucket(3, id)", "id")),
     ],

@@ -44,8 +44,15 @@ def rows(page: Page) -> list[str]:
     return page.locator("#tables-body .name").all_text_contents()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        pytest.param(DESKTOP, "light", id="desktop-light"),
+        pytest.param(DESKTOP, "dark", id="desktop-dark", marks=pytest.mark.nightly),
+        pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.nightly),
+        pytest.param(PHONE, "dark", id="phone-dark"),
+    ],
+)
 def test_everybody_can_use_it(tab: Tabs, size: dict[str, int], scheme: str) -> None:
     """axe finds no violation of WCAG 2.2 AA, contrasts included, and nothing is wider than a phone."""
     with ProgressServer(documents.full) as server:
@@ -208,6 +215,7 @@ def test_a_command_is_copied(tab: Tabs) -> None:
         assert "levada retry" in page.evaluate("getSelection().toString()")
 
 
+@pytest.mark.nightly
 def test_two_thousand_tables(tab: Tabs) -> None:
     """They are filtered and sorted, 200 at a time or all, and rows keep their focus when they move."""
     with ProgressServer(lambda: documents.many(2000)) as server:
@@ -306,6 +314,7 @@ def test_plots_are_read_aloud_and_show_gaps(tab: Tabs) -> None:
         expect(page.get_by_role("radio", name="2 days")).to_be_checked()
 
 
+@pytest.mark.nightly
 def test_extreme_figures(tab: Tabs) -> None:
     """Nothing, zero and the largest numbers are shown, and no plot has an impossible coordinate."""
     for value in (None, 0, 1, 2**62):

@@ -40,7 +40,13 @@ def said(engine: Engine, command: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, " ".join((done.stdout + done.stderr).split())
 
 
-@pytest.mark.parametrize("work_folder", [False, True], ids=["a staging area", "the work folder"])
+@pytest.mark.parametrize(
+    "work_folder",
+    [
+        pytest.param(False, id="a staging area"),
+        pytest.param(True, id="the work folder", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_lost_store(copied: Engine, db: Database, target: Database, work_folder: bool) -> None:
     """`check` has the commands of the recovery, and each works at the first try. Every table is equal afterwards.
 

@@ -12,6 +12,9 @@ from tests.rigs import shop
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 from tests.rigs.equality import left_by_copies
+from tests.rigs.replica_server import differences, server, target, write_manifest
+
+__all__ = ["server", "target"]
 
 Moment = Callable[[dict[str, Any]], bool]
 
@@ -33,7 +36,6 @@ def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
     assert engine.stop() == 0, engine.log[-3000:]
 
 
-@pytest.mark.always
 def test_killed_again_and_again(engine: Engine, db: Database) -> None:
     """kill -9 in copies, segments, batches and commits, with writers running: nothing lost, nothing twice.
 
@@ -41,6 +43,22 @@ def test_killed_again_and_again(engine: Engine, db: Database) -> None:
     """
     shop.create(db, 60_000)
     engine.write_manifest()
+    kill_again_and_again(engine, db)
+    engine.assert_equal(*shop.TABLES)
+    for table in shop.TABLES:
+        assert not left_by_copies(engine.warehouse, "shop_public", table)
+
+
+def test_killed_again_and_again_without_spark(engine: Engine, db: Database, target: Database) -> None:
+    """The same at a destination without a JVM, which every change runs."""
+    shop.create(db, 60_000)
+    write_manifest(engine, target, schema="public")
+    kill_again_and_again(engine, db)
+    assert differences(db, target, *shop.TABLES) == []
+
+
+def kill_again_and_again(engine: Engine, db: Database) -> None:
+    """Kill the engine at moments of each kind, with writers running, and let it catch up afterwards."""
     r = random.Random(7)
     copied: dict[str, str] = {}
     moments: list[tuple[Moment, float]] = [
@@ -60,9 +78,6 @@ def test_killed_again_and_again(engine: Engine, db: Database) -> None:
         engine.start()
         engine.wait_for(lambda p: p["ready"])
     engine.wait_caught_up()
-    engine.assert_equal(*shop.TABLES)
-    for table in shop.TABLES:
-        assert not left_by_copies(engine.warehouse, "shop_public", table)
 
 
 def finished_copies(db: Database) -> dict[str, str]:
