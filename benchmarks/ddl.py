@@ -28,7 +28,8 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.membership import read_publication_state
-from levada.postgres.publications import ensure_coverage, inspect_coverage, leave_out_unidentified, mark_publication
+from levada.postgres.publication_owners import mark_publication
+from levada.postgres.publications import ensure_coverage, inspect_coverage, leave_out_unidentified
 from levada.postgres.storage import read_storage
 from levada.values import PipelineOwner
 
@@ -102,7 +103,9 @@ def measure_statements(uri: str, turns: int) -> Iterator[tuple[str, str, float, 
     ):
         for _ in range(turns):
             for on, warm in ((False, without), (True, with_trigger)):
-                admin.execute(f"ALTER EVENT TRIGGER levada_ddl {'ENABLE ALWAYS' if on else 'DISABLE'}".encode())
+                for trigger in ("levada_ddl", "levada_ddl_drop"):
+                    change = "ENABLE ALWAYS" if on else "DISABLE"
+                    admin.execute(f"ALTER EVENT TRIGGER {trigger} {change}".encode())
                 for name, (prepare, *_) in STATEMENTS.items():
                     timed(warm, name)  # reads again what the change of the trigger has made invalid
                     costs.setdefault((name, "warm", on), []).append(timed(warm, name))

@@ -16,7 +16,7 @@ from tests.rigs.limits import limited
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
 from levada.postgres.ddl import install_ddl_trigger
-from levada.postgres.publications import mark_publication
+from levada.postgres.publication_owners import mark_publication
 from levada.runtime.host import cleanup
 from levada.runtime.host.work_dir import locked_work_dir
 from levada.runtime.limits import Limits

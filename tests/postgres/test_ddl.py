@@ -12,7 +12,6 @@ from tests.rigs.database import Database
 from levada.errors import DecodeError
 from levada.postgres.catalog import read_table_schema
 from levada.postgres.ddl import (
-    DDL_PREFIX,
     DdlMessage,
     foreign_trigger_owner,
     install_ddl_trigger,
@@ -20,6 +19,7 @@ from levada.postgres.ddl import (
     read_ddl_seal,
     remove_ddl_trigger,
 )
+from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
 from levada.stores import PostgresStore
@@ -243,7 +243,7 @@ def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
 
 def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> None:
     """The trigger is made once, renewed when it was disabled, and leaves nothing behind."""
-    look = "SELECT oid, evtenabled FROM pg_event_trigger"
+    look = "SELECT oid, evtenabled FROM pg_event_trigger ORDER BY evtname"
     with db.connection.connect() as c:
         assert install_ddl_trigger(c)
         first = db.query(look)
@@ -251,7 +251,7 @@ def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> 
         assert db.query(look) == first
         db.execute("ALTER EVENT TRIGGER levada_ddl DISABLE")
         assert install_ddl_trigger(c)
-        assert [row[1] for row in db.query(look)] == ["A"]
+        assert [row[1] for row in db.query(look)] == ["A", "A"]
         assert remove_ddl_trigger(c)
         assert not remove_ddl_trigger(c)
         assert db.query(look) == []
@@ -269,7 +269,7 @@ def test_trigger_of_another_owner_stays(db: Database, role: str) -> None:
         install_ddl_trigger(owner)
         assert (foreign_trigger_owner(owner), foreign_trigger_owner(other)) == (None, "postgres")
         assert not remove_ddl_trigger(other)
-        assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
+        assert db.query("SELECT evtname FROM pg_event_trigger ORDER BY 1") == [("levada_ddl",), ("levada_ddl_drop",)]
         assert remove_ddl_trigger(owner)
 
 

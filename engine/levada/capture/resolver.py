@@ -19,7 +19,8 @@ from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import read_table_description, read_type_infos
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
 from levada.postgres.membership import read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal

@@ -26,14 +26,8 @@ from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
-from levada.postgres.publications import (
-    CoverageReport,
-    ensure_coverage,
-    inspect_coverage,
-    leave_out_unidentified,
-    mark_publication,
-    read_publication_owner,
-)
+from levada.postgres.publication_owners import mark_publication, read_publication_owner
+from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage, leave_out_unidentified
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named

@@ -13,7 +13,8 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import LevadaError, StaleEpoch
-from levada.postgres.ddl import TRIGGER, remove_ddl_trigger
+from levada.postgres.ddl import remove_ddl_trigger
+from levada.postgres.ddl_functions import TRIGGER
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot, is_foreign
