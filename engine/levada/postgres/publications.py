@@ -12,6 +12,7 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
+from levada.postgres.replica_identity import identified
 from levada.printable import counted
 from levada.values import QualifiedTable
 
@@ -97,7 +98,7 @@ _TABLES: Final = sql.SQL("""
 WITH required AS (
     SELECT r.schema, r.name, c.*
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS r(schema, name)
-    LEFT JOIN (SELECT n.nspname, c.oid, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident
+    LEFT JOIN (SELECT n.nspname, c.oid, c.relname, c.relkind, c.relpersistence, c.relowner, c.relispartition
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace) c
         ON c.nspname = r.schema AND c.relname = r.name
 ), publication AS (
@@ -106,22 +107,21 @@ WITH required AS (
     SELECT t.relid, {row_filter} AS row_filter, {column_list} AS column_list
     FROM publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
+), covering AS (
+    SELECT DISTINCT ON (r.oid) r.oid AS of, p.*, n.nspname, c.relname
+    FROM required r CROSS JOIN LATERAL (
+        SELECT r.oid UNION SELECT relid FROM pg_partition_ancestors(r.oid) WHERE r.relispartition) AS above(relid)
+    JOIN published p ON p.relid = above.relid
+    JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    ORDER BY r.oid, p.relid <> r.oid
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
-    -- Each partition identifies old rows by its own replica identity. From PostgreSQL 18 on it must not have generated
-    -- columns that are not published.
     r.oid IS NOT NULL AND NOT EXISTS (
-        SELECT FROM pg_class l
-        CROSS JOIN LATERAL (
-            SELECT coalesce(array_agg(a.attnum), '{{}}') AS columns FROM pg_attribute a
-            WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped
-            AND current_setting('server_version_num')::int >= 180000) generated
-        WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid) WHERE isleaf)
-        AND CASE l.relreplident WHEN 'f' THEN generated.columns <> '{{}}' ELSE NOT EXISTS (
-            SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
-            AND NOT (i.indkey::int2[])[0:i.indnkeyatts - 1] && generated.columns) END),
+        SELECT FROM (SELECT r.oid UNION ALL SELECT relid FROM pg_partition_tree(r.oid) WHERE r.relkind = 'p' AND isleaf)
+            AS leaf(id)
+        -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
+        CROSS JOIN LATERAL (SELECT FROM pg_class l WHERE l.oid = leaf.id AND NOT {identified} OFFSET 0) bare),
     by.nspname, by.relname,
     -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
@@ -131,12 +131,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
             FROM pg_partition_tree(r.oid) l WHERE l.isleaf)),
     by.row_filter, coalesce(by.column_list, false)
 FROM required r
-LEFT JOIN LATERAL (
-    SELECT p.*, n.nspname, c.relname FROM published p
-    JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE p.relid = r.oid OR p.relid IN (SELECT relid FROM pg_partition_ancestors(r.oid))
-    ORDER BY p.relid <> r.oid LIMIT 1
-) by ON true
+LEFT JOIN covering by ON by.of = r.oid
 ORDER BY r.schema, r.name
 """)
 
@@ -352,7 +347,10 @@ def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iter
         "names": [t.name for t in wanted],
         "publication": publication,
     }
-    rows = conn.execute(_TABLES.format(row_filter=row_filter, column_list=column_list), parameters).fetchall()
+    query = _TABLES.format(
+        row_filter=row_filter, column_list=column_list, identified=identified(conn.info.server_version)
+    )
+    rows = conn.execute(query, parameters).fetchall()
     return [_table(*row) for row in rows]
 
 
