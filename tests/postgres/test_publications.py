@@ -47,7 +47,7 @@ def test_gap_is_found_and_closed(tables: Database) -> None:
         assert ensure_coverage(c, "p", {A, B}, manage=True) == before
         grown = ensure_coverage(c, "p", {A, B, C}, manage=True)
         assert (grown.present, grown.missing) == ((A, B), (C,))
-        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."c";',)
+        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE ONLY "public"."c";',)
         covered = ensure_coverage(c, "p", {A, C}, manage=True)
         assert (covered.satisfied, covered.missing, covered.remediation) == (True, (), ())
         assert [t.name for t in published_tables(c, "p")] == [A, B, C]
@@ -62,7 +62,7 @@ def test_nothing_is_changed_that_is_not_ours_to_change(tables: Database) -> None
         report = ensure_coverage(c, "p", {A, B}, manage=False)
         assert [t.name for t in published_tables(c, "p")] == [A]
     assert not report.satisfied
-    assert report.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."b";',)
+    assert report.remediation == ('ALTER PUBLICATION "p" ADD TABLE ONLY "public"."b";',)
 
 
 def test_every_blocker_is_told_at_once(db: Database, role: str) -> None:

@@ -115,7 +115,7 @@ def test_tables_that_the_role_may_not_publish_or_read_hold_up_no_other(
     assert error is not None
     assert error.code == "publication_incomplete"
     assert "public.other_owner" in error.reason
-    assert f'ALTER PUBLICATION "{rig.publication}" ADD TABLE "public"."other_owner";' in error.solution
+    assert f'ALTER PUBLICATION "{rig.publication}" ADD TABLE ONLY "public"."other_owner";' in error.solution
     assert caplog.text.count("lacks public.other_owner") == 1
     db.execute(f"REVOKE SELECT ON orders FROM {role}")
     db.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY", "ALTER TABLE items FORCE ROW LEVEL SECURITY")

@@ -30,6 +30,7 @@ from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate
 from levada.postgres.storage import read_flaws
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables, unmatched_names
+from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
 from levada.schema.changes import RESERVED_PREFIX
@@ -210,6 +211,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         yield from _operation_problems(conn, publication)
         if server.version >= _PUBLISHES_GENERATED:
             yield from _generated_problems(conn, publication, request)
+        if request.managed:
+            yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
         wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)

@@ -264,14 +264,17 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
 
 
 def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
-    """Return the SQL that adds the tables to the publication, with its semicolon."""
+    """Return the SQL that adds the tables, and none of their inheritance children, with its semicolon.
+
+    For a partitioned table ``ONLY`` changes nothing.
+    """
     statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {};")
-    return statement.format(sql.Identifier(publication), _list(tables)).as_string(None)
+    return statement.format(sql.Identifier(publication), _only(tables)).as_string(None)
 
 
 def create_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
     """Return the SQL that creates the publication with the tables, with its semicolon."""
-    for_tables = sql.SQL(" FOR TABLE {}").format(_list(tables)) if tables else sql.SQL("")
+    for_tables = sql.SQL(" FOR TABLE {}").format(_only(tables)) if tables else sql.SQL("")
     # A partitioned table is one table at the destination, so it is published through its root.
     statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true);")
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
@@ -320,6 +323,10 @@ def _identify_each(relations: Iterable[QualifiedTable]) -> list[str]:
 
 def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
+
+
+def _only(tables: Collection[QualifiedTable]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(_list([t])) for t in tables)
 
 
 def _apply(

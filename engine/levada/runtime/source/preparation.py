@@ -32,6 +32,7 @@ from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables
+from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
@@ -152,11 +153,15 @@ def _discover(
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = None
     if config.publication.managed:
+        unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.selects)}
+        withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
         selected = {t for t in list_tables(connection) if config.selects(t)}
         required, unidentified = leave_out_unidentified(connection, name, selected)
         if required:
-            ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
-            incomplete = _incomplete(config, inspect_coverage(connection, name, required))
+            report = ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
+            if not report.satisfied:
+                report = inspect_coverage(connection, name, required)
+            incomplete = _incomplete(config, report)
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
