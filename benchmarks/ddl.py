@@ -1,4 +1,4 @@
-"""What an application's DDL costs at the source, with and without Levada's trigger, in databases of 10 to 3,000 tables.
+"""DDL of an application at the source, with and without Levada's trigger, in databases of 10 to 3,000 tables.
 
 All tables are in the publication of a pipeline. Each statement runs in a session that is used again, and as the first
 one of a fresh session, because a job that connects, creates a temporary table and leaves is the commonest case. The

@@ -103,7 +103,7 @@ def test_a_root_with_a_partition_without_identity_is_taken_out(managed: Database
 
 
 def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, role: str) -> None:
-    """A publication of somebody else stays as it is, and so does ours after a rollback or with another identity."""
+    """A publication without an owner stays as it is, and so does a managed one after a rollback, or with FULL."""
     with_media(db)
     db.execute(
         "CREATE PUBLICATION mine FOR TABLE media WITH (publish = 'insert')",

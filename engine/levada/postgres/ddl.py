@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, SIGNATURES, 
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.locks import courtesy_lock
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column
 from levada.schema.rewrites import plainly_retyped
@@ -131,6 +132,19 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
         _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)
         return False
     return True
+
+
+def declined_trigger(*, declined: bool) -> Iterator[Problem]:
+    """Yield a warning that says what a pipeline without the trigger lacks, if the manifest declines it."""
+    if declined:
+        yield Problem(
+            Severity.WARNING,
+            "ddl_trigger_declined",
+            "spec.source.ddlTrigger is None: schema changes are found by comparing the catalog, so several changes of"
+            " columns at once need a resync (schema_change_ambiguous), a table that is rewritten and changed within ten"
+            " seconds is parked, and one that loses its replica identity refuses UPDATEs for up to a second",
+            "set spec.source.ddlTrigger to Managed, with a role that is a superuser",
+        )
 
 
 def read_ddl_seal(conn: psycopg.Connection[Any]) -> DdlSeal | None:

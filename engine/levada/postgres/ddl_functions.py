@@ -37,11 +37,11 @@ _DROP_TAGS: Final = tuple(
 
 _ON_COMMAND: Final = sql.Identifier(SEAL_SCHEMA, "emit_table_change")
 _ON_DROP: Final = sql.Identifier(SEAL_SCHEMA, "emit_drop")
-_TELL_OF_TYPES: Final = sql.Identifier(SEAL_SCHEMA, "tell_of_types")
-_TELL_OF_TABLES: Final = sql.Identifier(SEAL_SCHEMA, "tell_of_tables")
+_ANNOUNCE_TYPES: Final = sql.Identifier(SEAL_SCHEMA, "announce_types")
+_ANNOUNCE_TABLES: Final = sql.Identifier(SEAL_SCHEMA, "announce_tables")
 _RELATED: Final = sql.Identifier(SEAL_SCHEMA, "related")
 _STREAMED: Final = sql.Identifier(SEAL_SCHEMA, "streamed")
-_TELL: Final = sql.Identifier(SEAL_SCHEMA, "tell")
+_ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
@@ -53,12 +53,12 @@ _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
 _COMMAND_BODY: Final = sql.SQL("""
 BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
-        PERFORM {tell_of_types}();
+        PERFORM {announce_types}();
     ELSIF EXISTS (
         SELECT FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND (tg_tag = 'ALTER TABLE' OR c.relispartition))
     THEN
-        PERFORM {tell_of_tables}(tg_tag = 'ALTER TABLE');
+        PERFORM {announce_tables}(tg_tag = 'ALTER TABLE');
     END IF;
 {failure}END
 """)
@@ -74,7 +74,7 @@ BEGIN
     FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
     WHERE d.classid = 'pg_catalog.pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
         AND (every_table OR c.relispartition);
-    PERFORM {tell}(altered, true, parent, partition);
+    PERFORM {announce}(altered, true, parent, partition);
 END
 """)
 
@@ -104,7 +104,7 @@ BEGIN
     JOIN pg_catalog.pg_class c ON c.oid = d.objid
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't';
     IF altered IS NOT NULL THEN
-        PERFORM {tell}(altered, false, parent, false);
+        PERFORM {announce}(altered, false, parent, false);
     END IF;
 END
 """)
@@ -139,7 +139,7 @@ BEGIN
     END IF;
     altered := array_remove(altered, NULL);
     IF altered <> '{{}}' THEN
-        PERFORM {tell}(altered, true, false, partition);
+        PERFORM {announce}(altered, true, false, partition);
     END IF;
 {failure}END
 """)
@@ -155,7 +155,7 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
 """)
 
 # If no publication has a table, directly or by its schema, nothing of it is streamed.
-_TELL_BODY: Final = sql.SQL("""
+_ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
     concerned oid[] := altered;
     relations oid[];
@@ -372,9 +372,9 @@ _EXACT: Final = (
 SIGNATURES: Final = (
     sql.SQL("{}()").format(_ON_COMMAND),
     sql.SQL("{}()").format(_ON_DROP),
-    sql.SQL("{}()").format(_TELL_OF_TYPES),
-    sql.SQL("{}(boolean)").format(_TELL_OF_TABLES),
-    sql.SQL("{}(oid[], boolean, boolean, boolean)").format(_TELL),
+    sql.SQL("{}()").format(_ANNOUNCE_TYPES),
+    sql.SQL("{}(boolean)").format(_ANNOUNCE_TABLES),
+    sql.SQL("{}(oid[], boolean, boolean, boolean)").format(_ANNOUNCE),
     sql.SQL("{}(oid[], boolean)").format(_RELATED),
     sql.SQL("{}(oid[])").format(_STREAMED),
     sql.SQL("{}(oid, boolean)").format(_DESCRIBE),
@@ -390,7 +390,7 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     The triggers fire in every replication role, because a change that they miss is a lost change.
     """
     failure = _FAILURE.format(emit=EMIT)
-    command = _COMMAND_BODY.format(tell_of_tables=_TELL_OF_TABLES, tell_of_types=_TELL_OF_TYPES, failure=failure)
+    command = _COMMAND_BODY.format(announce_tables=_ANNOUNCE_TABLES, announce_types=_ANNOUNCE_TYPES, failure=failure)
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (
         _function(EMIT, "content text", "void", "", emit_body),
@@ -398,12 +398,12 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_RELATED, "altered oid[], partition boolean", "oid[]", "", _RELATED_BODY.format()),
         _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
         _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
-        _function(_TELL, "altered oid[], sure boolean, parent boolean, partition boolean", "void", "",
-                  _tell_body(version)),
-        _function(_TELL_OF_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(tell=_TELL)),
-        _function(_TELL_OF_TYPES, "", "void", "", _TYPES_BODY.format(tell=_TELL)),
+        _function(_ANNOUNCE, "altered oid[], sure boolean, parent boolean, partition boolean", "void", "",
+                  _announce_body(version)),
+        _function(_ANNOUNCE_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(announce=_ANNOUNCE)),
+        _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
         _function(_ON_COMMAND, "", "event_trigger", _CHEAP, command),
-        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(tell=_TELL, failure=failure)),
+        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(announce=_ANNOUNCE, failure=failure)),
         *_trigger(TRIGGER, "ddl_command_end", _TAGS, _ON_COMMAND),
         *_trigger(DROP_TRIGGER, "sql_drop", _DROP_TAGS, _ON_DROP),
     )  # fmt: skip
@@ -428,8 +428,8 @@ def _members(version: int, relation: str) -> sql.Composed:
     return _MEMBERS.format(relation=sql.SQL(relation), schemas=_SCHEMAS if version >= 150000 else sql.SQL(""))
 
 
-def _tell_body(version: int) -> sql.Composed:
-    return _TELL_BODY.format(
+def _announce_body(version: int) -> sql.Composed:
+    return _ANNOUNCE_BODY.format(
         or_schema=_OR_SCHEMA if version >= 150000 else sql.SQL(""),
         related=_RELATED,
         streamed=_STREAMED,

@@ -13,6 +13,7 @@ from psycopg import sql
 from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
@@ -31,8 +32,8 @@ from levada.postgres.storage import read_flaws
 from levada.postgres.table_locks import locks_named
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.withdrawals import withdrawal_problems
-from levada.postgres.written_tables import list_written_tables
-from levada.printable import counted, listed
+from levada.postgres.written_tables import list_written_tables, written_problems
+from levada.printable import listed
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, resync_command
@@ -54,6 +55,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    ddl_trigger: bool = True
+    """False if the manifest declines the trigger that announces schema changes."""
     named: NamedTables = field(default_factory=NamedTables)
     """The names that should be those of tables."""
 
@@ -204,9 +207,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     streamed = {QualifiedTable(*r) for r in conn.execute(_STREAMED, [request.publication])}
     possible = list_tables(conn)
     selected = {t for t in (*possible, *streamed) if request.selects(t)}
-    yield from _written_problems(list_written_tables(conn) & streamed & selected, request)
+    yield from written_problems(list_written_tables(conn) & streamed & selected, request.publication)
     yield from _server_problems(server)
     yield from _slot_problems(server, slot, request)
+    yield from declined_trigger(declined=not request.ddl_trigger)
     if publication is not None:
         yield from _operation_problems(conn, publication)
         if server.version >= _PUBLISHES_GENERATED:
@@ -355,22 +359,6 @@ def _generated_problems(
                 _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication.name)
                 + ", and remove them from column lists",
             )
-
-
-def _written_problems(tables: AbstractSet[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:
-    """Yield a problem for tables that are written by each commit, which would then be a change itself, without end."""
-    if not tables:
-        return
-    first, *others = sorted(tables)
-    more = f" and {counted(len(others), 'more table')}" if others else ""
-    yield Problem(
-        Severity.ERROR,
-        "written_tables_published",
-        f"publication {request.publication} streams {first}{more}, which Levada or the catalog of a lake writes: each"
-        " commit would be replicated again, without end",
-        f"exclude such tables in spec.tables, for example {{schema: {first.schema}, name: {first.name}}}, or keep the"
-        " store and the catalog in another database",
-    )
 
 
 def _identity_problems(

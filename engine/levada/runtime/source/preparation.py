@@ -18,9 +18,9 @@ import psycopg
 from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
-from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import PublishedTable, list_tables, published_tables
-from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
@@ -48,6 +48,7 @@ from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
+from levada.stores.slot_owners import other_pipelines
 from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -125,12 +126,23 @@ def prepare_source(
             # Replaces the comment of a former owner.
             mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
         found(tables.published)
-        install_ddl_trigger(connection)
+        _prepare_trigger(config, connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
         resync = _ensure_slot(config, connection, store, record, log, lost, published)
         save_publication(store, tables.publication)
         return SourceState(tables, resync)
+
+
+def _prepare_trigger(config: PipelineConfig, connection: psycopg.Connection[Any]) -> None:
+    if config.ddl_trigger:
+        install_ddl_trigger(connection)
+        return
+    try:
+        if not other_pipelines(connection, config.slot.name, config.publication.name):
+            remove_ddl_trigger(connection)
+    except LevadaError as error:
+        _log.info("the DDL trigger, which spec.source.ddlTrigger declines, stays: %s", error.message)
 
 
 def discover(
@@ -311,5 +323,6 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.selects,
         copy_tables=config.copy_tables,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )
