@@ -29,8 +29,11 @@ from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.membership import read_publication_state
 from levada.postgres.publication_owners import mark_publication
-from levada.postgres.publications import ensure_coverage, inspect_coverage, leave_out_unidentified
+from levada.postgres.publications import ensure_coverage, inspect_coverage
 from levada.postgres.storage import read_storage
+from levada.postgres.withdrawals import inherited_members, unidentified_members
+from levada.runtime.stages.discovery import check_interval_s, discovery_interval_s
+from levada.runtime.stages.storage_poller import poll_interval_s
 from levada.values import PipelineOwner
 
 PUBLICATION = "levada_bench"
@@ -127,24 +130,28 @@ def measure_reads(server: EmbeddedPostgres, name: str, turns: int) -> Iterator[t
         tables, names = [t.id for t in published], {t.name for t in published}
 
     def discover(c: psycopg.Connection) -> None:
-        required, _ = leave_out_unidentified(c, PUBLICATION, set(list_tables(c)))
-        inspect_coverage(c, PUBLICATION, required)
+        unidentified_members(c, PUBLICATION)
+        inherited_members(c, PUBLICATION, lambda _: True)
+        inspect_coverage(c, PUBLICATION, set(list_tables(c)))
         published_tables(c, PUBLICATION)
         read_publication_state(c, PUBLICATION, tables)
         estimate_tables(c, sorted(names))
 
+    count = len(tables)
     reads: dict[str, tuple[float, Callable[[psycopg.Connection], object]]] = {
-        "storage, every 10 s": (10.0, lambda c: read_storage(c, tables)),
-        "gaps, every 5 s": (5.0, lambda c: read_publication_state(c, PUBLICATION, tables)),
-        "discovery, every 60 s": (60.0, discover),
-    }
+        "storage": (poll_interval_s(count), lambda c: read_storage(c, tables)),
+        "gaps": (check_interval_s(count), lambda c: read_publication_state(c, PUBLICATION, tables)),
+        "discovery": (discovery_interval_s(60.0, count), discover),
+        "20 looks for lost identities": (
+            20.0, lambda c: [unidentified_members(c, PUBLICATION, always=False) for _ in range(20)]),
+    }  # fmt: skip
     for title, (every_s, read) in reads.items():
         with Meter(postmaster) as meter:
             for _ in range(turns):
                 with connection_to(server, name).connect() as connection:
                     read(connection)
         cpu = meter.usage.cpu / turns
-        yield title, cpu * 1000, cpu / every_s * 100
+        yield f"{title}, every {every_s:.0f} s", cpu * 1000, cpu / every_s * 100
 
 
 def main() -> None:
@@ -168,7 +175,13 @@ def main() -> None:
                     assert install_ddl_trigger(connection)
                 for what, session, off, on in measure_statements(server.uri(name), options.turns):
                     statements.append((count, what, session, off, on, on - off))
-                reads += [(count, *row) for row in measure_reads(server, name, 5)]
+                # A server analyses its catalog after this many changes. This one does not do so by itself.
+                with psycopg.connect(server.uri(name), autocommit=True) as c:
+                    c.execute("ANALYZE")
+                costs = list(measure_reads(server, name, 10))
+                reads += [
+                    (count, *row) for row in (*costs, ("all", sum(c[1] for c in costs), sum(c[2] for c in costs)))
+                ]
     print(table(["tables", "statement", "session", "ms without", "ms with", "more"], statements), end="\n\n")
     print(table(["tables", "periodic read", "server CPU ms", "% of a core"], reads))
 

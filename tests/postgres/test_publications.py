@@ -41,7 +41,8 @@ def test_gap_is_found_and_closed(tables: Database) -> None:
         assert (before.satisfied, before.present, before.missing) == (False, (), (A, B))
         assert (before.manageable, before.blockers) == (True, ())
         assert before.remediation == (
-            'CREATE PUBLICATION "p" FOR TABLE "public"."a", "public"."b" WITH (publish_via_partition_root = true);',
+            'CREATE PUBLICATION "p" FOR TABLE ONLY "public"."a", ONLY "public"."b"'
+            " WITH (publish_via_partition_root = true);",
         )
         assert read_publication(c, "p") is None
         assert ensure_coverage(c, "p", {A, B}, manage=True) == before

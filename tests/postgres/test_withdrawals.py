@@ -125,22 +125,23 @@ def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, r
     ]
 
 
-def test_a_statement_waits_for_no_lock_of_the_publication(managed: Database) -> None:
+def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
     """The table stays in it for the moment, with a warning. A later look takes it out."""
+    with_media(db)
     notices: list[str] = []
-    with managed.connect() as holder, managed.connect() as c:
+    with db.connect() as holder, db.connect() as c:
         c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
         holder.execute("CREATE TABLE other (id int); BEGIN; ALTER PUBLICATION p ADD TABLE other")
         c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
         holder.execute("ROLLBACK")
     assert any("levada could not take table" in n for n in notices)
-    with managed.connection.connect() as c:
+    with db.connection.connect() as c:
         # The trigger is in place, so that a look each second leaves it to that one.
         assert unidentified_members(c, "p", always=False) == ()
         found = unidentified_members(c, "p")
         assert found == (QualifiedTable("public", "media"),)
         withdraw(c, "p", found)
-    managed.execute("UPDATE media SET v = 'b'")
+    db.execute("UPDATE media SET v = 'b'")
 
 
 def test_many_tables_in_one_block(managed: Database) -> None:

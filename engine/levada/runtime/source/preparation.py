@@ -27,7 +27,7 @@ from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
-from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage, leave_out_unidentified
+from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
@@ -163,26 +163,25 @@ def _discover(
 ) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
-    incomplete = None
+    incomplete = report = None
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.selects)}
         withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
         selected = {t for t in list_tables(connection) if config.selects(t)}
-        required, unidentified = leave_out_unidentified(connection, name, selected)
-        if required:
-            report = ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
-            if not report.satisfied:
-                report = inspect_coverage(connection, name, required)
-            incomplete = _incomplete(config, report)
+        report = inspect_coverage(connection, name, selected)
+        unidentified = report.unidentified
+        if missing := {*report.missing}.difference(unidentified):
+            ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch)
+            incomplete, report = _incomplete(config, inspect_coverage(connection, name, missing)), None
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
-    refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
+    report = report or inspect_coverage(connection, name, {t.name for t in published})
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, refusing, sizes)
+    return SourceTables(published, state, unidentified, incomplete, report.refusing, sizes)
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
