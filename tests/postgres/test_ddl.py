@@ -10,7 +10,7 @@ from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 from tests.rigs.database import Database
 
 from levada.errors import DecodeError
-from levada.postgres.catalog import read_table_schema
+from levada.postgres.catalog import read_table_description, read_table_schema
 from levada.postgres.ddl import (
     DdlMessage,
     foreign_trigger_owner,
@@ -178,6 +178,30 @@ def test_typed_tables_change_with_their_type(versions: Database, stream: Replica
     assert [m.name.name for m in messages] == ["typed", "child", "typed", "child"]
     assert all(m.locked for m in messages)
     assert [[c.attnum for c in m.columns] for m in messages] == [[1], [1], [1, 3], [1, 3]]
+
+
+def test_an_announcement_is_what_the_catalog_has(versions: Database, stream: ReplicationStream) -> None:
+    """The trigger plans only the queries that a table needs, and describes each kind of table as a copy does."""
+    versions.execute(
+        "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "CREATE DOMAIN amount AS numeric(10, 2) CHECK (VALUE > 0)",
+        "CREATE TYPE pair AS (a int, m mood)",
+        "CREATE TABLE plain (id int PRIMARY KEY, v text DEFAULT 'x', n numeric(5, 1))",
+        "CREATE TABLE arrays (id int PRIMARY KEY, t text[], m mood[], p pair, d amount, r int4range)",
+        "CREATE TABLE made (a int NOT NULL UNIQUE, b int GENERATED ALWAYS AS (a + 1) STORED)",
+        "ALTER TABLE made REPLICA IDENTITY USING INDEX made_a_key",
+        "CREATE TABLE root (id int, at date, PRIMARY KEY (at, id)) PARTITION BY RANGE (at)",
+        "CREATE TABLE root_1 PARTITION OF root DEFAULT",
+        "ALTER PUBLICATION p SET TABLE plain, arrays, made, root",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        *(f"ALTER TABLE {name} ADD added int DEFAULT 7" for name in ("plain", "arrays", "made", "root")),
+        "ALTER TYPE mood ADD VALUE 'fine'",
+    )
+    messages = told(stream, 5)
+    assert [m.name.name for m in messages] == ["plain", "arrays", "made", "root", "arrays"]
+    with versions.connection.connect() as c:
+        for message in (*messages[:1], *messages[2:]):
+            assert message.description == read_table_description(c, message.table_id)
 
 
 def test_an_unlogged_table_is_announced(versions: Database, stream: ReplicationStream) -> None:
