@@ -185,8 +185,8 @@ def _owner(conn: psycopg.Connection[Any]) -> tuple[str, bool] | None:
     """Return the owner of the trigger and whether this role may drop it, or None without a trigger."""
     row = conn.execute(
         "SELECT pg_catalog.pg_get_userbyid(evtowner)::text, pg_catalog.pg_has_role(evtowner, 'USAGE')"
-        " FROM pg_catalog.pg_event_trigger WHERE evtname = %s",
-        [TRIGGER],
+        " FROM pg_catalog.pg_event_trigger WHERE evtname = ANY (%s) ORDER BY evtname LIMIT 1",
+        [[TRIGGER, DROP_TRIGGER]],
     ).fetchone()
     return None if row is None else (str(row[0]), bool(row[1]))
 
