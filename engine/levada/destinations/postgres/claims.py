@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from levada.destinations.ownership import not_ours
-from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import drop_all
-from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.destinations.postgres.state import State, TableRow, find_relation, require_epoch
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
@@ -69,10 +68,7 @@ class Claims:
         there = self.state.at(connection, place)
         if there is not None:
             self.state.owner.require_replaceable(place, there.owner, schema)
-        found = connection.execute(
-            "SELECT to_regclass(%s)::oid::bigint", [identifier(place).as_string(None)]
-        ).fetchone()
-        relation = None if found is None else found[0]
+        relation = find_relation(connection, place)
         if relation is not None and (there is None or there.relation != relation):
             raise not_ours(place, "was not created by Levada")
         return there
