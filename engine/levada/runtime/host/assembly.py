@@ -38,6 +38,7 @@ from levada.runtime.host.plugins import (
     object_store,
     table_settings,
 )
+from levada.runtime.resources.encoding import require_utf8
 from levada.runtime.resources.machine import apply_threads, available_cores, change_memory, memory_limit
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
@@ -181,7 +182,11 @@ def make_destination(
 def pipeline_config(
     manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
 ) -> PipelineConfig:
-    """Return the pipeline's configuration. No connection is opened and no folder is created."""
+    """Return the pipeline's configuration. No connection is opened and no folder is created.
+
+    Raise NeedsOperator ``locale_not_utf8`` in a process that cannot name every file.
+    """
+    require_utf8()
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
