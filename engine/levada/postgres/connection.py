@@ -20,7 +20,7 @@ from levada.postgres.replication import execute_replication
 from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
 from levada.printable import unreadable_reason
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, quote_identifier
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
 
@@ -180,10 +180,21 @@ class PostgresConnection:
         return connection
 
     def _names(self) -> ServerNames:
-        names = self.names.at(self.host, self.port)
+        names = replace(self.names.at(self.host, self.port), dbname=quote_identifier(self.database))
+        if (user := self._user()) is not None:
+            names = replace(names, role=quote_identifier(user))
         if self.credentials is None:
             return names
         return replace(names, login=f"the keys username and password of Secret {self.credentials.name}")
+
+    def _user(self) -> str | None:
+        """Return the role that logs in, or None if only libpq knows it."""
+        if self.credentials is None:
+            return self.user
+        try:
+            return self._secret("username")
+        except LoginFailed:
+            return None
 
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a non-blocking connection to a walsender of this database."""

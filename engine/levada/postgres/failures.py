@@ -68,7 +68,7 @@ FAILURES: Final = (
         "row_security",
         NeedsOperator,
         pattern="affected by row-level security",
-        hint="ALTER ROLE … BYPASSRLS, with the role that connects. Without it a copy would lack the hidden rows",
+        hint="ALTER ROLE {role} BYPASSRLS. Without it a copy would lack the hidden rows",
     ),
     # The first of the session's settings that PostgreSQL 13 does not have.
     Failure(
@@ -87,8 +87,20 @@ FAILURES: Final = (
     Failure(
         "too_many_connections",
         Transient,
+        pattern="too many connections for role",
+        hint="ALTER ROLE {role} CONNECTION LIMIT -1, or lower spec.copy.connectionsPerTable",
+    ),
+    Failure(
+        "too_many_connections",
+        Transient,
+        pattern="too many connections for database",
+        hint="ALTER DATABASE {dbname} CONNECTION LIMIT -1, or lower spec.copy.connectionsPerTable",
+    ),
+    Failure(
+        "too_many_connections",
+        Transient,
         sqlstates=("53300",),
-        pattern="too many clients already|too many connections for|remaining connection slots are reserved",
+        pattern="too many clients already|remaining connection slots are reserved",
         hint="raise max_connections at {server}, or lower spec.copy.connectionsPerTable",
     ),
     Failure(
@@ -108,7 +120,7 @@ FAILURES: Final = (
         NeedsOperator,
         pattern="must be superuser or replication role"
         "|permission denied to start WAL sender|permission denied to use replication slots",
-        hint="ALTER ROLE … REPLICATION, with the role that connects",
+        hint="ALTER ROLE {role} REPLICATION",
     ),
     Failure(
         "source_access_denied",
@@ -164,7 +176,7 @@ FAILURES: Final = (
         "statement_timeout",
         Transient,
         sqlstates=("57014",),
-        hint="if this persists: ALTER ROLE … SET statement_timeout = 0, with the role that connects",
+        hint="if this persists: ALTER ROLE {role} SET statement_timeout = 0",
     ),
     Failure(
         "session_timeout",

@@ -173,7 +173,9 @@ def connect_errors() -> Iterator[None]:
         meaning = _BY_SOURCE_CODE.get(error.code)
         if meaning is None:
             raise
-        raise meaning.error(meaning.code, error.message, hint=meaning.hint) from error
+        # A statement on the role or the database holds at each server.
+        hint = error.hint if error.hint.startswith("ALTER ") else meaning.hint
+        raise meaning.error(meaning.code, error.message, hint=hint) from error
 
 
 def statement_error(doing: str, error: psycopg.Error) -> LevadaError:

@@ -21,6 +21,7 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
+from levada.postgres.read_only import read_only_reason
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
@@ -71,6 +72,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
+    problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
     problems += _slot_problems(config, stored or _Stored())
     problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
@@ -231,6 +233,31 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
         severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
         yield Problem(severity, "slot_missing", message, "" if again else RESYNC_ALL)
+
+
+def _read_only_problems(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, stored: _Stored
+) -> Iterator[Problem]:
+    """Yield a problem for each server that a start writes to and that is read-only for the role.
+
+    A start of a pipeline that has tables waits until that ends. A standby is no problem as a source.
+    """
+    servers = {}
+    if manifests.pipeline.spec.store.postgres is not None:
+        servers["store_read_only"] = store_connection(manifests, config, secrets)
+    if config.publication.managed and config.source not in servers.values():
+        servers["source_read_only"] = config.source
+    for code, connection in servers.items():
+        try:
+            with connection.connect(application="check") as conn:
+                reason, hint = read_only_reason(conn)
+                standby = conn.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+        except LevadaError:
+            # The checks of the source and of the store report the error.
+            continue
+        if reason and not (standby and code == "source_read_only"):
+            message = f"{connection.where} cannot be written: {reason}"
+            yield Problem(_warning_if(stored.known), code, message, hint)
 
 
 def _lost_state_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
