@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from levada.errors import LevadaError, LoginFailed
 from levada.postgres.addresses import resolve
 from levada.postgres.failures import source_error, source_errors
+from levada.postgres.pooler import refuses_options, require_server
 from levada.postgres.replication import execute_replication
 from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
@@ -88,8 +90,10 @@ class PostgresConnection:
     rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
     environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
     received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes. Hints of
-    failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``. A pooler may ignore
-    them.
+    failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``.
+
+    With ``pooled``, each transaction makes its own settings, so a pooler in transaction mode may be in between. It may
+    ignore or refuse the options. Otherwise such a connection fails.
     """
 
     host: str
@@ -105,6 +109,7 @@ class PostgresConnection:
     names: ServerNames = SOURCE
     connect_timeout_s: int = 15
     session_options: str = SESSION_OPTIONS
+    pooled: bool = False
 
     @property
     def where(self) -> str:
@@ -167,17 +172,29 @@ class PostgresConnection:
 
     def _connect(self, application: str) -> WatchedConnection:
         with source_errors(f"connecting to {self.where}", self._names()):
-            conninfo = self.conninfo(application=application, addresses=self._addresses())
-            connection = WatchedConnection.connect(conninfo, autocommit=True)
+            connection = self._log_in(application, self._addresses())
             connection.doing = f"{self.application_name}:{application} at {self.where}"
-            if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
-                connection.limit_s = _CHECK_S
+            connection.limit_s = _CHECK_S
+            if not self.pooled:
+                limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
                 try:
-                    connection.execute(_NO_TRANSACTION_TIMEOUT)
+                    require_server(connection, self.where, self._names(), limited=limited)
                 except BaseException:
                     connection.close()
                     raise
         return connection
+
+    def _log_in(self, application: str, addresses: Sequence[str]) -> WatchedConnection:
+        conninfo = self.conninfo(application=application, addresses=addresses)
+        try:
+            return WatchedConnection.connect(conninfo, autocommit=True)
+        except psycopg.OperationalError as error:
+            if not (self.pooled and self.session_options and refuses_options(error)):
+                raise
+        without = replace(self, session_options="")
+        return WatchedConnection.connect(
+            without.conninfo(application=application, addresses=addresses), autocommit=True
+        )
 
     def _names(self) -> ServerNames:
         names = replace(self.names.at(self.host, self.port), dbname=quote_identifier(self.database))

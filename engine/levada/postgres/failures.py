@@ -12,6 +12,7 @@ import psycopg
 from psycopg import pq
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
+from levada.postgres.pooler import HINT, REFUSED
 from levada.postgres.server_names import SOURCE, ServerNames
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
@@ -70,6 +71,7 @@ FAILURES: Final = (
         pattern="affected by row-level security",
         hint="ALTER ROLE {role} BYPASSRLS. Without it a copy would lack the hidden rows",
     ),
+    Failure("pooler_unsupported", NeedsOperator, pattern=REFUSED, hint=HINT),
     # The first of the session's settings that PostgreSQL 13 does not have.
     Failure(
         "version_unsupported",
@@ -139,7 +141,7 @@ FAILURES: Final = (
         "source_database_missing",
         NeedsOperator,
         sqlstates=("3D000",),
-        pattern='FATAL:  database "',
+        pattern='FATAL:  (database "|no such database)',
         hint="check {database}",
     ),
     Failure(

@@ -399,6 +399,7 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         sslrootcert=authority
         if authority is not None and authority.is_file()
         else trusted_certificates(catalog.tls.mode),
+        pooled=True,
     )
 
 

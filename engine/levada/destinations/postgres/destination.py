@@ -441,4 +441,5 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         sslrootcert=authority
         if authority is not None and authority.is_file()
         else trusted_certificates(settings.tls.mode),
+        pooled=True,
     )
