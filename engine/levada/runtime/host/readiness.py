@@ -22,6 +22,7 @@ from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
 from levada.postgres.read_only import read_only_reason
+from levada.postgres.slot_waits import expected_wait
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
@@ -214,25 +215,28 @@ def _copied_again(config: PipelineConfig, controls: TableControls | None) -> boo
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
-    """Yield a problem if copied tables depend on a slot that is missing. The check of the source reports a lost one.
+    """Yield a problem if copied tables depend on a slot that is missing or lost, or if its creation would wait.
 
     A start handles the requested resyncs first. In a pod it is a warning, because the resync is requested in the
     driver's container, which an error would keep from starting.
     """
-    if not stored.depends:
-        return
     try:
         with config.source.connect(application="check") as connection:
-            missing = inspect_slot(connection, config.slot.name) is None
+            slot = inspect_slot(connection, config.slot.name)
+            waits = expected_wait(connection, config.slot.name) if slot is None else None
     except LevadaError:
         # The check of the source reports the error.
         return
-    if missing:
-        again = config.slot.resync_when_lost
-        effect = "every table is copied again" if again else "a start ends with this error"
-        message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
-        severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
-        yield Problem(severity, "slot_missing", message, "" if again else RESYNC_ALL)
+    if slot is None or slot.lost:
+        code, state = ("slot_missing", "does not exist") if slot is None else ("slot_lost", "is invalidated")
+        if stored.depends:
+            again = config.slot.resync_when_lost
+            effect = "every table is copied again" if again else "a start ends with this error"
+            message = f"slot {config.slot.name} {state}, and copied tables need its changes: {effect}"
+            severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
+            yield Problem(severity, code, message, "" if again else RESYNC_ALL)
+    if waits is not None:
+        yield _problem(waits, Severity.WARNING)
 
 
 def _read_only_problems(
