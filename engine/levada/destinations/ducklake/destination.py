@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
 
+import psycopg
+
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.key_reader import KeyReader, add_files
@@ -149,7 +151,11 @@ class DuckLakeDestination(Destination):
         """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace."""
         catalog, name = self._catalog(), self._name(target)
         with self._database.transaction(f"checking {name}") as connection:
+            if self._context.only_checks:
+                catalog.state.create(connection)
             claims.check_free(catalog, connection, target.schema, name)
+            if self._context.only_checks:
+                raise psycopg.Rollback
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""

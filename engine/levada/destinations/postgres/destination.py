@@ -26,7 +26,7 @@ from levada.destinations.interface import (
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
-from levada.destinations.postgres.claims import Claims
+from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections
 from levada.destinations.postgres.fixed_table import PostgresVersion
@@ -124,10 +124,14 @@ class PostgresDestination(Destination):
         return self._naming.target_name(table, name)
 
     def check_place(self, target: TableTarget) -> None:
-        """Raise NeedsOperator if the database has a table of that name which a copy must not replace."""
+        """Raise NeedsOperator if the database has a table of that name which a copy must not replace.
+
+        Raise it too if the role may not create a table there.
+        """
         place = self._place(target)
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
+            require_create(connection, place.schema)
 
     def check_sources(
         self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]

@@ -111,8 +111,12 @@ class State:
         self._require_rights(connection)
         if not self.exists(connection):
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
-        if find_relation(connection, QualifiedTable(self.schema, PARTS)) is None:
+        if not self.is_created(connection):
             connection.execute(sql.SQL(_CREATE).format(schema=sql.Identifier(self.schema)))
+
+    def is_created(self, connection: WatchedConnection) -> bool:
+        """Return True if the tables of the state exist."""
+        return find_relation(connection, QualifiedTable(self.schema, PARTS)) is not None
 
     def exists(self, connection: WatchedConnection) -> bool:
         """Return True if the schema exists. Raise NeedsOperator if it is another role's."""

@@ -38,7 +38,7 @@ from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.staging_place import require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
-from levada.runtime.tables.places import check_sources, place_problems
+from levada.runtime.tables.places import check_sources, place_problems, taken_places
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
 from levada.spec import Manifests
@@ -319,6 +319,10 @@ def _destination_problems(
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
             known = _known(config, stored)
             yield from _raised(lambda: check_sources(config, destination, known), _warning_if(begun))
+            new = [name for name, before in known.values() if before is None]
+            # A run parks these tables alone.
+            alone = _warning_if(stored.known or TERMINATION_LOG in os.environ)
+            yield from (_problem(taken, alone) for taken in taken_places(config, destination, new))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and error.retried))
 
