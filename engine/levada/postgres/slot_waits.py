@@ -1,4 +1,4 @@
-"""What the creation of a slot waits for: transactions that have written, in any database, or a standby's primary."""
+"""The reasons for which the creation of a slot waits: open transactions that have written, or a standby's primary."""
 
 from __future__ import annotations
 
