@@ -16,6 +16,8 @@ from psycopg.conninfo import make_conninfo
 
 from levada.errors import LevadaError, LoginFailed
 from levada.postgres.addresses import resolve
+from levada.postgres.client_key import certificate_parameters
+from levada.postgres.environment import defaults_over_environment, require_settings
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.pooler import refuses_options, require_server
 from levada.postgres.replication import execute_replication
@@ -88,7 +90,9 @@ class PostgresConnection:
 
     ``credentials`` is a folder with the files ``username`` and ``password``. They are read at each connect, so a
     rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
-    environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
+    environment and password file. ``certificate`` is a folder with the files ``tls.crt`` and ``tls.key``, the
+    certificate of the client. With it, ``credentials`` need no password. ``sslmode`` and ``sslrootcert`` are libpq's. A
+    connection fails if nothing is
     received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes. Hints of
     failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``.
 
@@ -110,6 +114,7 @@ class PostgresConnection:
     connect_timeout_s: int = 15
     session_options: str = SESSION_OPTIONS
     pooled: bool = False
+    certificate: Path | None = None
 
     @property
     def where(self) -> str:
@@ -140,10 +145,14 @@ class PostgresConnection:
             # libpq compares certificates with the host name, and needs one name for each address.
             parameters |= {"host": ",".join([self.host] * len(addresses)), "hostaddr": ",".join(addresses)}
         if self.credentials is not None:
-            parameters |= {"user": self._secret("username"), "password": self._secret("password")}
+            needed = self.certificate is None or (self.credentials / "password").exists()
+            parameters |= {"user": self._secret("username"), "password": self._secret("password") if needed else None}
+        if self.certificate is not None:
+            parameters |= certificate_parameters(self.certificate)
         if replication:
             parameters["replication"] = "database"
-        return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
+        given = {k: v for k, v in parameters.items() if v is not None}
+        return make_conninfo("", **{**defaults_over_environment(), **given})
 
     def connect(self, *, application: str = "") -> WatchedConnection:
         """Return an SQL connection in autocommit mode, with UTC, ISO dates, exact floats and UTF-8."""
@@ -178,6 +187,7 @@ class PostgresConnection:
             if not self.pooled:
                 limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
                 try:
+                    require_settings(connection.info.parameter_status, self.where)
                     require_server(connection, self.where, self._names(), limited=limited)
                 except BaseException:
                     connection.close()
@@ -220,6 +230,7 @@ class PostgresConnection:
         pg = pq.PGconn.connect_start(conninfo.encode())
         try:
             self._complete(pg)
+            require_settings(lambda name: (pg.parameter_status(name.encode()) or b"").decode() or None, self.where)
             pg.nonblocking = 1
             if pg.server_version >= TRANSACTION_TIMEOUT_VERSION:
                 doing = f"connecting to {self.where} for replication"

@@ -125,6 +125,12 @@ FAILURES: Final = (
         hint="ALTER ROLE {role} REPLICATION",
     ),
     Failure(
+        "source_tls_failed",
+        NeedsOperator,
+        pattern="requires a valid client certificate|certificate authentication failed|alert certificate required",
+        hint="set {tls}.certSecretRef to a Secret with a certificate of role {role}, which a CA of {server} has signed",
+    ),
+    Failure(
         "source_access_denied",
         NeedsOperator,
         pattern="pg_hba.conf",

@@ -59,6 +59,10 @@ class Tls(Model):
     """The check of the server's certificate, as libpq's sslmode. Disable: the connection is not encrypted."""
     ca_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
     """The certificate authority to trust, in PEM. Unset: the image's certificate authorities."""
+    cert_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """A Secret with the keys tls.crt and tls.key: the client's certificate and its key, in PEM, for a server that wants
+    one. The Secret of the credentials then needs no password. A renewed certificate needs no restart.
+    """
 
 
 class Slot(Model):

@@ -46,6 +46,7 @@ from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
 from levada.locations import target_name as path_name
+from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.printable import unreadable_reason
@@ -406,6 +407,7 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         if authority is not None and authority.is_file()
         else trusted_certificates(catalog.tls.mode),
         pooled=True,
+        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
     )
 
 

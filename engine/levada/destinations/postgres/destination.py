@@ -37,6 +37,7 @@ from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
 from levada.destinations.postgres.state import State, TableRow, require_epoch
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
@@ -446,4 +447,5 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         if authority is not None and authority.is_file()
         else trusted_certificates(settings.tls.mode),
         pooled=True,
+        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
     )

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_snake
 
 from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
+from levada.postgres.client_key import CERTIFICATE, KEY
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.postgres.server_names import SOURCE, STORE, ServerNames
@@ -272,11 +273,14 @@ def server_connection(
     NeedsOperator ``secret_missing`` if a Secret or a key does not exist.
     """
     credentials, authority = server.credentials_secret_ref, server.tls.ca_secret_ref
+    certificate = server.tls.cert_secret_ref
+    login = ("username", "password") if certificate is None else ("username",)
     return kind(
         server.host,
         server.port,
         server.database,
-        credentials=None if credentials is None else secret_folder(secrets, credentials.name, "username", "password"),
+        credentials=None if credentials is None else secret_folder(secrets, credentials.name, *login),
+        certificate=None if certificate is None else secret_folder(secrets, certificate.name, CERTIFICATE, KEY),
         sslmode=SSL_MODES[server.tls.mode],
         sslrootcert=(
             trusted_certificates(server.tls.mode)
