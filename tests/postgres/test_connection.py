@@ -54,6 +54,20 @@ def test_a_password_in_python(db: Database, secret_role: str) -> None:
     assert [type(e) for e in both_ways(replace(connection, password="second"))] == [LoginFailed, LoginFailed]
 
 
+def test_several_hosts(db: Database) -> None:
+    """The next one is tried if a host has no address, does not answer, or is not the server that is wanted."""
+    cluster = replace(db.connection, host="nowhere.invalid", other_hosts=("127.0.0.2", "127.0.0.1"))
+    for wanted in ("any", "primary", "read-write"):
+        connection = replace(cluster, session_attrs=wanted)
+        with connection.connect() as c:
+            assert c.info.host == "127.0.0.1"
+        connection.connect_replication().finish()
+    for error in both_ways(replace(cluster, session_attrs="standby")):
+        assert error.code == "source_unreachable"
+        assert "server is not in hot standby mode" in error.message
+    assert cluster.where.startswith("nowhere.invalid,127.0.0.2,127.0.0.1:")
+
+
 def test_the_environment_changes_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables of libpq lead to no other server, database or TLS, whatever a user has set for psql."""
     others = {

@@ -15,10 +15,10 @@ from pydantic.alias_generators import to_snake
 from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
 from levada.postgres.client_key import CERTIFICATE, KEY
-from levada.postgres.connection import PostgresConnection
+from levada.postgres.connection import Keepalives, PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.postgres.server_names import SOURCE, STORE, ServerNames
-from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.postgres.tls import SESSION_ATTRS, SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import (
     CutSchedule,
@@ -288,6 +288,9 @@ def server_connection(
             else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),
         names=names,
+        other_hosts=server.other_hosts,
+        session_attrs=SESSION_ATTRS[server.target_session_attrs],
+        keepalives=Keepalives(server.keepalive.idle_seconds, server.keepalive.interval_seconds, server.keepalive.count),
     )
 
 

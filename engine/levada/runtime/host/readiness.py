@@ -73,7 +73,8 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
-    problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
+    if all(p.code != "standby_unsupported" for p in of_source):
+        problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
     problems += _slot_problems(config, stored or _Stored())
     problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
