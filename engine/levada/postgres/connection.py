@@ -204,11 +204,11 @@ class PostgresConnection:
             connection = self._log_in(application, self._addresses())
             connection.doing = f"{self.application_name}:{application} at {self.where}"
             connection.limit_s = _CHECK_S
-            if not self.pooled:
+            if not self.pooled and self.session_options:
                 limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
                 try:
-                    require_settings(connection.info.parameter_status, self.where)
                     require_server(connection, self.where, self._names(), limited=limited)
+                    require_settings(connection.info.parameter_status, self.where)
                 except BaseException:
                     connection.close()
                     raise

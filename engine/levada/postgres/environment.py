@@ -18,7 +18,7 @@ _SETTINGS: Final[Mapping[str, tuple[str, str]]] = {
     "DateStyle": ("ISO", "PGDATESTYLE"),
     "IntervalStyle": ("postgres", "PGOPTIONS"),
 }
-"""Settings that a server reports, the begin of the value that Levada sets, and the variable that overrides it."""
+"""Settings that a server reports, the value that Levada sets up to a comma, and the variable that overrides it."""
 
 
 def defaults_over_environment() -> dict[str, str]:
@@ -37,11 +37,11 @@ def require_settings(reported: Callable[[str], str | None], where: str) -> None:
     ``reported`` returns a setting that the server reports at the login. libpq sends those of its environment variables
     after the ones of the connection. A proxy may leave some out.
     """
-    for name, (begin, variable) in _SETTINGS.items():
+    for name, (wanted, variable) in _SETTINGS.items():
         value = reported(name)
-        if value is not None and not value.startswith(begin):
+        if value is not None and value.partition(",")[0] != wanted:
             raise NeedsOperator(
                 "session_settings_overridden",
-                f"a session at {where} has {name} {value} although Levada sets {begin}",
+                f"a session at {where} has {name} {value} although Levada sets {wanted}",
                 hint=f"unset {variable} in the environment of the process, and set the host to the server itself",
             )

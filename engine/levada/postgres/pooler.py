@@ -7,21 +7,23 @@ session are lost. Only transactions that make their own settings work through it
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 
 from levada.errors import NeedsOperator
 from levada.postgres.server_names import ServerNames
+from levada.postgres.silence import WatchedConnection
 
 REFUSED: Final = "unsupported startup parameter"
 """A part of PgBouncer's message about parameters that only a server knows, such as options and replication."""
 HINT: Final = "set {host} to the address of {server} itself: a pooler keeps no session and carries no replication"
 
-_SESSION: Final = "SELECT pg_catalog.pg_backend_pid()"
+_SESSION: Final = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.current_setting('search_path') = 'pg_catalog'"
 _LIMITED: Final = """
-SELECT pid, CASE pid WHEN %s THEN pg_catalog.set_config('transaction_timeout', '0', false) END
-FROM pg_catalog.pg_backend_pid() AS pid
+SELECT pg_catalog.pg_backend_pid(), kept,
+    CASE WHEN kept THEN pg_catalog.set_config('transaction_timeout', '0', false) END
+FROM (SELECT pg_catalog.current_setting('search_path') = 'pg_catalog') AS session (kept)
 """
 """The same for a server that has transaction_timeout, which would end each copy that takes longer, at every attempt.
 
@@ -34,14 +36,15 @@ def refuses_options(error: psycopg.Error) -> bool:
     return re.search(REFUSED, str(error)) is not None
 
 
-def require_server(connection: psycopg.Connection[Any], where: str, names: ServerNames, *, limited: bool) -> None:
-    """Raise NeedsOperator ``pooler_unsupported`` unless the connection leads to the server itself.
+def require_server(connection: WatchedConnection, where: str, names: ServerNames, *, limited: bool) -> None:
+    """Raise NeedsOperator ``pooler_unsupported`` if the session lacks its options, which a pooler may ignore.
 
-    A pooler reports another PID than that of the server's session. ``limited`` servers have transaction_timeout, from
-    which the session is exempted.
+    ``limited`` servers have transaction_timeout, from which the session is exempted. The PID that a proxy has reported
+    may be another one than that of the session.
     """
-    reported = connection.info.backend_pid
-    row = (connection.execute(_LIMITED, [reported]) if limited else connection.execute(_SESSION)).fetchone()
-    if row is not None and row[0] != reported:
-        message = f"{where} is the address of a pooler, which gives each transaction another session of the server"
+    row = connection.execute(_LIMITED if limited else _SESSION).fetchone()
+    assert row is not None
+    if not row[1]:
+        message = f"{where} is the address of a pooler, which ignores the settings of a session"
         raise NeedsOperator("pooler_unsupported", message, hint=names.fill(HINT))
+    connection.server_pid = row[0]
