@@ -13,6 +13,7 @@ from tests.rigs.waiting import until
 from tests.servers.standby import standby_of
 
 from levada.postgres.slot_waits import expected_wait, waiting_error
+from levada.postgres.slots import export_snapshot
 from levada.status import PipelineState
 
 __all__ = ["rig"]
@@ -39,6 +40,22 @@ def test_the_status_and_the_log_name_the_open_transaction(
         db.execute(f"SELECT pg_terminate_backend({pid})")  # type: ignore[arg-type]  # a number
         start.join()
         assert rig.wait_caught_up().error is None
+
+
+def test_the_log_names_what_a_copy_waits_for(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """A copy has a slot of its own, which waits for each open transaction too."""
+    db.execute("CREATE TABLE others (id int)")
+
+    def copy() -> None:
+        with export_snapshot(db.connection, "levada_shop_copy_00000a1b2c"):
+            pass
+
+    with db.connect() as opened, opened.transaction():
+        opened.execute("INSERT INTO others VALUES (100)")
+        waits = threading.Thread(target=copy)
+        waits.start()
+        until(lambda: f"waits for PID {opened.info.backend_pid} of role postgres" in caplog.text)
+    waits.join()
 
 
 @pytest.fixture(scope="module")

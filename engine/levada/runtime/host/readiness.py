@@ -75,7 +75,9 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         problems.append(_problem(stored.moved))
     if all(p.code != "standby_unsupported" for p in of_source):
         problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
-    problems += _slot_problems(config, stored or _Stored())
+    of_slot = tuple(_slot_problems(config, stored or _Stored()))
+    # The check of the source does not know whether a table needs the slot.
+    problems = [*(p for p in problems if p.code not in {its.code for its in of_slot}), *of_slot]
     problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
@@ -229,7 +231,9 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         # The check of the source reports the error.
         return
     if slot is None or slot.lost:
-        code, state = ("slot_missing", "does not exist") if slot is None else ("slot_lost", "is invalidated")
+        code, state = "slot_missing", "does not exist"
+        if slot is not None:
+            code, state = "slot_lost", f"has been invalidated ({slot.invalidation_reason or 'wal_removed'})"
         if stored.depends:
             again = config.slot.resync_when_lost
             effect = "every table is copied again" if again else "a start ends with this error"
