@@ -204,14 +204,15 @@ class PostgresConnection:
             connection = self._log_in(application, self._addresses())
             connection.doing = f"{self.application_name}:{application} at {self.where}"
             connection.limit_s = _CHECK_S
-            if not self.pooled and self.session_options:
-                limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
-                try:
-                    require_server(connection, self.where, self._names(), limited=limited)
+            limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
+            try:
+                if self.session_options and (limited or not self.pooled):
+                    require_server(connection, self.where, self._names(), limited=limited, pooled=self.pooled)
+                if not self.pooled:
                     require_settings(connection.info.parameter_status, self.where)
-                except BaseException:
-                    connection.close()
-                    raise
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _log_in(self, application: str, addresses: Sequence[HostAddress]) -> WatchedConnection:

@@ -36,8 +36,10 @@ def refuses_options(error: psycopg.Error) -> bool:
     return re.search(REFUSED, str(error)) is not None
 
 
-def require_server(connection: WatchedConnection, where: str, names: ServerNames, *, limited: bool) -> None:
-    """Raise NeedsOperator ``pooler_unsupported`` if the session lacks its options, which a pooler may ignore.
+def require_server(
+    connection: WatchedConnection, where: str, names: ServerNames, *, limited: bool, pooled: bool
+) -> None:
+    """Raise NeedsOperator ``pooler_unsupported`` if the session lacks its options, unless it may be ``pooled``.
 
     ``limited`` servers have transaction_timeout, from which the session is exempted. The PID that a proxy has reported
     may be another one than that of the session.
@@ -45,6 +47,8 @@ def require_server(connection: WatchedConnection, where: str, names: ServerNames
     row = connection.execute(_LIMITED if limited else _SESSION).fetchone()
     assert row is not None
     if not row[1]:
+        if pooled:
+            return
         message = f"{where} is the address of a pooler, which ignores the settings of a session"
         raise NeedsOperator("pooler_unsupported", message, hint=names.fill(HINT))
     connection.server_pid = row[0]
