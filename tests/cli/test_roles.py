@@ -76,7 +76,6 @@ SETTINGS = {
     "statement_timeout": "'1ms'",
     "synchronous_commit": "off",
     "TimeZone": "'Asia/Kolkata'",
-    "transaction_timeout": "'1ms'",
     "transform_null_equals": "on",
     "work_mem": "'64kB'",
     "xmlbinary": "hex",
