@@ -71,6 +71,14 @@ class StallingProxy:
             for link in self._links:
                 link.resume()
 
+    def lead_to(self, target: int) -> None:
+        """End every connection, and forward those to come to another port, as an address does after a failover."""
+        with self._lock:
+            self._target = target
+            for link in self._links:
+                link.close()
+            self._links.clear()
+
     def close(self) -> None:
         """End every connection."""
         self._listener.close()

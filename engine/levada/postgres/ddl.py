@@ -16,7 +16,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import DecodeError, NeedsOperator
+from levada.errors import DecodeError, NeedsOperator, Transient
 from levada.postgres.description import DESCRIPTION_QUERY, TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.locks import courtesy_lock
@@ -265,7 +265,7 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
                 sql.SQL("COMMENT ON EVENT TRIGGER {} IS {}").format(sql.Identifier(TRIGGER), sql.Literal(mark))
             )
             create_key(conn, TRIGGER)
-    except NeedsOperator as error:
+    except (NeedsOperator, Transient) as error:
         if error.code not in ("insufficient_privilege", "source_read_only"):
             raise
         _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)

@@ -97,7 +97,7 @@ def prepare_replication(
     worker = assemble_worker(
         around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory
     )
-    capture = CaptureThread(worker, lambda: around.config_ref.current.retries, lambda error: inbox.put(Fatal(error)))
+    capture = CaptureThread(worker, lambda error: inbox.put(Fatal(error)))
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:

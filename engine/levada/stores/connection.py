@@ -27,5 +27,6 @@ def store_error(error: LevadaError) -> LevadaError:
     if isinstance(error, Transient):
         return Transient("store_unreachable", message, hint=error.hint)
     if isinstance(error, LoginFailed):
-        return LoginFailed("store_login_failed", message, hint=error.hint)
+        code = "store_login_failed" if error.code == "source_auth_failed" else "store_unusable"
+        return LoginFailed(code, message, hint=error.hint)
     return NeedsOperator("store_unusable", message, hint=error.hint)

@@ -34,6 +34,7 @@ from levada.postgres.publications import (
     mark_publication,
     read_publication_owner,
 )
+from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named
@@ -147,7 +148,7 @@ def discover(
     created again under a running engine. Raise StaleEpoch if the publication needs a change and another process has
     taken over the pipeline, and Transient ``table_locked`` if a selected table stays locked for too long.
     """
-    with locks_named(connection, config.selects):
+    with locks_named(connection, config.selects), read_only_named(connection):
         return _discover(config, connection, store, owner)
 
 

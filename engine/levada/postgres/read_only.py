@@ -1,0 +1,65 @@
+"""The reason why a server refuses to write, for the error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import Transient
+from levada.postgres.failures import source_errors
+
+_CODES: Final = frozenset({"source_read_only", "source_standby"})
+_STATE: Final = """
+SELECT pg_is_in_recovery(), s.setting = 'on', s.source, current_user::text, current_database()::text
+FROM pg_settings s WHERE s.name = 'default_transaction_read_only'
+"""
+
+
+def is_read_only(error: BaseException) -> bool:
+    """Return True for the error of a write that a standby or a setting refuses."""
+    return isinstance(error, Transient) and error.code in _CODES
+
+
+@source_errors("reading why the server is read-only")
+def read_only_reason(conn: psycopg.Connection[Any]) -> tuple[str, str]:
+    """Return why a new session of this role is read-only, and how that ends. Both are empty if it may write by now."""
+    row = conn.execute(_STATE).fetchone()
+    assert row is not None
+    standby, read_only, source, role, database = row
+    if standby:
+        hint = "nothing if a failover is under way. Otherwise set the host to the primary, or promote the standby"
+        return "the server is a standby", hint
+    if not read_only:
+        return "", ""
+    match source:
+        case "database":
+            return _setting(f"of database {database}", "ALTER DATABASE {} RESET", database)
+        case "user":
+            return _setting(f"of role {role}", "ALTER ROLE {} RESET", role)
+        case "database user":
+            return _setting(
+                f"of role {role} in database {database}", "ALTER ROLE {} IN DATABASE {} RESET", role, database
+            )
+    reason = f"default_transaction_read_only of the server is on ({source})"
+    return reason, "ALTER SYSTEM RESET default_transaction_read_only; SELECT pg_reload_conf()"
+
+
+@contextmanager
+def read_only_named(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """Give the error of a write that a standby or a setting refuses the reason, and how that ends."""
+    try:
+        yield
+    except Transient as error:
+        reason, hint = read_only_reason(conn) if is_read_only(error) else ("", "")
+        if not reason:
+            raise
+        raise Transient(error.code, f"{error.message}: {reason}", hint=hint) from error
+
+
+def _setting(whose: str, statement: LiteralString, *names: str) -> tuple[str, str]:
+    reset = sql.SQL(statement).format(*map(sql.Identifier, names)).as_string(None)
+    return f"default_transaction_read_only {whose} is on", f"{reset} default_transaction_read_only"
