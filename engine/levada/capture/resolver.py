@@ -23,6 +23,7 @@ from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_
 from levada.postgres.description import TableDescription
 from levada.postgres.membership import read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
+from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
@@ -252,7 +253,8 @@ class TableResolver(SchemaResolver):
         now = self._published(before, description)
         attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
         if attnums is None:
-            raise _ambiguous(name)
+            streamed = published_generated_columns(self._connected(), self._publication).get(relation.table)
+            raise generated_error(self._publication, name, streamed) if streamed else _ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
         names = {attnum: column.name for attnum, column in by_attnum.items()}
         left_out = excluded_attnums(names, excluded, before, {c.attnum: c.name for c in now})

@@ -16,6 +16,7 @@ from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDes
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.streamed import leaves_of, streamed_relations
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -34,6 +35,14 @@ class Leaf:
     blocks: int
     bytes: int
     """Size of the table and its TOAST table, without indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedTable:
+    """A table that a publication streams."""
+
+    id: TableId
+    name: QualifiedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +80,18 @@ class PublishedTable:
 
 
 # Row filters and column lists exist since version 15. Before that, the catalog has no such columns.
-_LIMITS: Final = sql.SQL(
-    "pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[] FROM pg_publication p"
-    " CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
-    " LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid"
-)
-_NO_LIMITS: Final = sql.SQL(
-    "NULL, NULL::int2[] FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
-)
-_PUBLISHED: Final = sql.SQL("""
-SELECT l.id, l.schema, l.name, l.rows, l.blocks, l.bytes, c.oid, n.nspname, c.relname, c.relkind, {limits}
+_LIMITS: Final = sql.SQL("pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[]")
+_NO_LIMITS: Final = sql.SQL("NULL, NULL::int2[]")
+_STREAMED: Final = sql.SQL("""
+FROM {streamed} t
+JOIN pg_publication p ON p.pubname = %(publication)s
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
 JOIN pg_class c ON c.oid = t.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
+""")
+_PUBLISHED: Final = sql.SQL("""
+SELECT l.id, l.schema, l.name, l.rows, l.blocks, l.bytes, c.oid, n.nspname, c.relname, c.relkind, {limits}
+{streamed}
 LEFT JOIN LATERAL (
     SELECT lc.oid AS id, ln.nspname AS schema, lc.relname AS name, lc.reltuples::bigint AS rows,
         coalesce(pg_relation_size(lc.oid), 0) / current_setting('block_size')::int AS blocks,
@@ -90,25 +99,45 @@ LEFT JOIN LATERAL (
     FROM pg_class lc JOIN pg_namespace ln ON ln.oid = lc.relnamespace
     WHERE lc.relkind = 'r' AND lc.oid IN (
         SELECT c.oid WHERE c.relkind = 'r'
-        UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE c.relkind = 'p' AND p.isleaf)
+        UNION ALL SELECT p.relid FROM {leaves} p WHERE c.relkind = 'p')
 ) l ON true
-WHERE p.pubname = %s AND n.nspname <> {own}
+WHERE n.nspname <> {own} AND (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
 ORDER BY n.nspname, c.relname, l.schema, l.name
 """)
 
 
 @source_errors("reading the publication's tables")
-def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[PublishedTable, ...]:
-    """Return the tables that the publication streams, ordered by name.
+def published_tables(
+    conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId] | None = None
+) -> tuple[PublishedTable, ...]:
+    """Return the tables that the publication streams, ordered by name, or those of ``tables``.
 
-    Partitions are returned instead of their root unless the publication publishes through the root. Raise NeedsOperator
-    ``publication_missing``.
+    Partitions are returned instead of their root unless the publication publishes through the root. Wait for each
+    returned table that another session has locked. Raise NeedsOperator ``publication_missing``.
     """
     limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
+    streamed = _STREAMED.format(streamed=streamed_relations(conn))
+    query = _PUBLISHED.format(limits=limits, streamed=streamed, leaves=leaves_of("c.oid"), own=sql.Literal(SEAL_SCHEMA))
     with qualified_names(conn):
-        rows = conn.execute(_PUBLISHED.format(limits=limits, own=sql.Literal(SEAL_SCHEMA)), [publication]).fetchall()
-        known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
-    if known is None:
+        wanted = None if tables is None else [int(t) for t in tables]
+        rows = conn.execute(query, {"publication": publication, "tables": wanted}).fetchall()
+        _require_publication(conn, publication)
+    return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
+
+
+@source_errors("listing the publication's tables")
+def streamed_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[StreamedTable, ...]:
+    """Return the same tables as `published_tables`, but only their names, without waiting for a lock."""
+    query = sql.SQL("SELECT c.oid, n.nspname, c.relname {streamed} WHERE n.nspname <> {own} ORDER BY 2, 3").format(
+        streamed=_STREAMED.format(streamed=streamed_relations(conn)), own=sql.Literal(SEAL_SCHEMA)
+    )
+    rows = conn.execute(query, {"publication": publication}).fetchall()
+    _require_publication(conn, publication)
+    return tuple(StreamedTable(TableId(oid), QualifiedTable(schema, name)) for oid, schema, name in rows)
+
+
+def _require_publication(conn: psycopg.Connection[Any], publication: str) -> None:
+    if conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone() is None:
         # Not FOR ALL TABLES: PostgreSQL would reject updates of tables without a replica identity.
         safe, _ = leave_out_unidentified(conn, publication, set(list_tables(conn)))
         raise NeedsOperator(
@@ -116,7 +145,6 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
             f"there is no publication {publication} in database {conn.info.dbname}",
             hint=create_statement(publication, sorted(safe)),
         )
-    return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 
 
 @source_errors("listing the database's tables")

@@ -18,7 +18,8 @@ class Severity(StrEnum):
 class Problem:
     """A problem of the source. ``hint`` is the SQL that resolves it, if there is any.
 
-    ``spares_others`` is True if it concerns one table, without which a pipeline that has run before starts.
+    ``spares_others`` is True if it concerns one table, or only copies, without which a pipeline that has run before
+    starts.
     """
 
     severity: Severity

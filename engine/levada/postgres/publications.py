@@ -13,6 +13,7 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
+from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
 from levada.printable import counted
 from levada.values import PipelineOwner, QualifiedTable
 
@@ -107,7 +108,7 @@ WITH required AS (
     SELECT oid, pubname FROM pg_publication WHERE pubname = %(publication)s
 ), published AS (
     SELECT t.relid, {row_filter} AS row_filter, {column_list} AS column_list
-    FROM publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+    FROM publication p CROSS JOIN {streamed} t
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
@@ -120,7 +121,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
             SELECT coalesce(array_agg(a.attnum), '{{}}') AS columns FROM pg_attribute a
             WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped
             AND current_setting('server_version_num')::int >= 180000) generated
-        WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM pg_partition_tree(r.oid) WHERE isleaf)
+        WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM {leaves} t)
         AND CASE l.relreplident WHEN 'f' THEN generated.columns <> '{{}}' ELSE NOT EXISTS (
             SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
             AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
@@ -131,7 +132,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
         EXISTS (SELECT FROM publication p JOIN pg_publication_rel m ON m.prpubid = p.oid
             JOIN (SELECT relid FROM pg_partition_ancestors(r.oid)) a ON a.relid = m.prrelid)
         OR (SELECT count(*) > 0 AND bool_and(l.relid IN (SELECT relid FROM published))
-            FROM pg_partition_tree(r.oid) l WHERE l.isleaf)),
+            FROM {leaves} l)),
     by.row_filter, coalesce(by.column_list, false)
 FROM required r
 LEFT JOIN LATERAL (
@@ -144,7 +145,7 @@ ORDER BY r.schema, r.name
 """)
 
 # REPLICA IDENTITY of a root changes no partition. If the root gets FULL, each partition needs it, also one with a key.
-_UNIDENTIFIED: Final = """
+_UNIDENTIFIED: Final = sql.SQL("""
 WITH relation AS (
     SELECT wanted.schema, wanted.name, c.oid AS root, l.oid, l.relnamespace, l.relname, l.relreplident,
         l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
@@ -153,13 +154,13 @@ WITH relation AS (
     FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
     JOIN pg_namespace n ON n.nspname = wanted.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-    JOIN pg_class l ON l.oid = c.oid OR l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)
+    JOIN pg_class l ON l.oid = c.oid OR l.oid IN (SELECT relid FROM {leaves} t)
 )
 SELECT r.schema, r.name, n.nspname, r.relname FROM relation r JOIN pg_namespace n ON n.oid = r.relnamespace
 WHERE NOT r.identified OR r.relreplident <> 'f'
     AND EXISTS (SELECT FROM relation other WHERE other.oid = r.root AND NOT other.identified)
 ORDER BY r.oid = r.root, n.nspname, r.relname
-"""
+""").format(leaves=leaves_of("c.oid"))
 
 
 @source_errors("reading the publication")
@@ -350,9 +351,7 @@ def publish_all_hint(conn: psycopg.Connection[Any], publication: str) -> str:
 
     It first gives a replica identity to published tables without one, whose UPDATEs and DELETEs would fail then.
     """
-    rows = conn.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
-    published = {QualifiedTable(*row) for row in rows}
-    broken = [t.name for t in _read_tables(conn, publication, published) if t.breaks]
+    broken = [t.name for t in _read_tables(conn, publication, streamed_names(conn, publication)) if t.breaks]
     relations = unidentified_relations(conn, broken)
     statement = sql.SQL("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')")
     publish = statement.format(sql.Identifier(publication)).as_string(None)
@@ -393,7 +392,7 @@ def _statement(publication: str, found: Publication | None, missing: Collection[
 
 def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iterable[QualifiedTable]) -> list[_Table]:
     if conn.info.server_version >= 150000:
-        row_filter, column_list = sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), sql.SQL("r.prattrs IS NOT NULL")
+        row_filter, column_list = ROW_FILTER, sql.SQL("r.prattrs IS NOT NULL")
     else:
         row_filter, column_list = sql.SQL("NULL::text"), sql.SQL("false")
     wanted = sorted(required)
@@ -402,7 +401,9 @@ def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iter
         "names": [t.name for t in wanted],
         "publication": publication,
     }
-    rows = conn.execute(_TABLES.format(row_filter=row_filter, column_list=column_list), parameters).fetchall()
+    streamed, leaves = streamed_relations(conn), leaves_of("r.oid")
+    query = _TABLES.format(row_filter=row_filter, column_list=column_list, streamed=streamed, leaves=leaves)
+    rows = conn.execute(query, parameters).fetchall()
     return [_table(*row) for row in rows]
 
 

@@ -33,7 +33,7 @@ from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
 
 if TYPE_CHECKING:
-    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.catalog import StreamedTable
     from levada.runtime.source.preparation import SourceState
     from levada.values import PipelineOwner
 
@@ -86,7 +86,7 @@ def prepare_replication(
     config, store = around.config_ref.current, around.store
     log, record = SegmentLog(staging, config.name), SourceRecord(store)
 
-    def check_tables(tables: tuple[PublishedTable, ...]) -> None:
+    def check_tables(tables: tuple[StreamedTable, ...]) -> None:
         _check_tables(config, store, around.destination, tables)
 
     source = prepare_source(config, store, record, log, check_tables, lost, owner=owner)
@@ -118,7 +118,7 @@ def prepare_replication(
 
 
 def _check_tables(
-    config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[PublishedTable, ...]
+    config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[StreamedTable, ...]
 ) -> None:
     """Apply the requests made while the engine was stopped.
 

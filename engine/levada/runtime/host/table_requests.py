@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import PublishedTable, published_tables, read_table_ids
+from levada.postgres.catalog import StreamedTable, read_table_ids, streamed_tables
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.source.ownership import identify, require_own, source_holdings
@@ -103,11 +103,11 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     return {t.name: t.id for t in published if config.selects(t.name)}
 
 
-def _published(config: PipelineConfig, attempts: int = _ATTEMPTS) -> tuple[PublishedTable, ...]:
+def _published(config: PipelineConfig, attempts: int = _ATTEMPTS) -> tuple[StreamedTable, ...]:
     """Return the tables of the publication. If one of them is dropped meanwhile, they are read again."""
     try:
         with config.source.connect(application="tables") as connection:
-            return published_tables(connection, config.publication.name)
+            return streamed_tables(connection, config.publication.name)
     except Transient as error:
         if error.code != "catalog_changed" or attempts == 1:
             raise

@@ -19,7 +19,7 @@ from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
 from levada.errors import NeedsOperator, SlotLost, Transient
-from levada.postgres.catalog import PublishedTable, list_tables, published_tables
+from levada.postgres.catalog import StreamedTable, list_tables, streamed_tables
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
@@ -76,7 +76,7 @@ class SourceState:
     resync: bool
 
     @property
-    def tables(self) -> tuple[PublishedTable, ...]:
+    def tables(self) -> tuple[StreamedTable, ...]:
         """Return the tables that are replicated."""
         return self.found.published
 
@@ -95,7 +95,7 @@ def prepare_source(
     store: PipelineStore,
     record: SourceRecord,
     log: SegmentLog,
-    found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
+    found: Callable[[tuple[StreamedTable, ...]], None] = lambda tables: None,
     lost: SlotLost | None = None,
     *,
     owner: PipelineOwner | None = None,
@@ -183,9 +183,9 @@ def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) 
     return selected.difference(inspect_coverage(connection, config.publication.name, selected).blocked)
 
 
-def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
+def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[StreamedTable, ...]:
     try:
-        tables = published_tables(connection, config.publication.name)
+        tables = streamed_tables(connection, config.publication.name)
     except NeedsOperator as error:
         if error.code != "publication_missing":
             raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from levada.errors import NeedsOperator
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.membership import PublicationState
 from levada.values import QualifiedTable, TableId
 
@@ -20,7 +20,7 @@ class SourceTables:
     others that cannot be added. ``sizes`` are the bytes of those ``published`` tables that are not locked.
     """
 
-    published: tuple[PublishedTable, ...]
+    published: tuple[StreamedTable, ...]
     publication: PublicationState
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete: NeedsOperator | None = None
