@@ -15,7 +15,7 @@ from tests.runtime import samples
 from levada.capture import CaptureWorker
 from levada.cli.render import changed_lines
 from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
@@ -42,7 +42,7 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> TableRegistry:
     store.next_epoch()
     store.update_table_replication_states({ID: phase})
     registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1, lambda table, columns: None)
-    published = (PublishedTable(ID, NAME, "r", (), None, None),)
+    published = (StreamedTable(ID, NAME),)
     registry.membership.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
     return registry
 

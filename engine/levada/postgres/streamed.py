@@ -59,13 +59,13 @@ WITH RECURSIVE tree(relid) AS (
 SELECT tree.relid FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.relid AND x.relkind <> 'p')"""
 
 ROW_FILTER: Final = sql.SQL("""
-CASE WHEN r.prqual IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_locks x
-    WHERE x.relation = r.prrelid AND x.mode = 'AccessExclusiveLock'
+CASE WHEN r.prqual IS NULL THEN NULL
+WHEN EXISTS (SELECT FROM pg_catalog.pg_locks x WHERE x.relation = r.prrelid AND x.mode = 'AccessExclusiveLock'
     AND x.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
-THEN pg_catalog.pg_get_expr(r.prqual, r.prrelid) END""")
-"""The row filter of a member ``r`` of a publication, NULL for none, and for a table that another session has locked.
+THEN 'unknown while the table is locked' ELSE pg_catalog.pg_get_expr(r.prqual, r.prrelid) END""")
+"""The row filter of a member ``r`` of a publication, NULL for none.
 
-``pg_get_expr`` would wait for the table.
+``pg_get_expr`` would wait for a table that another session has locked, so that one has another text.
 """
 
 

@@ -37,7 +37,7 @@ from levada.postgres.publications import (
 from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
-from levada.postgres.table_locks import locks_named
+from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
@@ -59,6 +59,9 @@ from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 _log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S: Final = 60.0
+_COVER_ATTEMPTS: Final = 3
+_LOCK_S: Final = 1.0
+"""Seconds to wait for the lock of a table that is added to the publication. Discovery tries again soon."""
 _MOST_ADDED: Final = 10
 """The number of tables whose SQL a hint has."""
 _REPORTED_WITH_TABLES: Final = frozenset({"identity_missing", "publication_incomplete"})
@@ -146,7 +149,7 @@ def discover(
 
     A managed publication without an owner's comment gets that of ``owner``. This also covers a publication that was
     created again under a running engine. Raise StaleEpoch if the publication needs a change and another process has
-    taken over the pipeline, and Transient ``table_locked`` if a selected table stays locked for too long.
+    taken over the pipeline, and Transient ``table_locked`` if sessions lock one table after the other meanwhile.
     """
     with locks_named(connection, config.selects), read_only_named(connection):
         return _discover(config, connection, store, owner)
@@ -157,12 +160,12 @@ def _discover(
 ) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
-    incomplete = None
+    incomplete, locked = None, None
     if config.publication.managed:
         selected = {t for t in list_tables(connection) if config.selects(t)}
         required, unidentified = leave_out_unidentified(connection, name, selected)
         if required:
-            ensure_coverage(connection, name, required, manage=True, check=store.require_epoch)
+            locked = _cover(connection, name, required, store.require_epoch)
             incomplete = _incomplete(config, inspect_coverage(connection, name, required))
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
@@ -172,7 +175,29 @@ def _discover(
     refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, refusing, sizes)
+    return SourceTables(published, state, unidentified, incomplete, locked, refusing, sizes)
+
+
+def _cover(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    required: Collection[QualifiedTable],
+    check: Callable[[], None],
+) -> Transient | None:
+    """Add the required tables to the publication. Return the error of those that other sessions have locked."""
+    for attempt in range(1, _COVER_ATTEMPTS + 1):
+        missing = set(inspect_coverage(connection, publication, set(required)).missing)
+        locks = [lock for lock in read_table_locks(connection) if lock.table in missing] if missing else []
+        free = set(required) - {lock.table for lock in locks}
+        try:
+            ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
+        except Transient as error:
+            # Another session has locked one of them since.
+            if error.code != "lock_timeout" or attempt == _COVER_ATTEMPTS:
+                raise
+        else:
+            break
+    return table_locked(f"publication {publication} lacks tables for now", locks) if locks else None
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
@@ -208,6 +233,8 @@ def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator
 
 
 def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
+    if not tables.published and tables.locked is not None:
+        raise tables.locked
     if not tables.published:
         raise NeedsOperator(
             "no_tables_selected",

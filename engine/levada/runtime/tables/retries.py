@@ -39,6 +39,7 @@ AWAY: Final = frozenset(
 SOURCE_AWAY: Final = frozenset(
     {
         "credentials_unreadable",
+        "lock_timeout",
         "no_free_slot",
         "no_free_wal_sender",
         "replication_privilege_missing",
@@ -56,11 +57,13 @@ SOURCE_AWAY: Final = frozenset(
         "source_stopping",
         "source_tls_failed",
         "source_unreachable",
+        "table_locked",
         "too_many_connections",
         "wal_level_not_logical",
     }
 )
-"""Codes of sessions that the source or the network ended, or that the source does not accept now."""
+"""Codes of sessions that the source or the network ended, that the source does not accept now, or that wait for others.
+"""
 
 
 def is_away(error: BaseException) -> bool:
@@ -71,7 +74,7 @@ def is_away(error: BaseException) -> bool:
 def is_failure(error: BaseException) -> bool:
     """Return True if an error counts as a failed attempt of its table.
 
-    A copy does not fail when it yields to other sessions, or while the source is away.
+    A copy does not fail when it yields to other sessions or waits for them, nor while the source is away.
     """
     return not isinstance(error, LevadaError) or (error.counts and not (error.retried and error.code in SOURCE_AWAY))
 
