@@ -16,6 +16,8 @@ from tests.servers.stalling_proxy import stalling_proxy
 from tests.servers.standby import standby_of
 
 from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.config import RetryLimits
+from levada.status import Progress
 from levada.stores import PostgresStore
 
 ROLE = "window_role"
@@ -104,6 +106,38 @@ def test_a_database_that_is_read_only_for_a_while(rig: Rig, db: Database) -> Non
         admin.execute(setting.format("RESET"))
     rig.wait_caught_up()
     assert rig.destination.applied_rows == {"orders": 1}
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path: Path, running: bool) -> None:
+    """Tables that are copied stream on. A new one waits, however often it is tried, until a slot is free."""
+    with start_postgres(settings={"max_replication_slots": "2", "max_wal_senders": "3"}) as server:
+        db = Database(server, "postgres")
+        db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        rig = Rig(db, tmp_path)
+        limits = RetryLimits(max_attempts=2, delay_s=0.1, max_delay_s=0.1)
+        rig.config = replace(rig.config, discovery_s=0.2, copy_tables=1, retries=limits)
+        rig.start()
+        rig.wait_caught_up()
+        if not running:
+            rig.stop()
+        db.execute("SELECT pg_create_physical_replication_slot('theirs')", "CREATE TABLE items (id int PRIMARY KEY)")
+        if not running:
+            rig.start()
+        tries = set()
+
+        def tried(progress: Progress) -> bool:
+            tries.update(
+                t.error.next_retry for t in progress.tables if t.error is not None and t.error.code == "no_free_slot"
+            )
+            return len(tries) > 3
+
+        rig.wait(tried)
+        db.execute("INSERT INTO orders VALUES (1)")
+        rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+        db.execute("SELECT pg_drop_replication_slot('theirs')")
+        rig.wait(lambda p: p.ready and rig.destination.copies_of("items") == 1)
+        rig.stop()
 
 
 def test_an_address_that_leads_to_a_standby_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
