@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 from psycopg import sql
+from tests.rigs.command_line import log_in_as, manifest_of
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.pipeline import Only, Rig
-from tests.rigs.waiting import until
+from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.stalling_proxy import stalling_proxy
 from tests.servers.standby import standby_of
 
+from levada import Engine, caught_up
 from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.config import RetryLimits
+from levada.runtime.host.outcomes import CaughtUp
 from levada.status import Progress
 from levada.stores import PostgresStore
 
@@ -138,6 +144,33 @@ def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path:
         db.execute("SELECT pg_drop_replication_slot('theirs')")
         rig.wait(lambda p: p.ready and rig.destination.copies_of("items") == 1)
         rig.stop()
+
+
+def test_a_start_waits_for_a_wal_sender(
+    start_postgres: StartPostgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine whose tables are copied starts as soon as one is free. It does not end before."""
+    caplog.set_level("WARNING", "levada.runtime.host.run")
+    with start_postgres(settings={"max_wal_senders": "2"}) as server, ExitStack() as theirs:
+        db = Database(server, "postgres")
+        db.execute("CREATE DATABASE replica", "CREATE TABLE orders (id int PRIMARY KEY)")
+        log_in_as(tmp_path, "postgres")
+        target = {"host": "127.0.0.1", "port": server.port, "database": "replica", "tls": {"mode": "Disable"}}
+        target["credentialsSecretRef"] = {"name": "shop-cdc"}
+        manifest = tmp_path / "pipeline.yaml"
+        copy = {"maxConcurrentTables": 1}
+        manifest.write_text(yaml.safe_dump(manifest_of(db, destination={"postgres": target}, copy=copy)))
+        with Engine(manifest, secrets=tmp_path / "secrets") as engine:
+            assert isinstance(engine.run(until=caught_up, timeout_s=LIMIT_S), CaughtUp)
+            for number in range(2):
+                theirs.callback(db.connection.connect_replication(application=f"theirs-{number}").finish)
+            with ThreadPoolExecutor() as pool:
+                ended = pool.submit(engine.run, until=caught_up, timeout_s=LIMIT_S)
+                until(lambda: "cannot start the pipeline yet" in caplog.text or ended.done())
+                assert not ended.done()
+                assert "[no_free_wal_sender]" in caplog.text
+                theirs.close()
+                assert isinstance(ended.result(), CaughtUp)
 
 
 def test_an_address_that_leads_to_a_standby_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:

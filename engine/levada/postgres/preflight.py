@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError, NeedsOperator, SlotLost
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.excluded_columns import missing_columns
@@ -113,7 +113,8 @@ def preflight(connection: PostgresConnection, request: PreflightRequest) -> tupl
         with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
     except LevadaError as error:
-        return (Problem(Severity.ERROR, error.code, error.message, error.hint),)
+        passes = isinstance(error, Transient)
+        return (Problem(Severity.ERROR, error.code, error.message, error.hint, passes=passes),)
 
 
 @source_errors("checking the source")
@@ -281,6 +282,7 @@ def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
         f"{unused}ALTER SYSTEM SET {room.setting} = {room.used + wanted}; then restart PostgreSQL."
         " Or lower spec.copy.maxConcurrentTables",
         spares_others=free >= main,
+        passes=True,
     )
 
 

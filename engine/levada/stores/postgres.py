@@ -165,11 +165,9 @@ class PostgresStorage(Storage):
         # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         migrate(connection, self._schema, self._migrations)
-        connection.execute(
-            "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"
-            " ON CONFLICT DO NOTHING",
-            {"p": self._pipeline},
-        )
+        # A server that is read-only can still be read.
+        if not connection.execute("SELECT FROM epochs WHERE pipeline = %s", [self._pipeline]).fetchall():
+            connection.execute("INSERT INTO epochs (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", [self._pipeline])
 
     def _disconnect(self) -> None:
         if self._connection is not None:
