@@ -17,7 +17,7 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
-from levada.postgres.catalog import read_table_description, read_type_infos
+from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.description import TableDescription
@@ -357,7 +357,8 @@ class TableResolver(SchemaResolver):
 
     def _describe(self, table: TableId) -> TableDescription | None:
         try:
-            return read_table_description(self._connected(), table)
+            # A table that another session has locked must not stop the capture of all others.
+            return describe_without_waiting(self._connected(), table)
         except NeedsOperator as error:
             if error.code != "table_missing":
                 raise

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
 
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
@@ -20,6 +20,21 @@ from levada.postgres.streamed import leaves_of, streamed_relations
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+
+
+def _without(query: sql.SQL, waits: Mapping[LiteralString, LiteralString]) -> sql.SQL:
+    text = query.as_string(None)
+    for call, constant in waits.items():
+        assert call in text, call
+        text = text.replace(call, constant)
+    return sql.SQL(text)
+
+
+_WITHOUT_WAITS: Final = _without(
+    DESCRIPTION_QUERY,
+    {"pg_catalog.pg_get_expr(d.adbin, d.adrelid)": "NULL", "pg_catalog.pg_relation_size(l.oid) = 0": "false"},
+)
+"""The description without the functions that wait for a table that another session has locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +196,12 @@ def read_table_ids(
     return {QualifiedTable(schema, name): TableId(oid) for schema, name, oid in rows}
 
 
-def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
+def read_table_description(
+    conn: psycopg.Connection[Any], table_id: TableId, query: sql.SQL = DESCRIPTION_QUERY
+) -> TableDescription:
     """Return the catalog's description of the table. Raise NeedsOperator ``table_missing``."""
-    query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")
     with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
-        row = conn.execute(query, [int(table_id)]).fetchone()
+        row = conn.execute(query + sql.SQL(" WHERE c.oid = %s"), [int(table_id)]).fetchone()
     if row is None:
         raise NeedsOperator(
             "table_missing",
@@ -193,6 +209,21 @@ def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> 
             hint="create the table, or exclude it in spec.tables",
         )
     return TableDescription.from_json(row[0])
+
+
+def describe_without_waiting(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
+    """Return the same as `read_table_description`, without defaults if another session has locked the table.
+
+    Raise NeedsOperator ``table_missing``.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            return read_table_description(conn, table_id)
+    except Transient as error:
+        if error.code != "lock_timeout":
+            raise
+    return read_table_description(conn, table_id, _WITHOUT_WAITS)
 
 
 def read_table_descriptions(
