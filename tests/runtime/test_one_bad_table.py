@@ -90,3 +90,19 @@ def require_parked(rig: Rig, code: str) -> None:
     error = table(seen, "bad").error
     assert error is not None
     assert error.code == code
+
+
+def test_tables_that_levada_writes_are_left_out_later(rig: Rig, db: Database) -> None:
+    """A catalog of a lake that comes into the publication of a running pipeline stops no start, and is not copied."""
+    rig.config = replace(rig.config, selects=lambda table: True)
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE levada_tables (id int PRIMARY KEY)", "CREATE TABLE ducklake_snapshot (id int PRIMARY KEY)")
+    db.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    db.execute("ALTER PUBLICATION p ADD TABLE levada_tables, ducklake_snapshot, later")
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("later") == 1)
+    rig.stop()
+    rig.start()
+    db.execute("INSERT INTO orders VALUES (1)", "INSERT INTO ducklake_snapshot VALUES (1)")
+    seen = rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+    assert {t.table.name for t in seen.tables} == {"orders", "later"}

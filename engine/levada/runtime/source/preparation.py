@@ -39,6 +39,7 @@ from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
+from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
@@ -215,7 +216,8 @@ def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> t
         if error.code != "publication_missing":
             raise
         return ()
-    return tuple(t for t in tables if config.selects(t.name))
+    written = list_written_tables(connection)
+    return tuple(t for t in tables if config.selects(t.name) and t.name not in written)
 
 
 def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator | None:
