@@ -1,4 +1,4 @@
-"""A table that another session locks, as VACUUM FULL does. Every other table starts, goes on, and comes anew."""
+"""A table that another session locks, as VACUUM FULL does. The other tables start and go on, and new ones come."""
 
 from __future__ import annotations
 

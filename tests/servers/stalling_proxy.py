@@ -90,9 +90,13 @@ class StallingProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             with self._lock:
                 self._links.append(_Link(client, server, stalled=self._stalled))
 

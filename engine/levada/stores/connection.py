@@ -26,7 +26,8 @@ def store_error(error: LevadaError) -> LevadaError:
     message = f"the store's server: {error.message}"
     if isinstance(error, Transient):
         return Transient("store_unreachable", message, hint=error.hint)
+    if error.code == "source_auth_failed":
+        return LoginFailed("store_login_failed", message, hint=error.hint)
     if isinstance(error, LoginFailed):
-        code = "store_login_failed" if error.code == "source_auth_failed" else "store_unusable"
-        return LoginFailed(code, message, hint=error.hint)
+        return LoginFailed("store_unusable", message, hint=error.hint)
     return NeedsOperator("store_unusable", message, hint=error.hint)
