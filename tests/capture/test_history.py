@@ -172,6 +172,13 @@ def test_a_session_begins(known: KnownSource, now: ServerState, plan: SessionPla
         ),
         pytest.param(
             KNOWN,
+            server(identity={"started_at": "later"}, slot={"wal_status": "lost"}, in_recovery=True),
+            Transient,
+            "source_standby",
+            id="a former primary that has lost its slot",
+        ),
+        pytest.param(
+            KNOWN,
             replace(SERVER, slot=None, in_recovery=True),
             SlotLost,
             "slot_missing",

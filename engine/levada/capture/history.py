@@ -200,11 +200,12 @@ def _require_same_server(known: KnownSource, server: ServerState) -> None:
 def _is_passing_standby(known: KnownSource, server: ServerState) -> bool:
     """Return True for a standby without a slot to read from, unless the stream has read from it since its start.
 
-    A failover meets it for a moment. PostgreSQL copies a failover slot to standbys, where it cannot be read.
+    A failover meets it for a moment. PostgreSQL copies a failover slot to standbys, where it cannot be read. The slot
+    of a former primary may be lost there.
     """
     if not server.in_recovery or server.identity == known.identity:
         return False
-    return server.slot is None or server.slot.synced
+    return server.slot is None or server.slot.synced or server.slot.lost
 
 
 def _require_wal(known: KnownSource, server: ServerState) -> None:

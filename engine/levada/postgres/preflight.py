@@ -26,7 +26,7 @@ from levada.postgres.publications import (
     read_publication,
     unidentified_relations,
 )
-from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
+from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
 from levada.postgres.streamed import streamed_names
 from levada.postgres.table_checks import (
@@ -155,6 +155,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"the source is a standby of PostgreSQL {server.version // 10000}. A standby can be a source since version"
             f" {_OLDEST_STANDBY // 10000}",
             "set spec.source.host to the primary",
+            passes=True,
         )
         return
     slot = inspect_slot(conn, request.slot)
@@ -243,7 +244,10 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
 
 
 def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightRequest) -> Iterator[Problem]:
-    if slot is not None:
+    if slot is not None and slot.synced:
+        error = passing_standby(slot.name)
+        yield Problem(Severity.ERROR, error.code, error.message, error.hint, passes=True)
+    elif slot is not None:
         try:
             validate_slot(slot, server.database)
         except LevadaError as error:
