@@ -37,7 +37,7 @@ from levada.postgres.table_checks import (
     read_table_properties,
     reading_problems,
 )
-from levada.postgres.table_locks import locks_named
+from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
@@ -184,6 +184,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"spec.tables selects no table of database {server.database}",
             f"create a table, or correct spec.tables. {_replicable(possible)}",
         )
+    if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
+        yield _warning(table_locked("tables are published and copied once their locks end", locks))
     for table in read_table_properties(conn, wanted):
         yield from reading_problems(table, server.role)
         yield from _table_problems(conn, table, publication, table.name in streamed)
@@ -301,8 +303,8 @@ def _operation_problems(conn: psycopg.Connection[Any], publication: Publication)
         yield Problem(Severity.WARNING, "publication_operations", message, publish_all_hint(conn, publication.name))
 
 
-def _warning(error: NeedsOperator) -> Problem:
-    """Return the problem of a single table whose copy is refused. The others can start."""
+def _warning(error: LevadaError) -> Problem:
+    """Return the problem of a single table that is not copied now. The others can start."""
     return Problem(Severity.WARNING, error.code, error.message, error.hint)
 
 

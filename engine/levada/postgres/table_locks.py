@@ -62,6 +62,11 @@ class TableLock:
         return f"table {self.table} is locked by PID {self.pid} ({', '.join([*session, self.mode])})"
 
     @property
+    def exclusive(self) -> bool:
+        """Return True if the table cannot be read."""
+        return self.mode == _EXCLUSIVE
+
+    @property
     def release(self) -> str:
         """Return the SQL that ends the lock, or finds the transaction that holds it."""
         if self.pid is None:
@@ -105,6 +110,6 @@ def table_locked(what: str, locks: Sequence[TableLock]) -> Transient:
 
 def require_unlocked(conn: psycopg.Connection[Any], table: QualifiedTable) -> None:
     """Raise Transient ``table_locked`` if another session keeps the table, or a partition of it, from being read."""
-    locks = [lock for lock in read_table_locks(conn) if lock.root == table and lock.mode == _EXCLUSIVE]
+    locks = [lock for lock in read_table_locks(conn) if lock.root == table and lock.exclusive]
     if locks:
         raise table_locked(f"the copy of table {table} waits", locks)
