@@ -50,13 +50,17 @@ UNION ALL
 SELECT below.relid FROM below JOIN publication ON NOT pubviaroot
 JOIN pg_catalog.pg_class c ON c.oid = below.relid AND c.relkind <> 'p')"""
 
+# OFFSET makes PostgreSQL look up each relation. It would read the whole catalog for each table.
 _LEAVES: Final[LiteralString] = """(
-WITH RECURSIVE tree(relid) AS (
-    SELECT {root}
-    UNION ALL SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_class p ON p.oid = tree.relid AND p.relkind = 'p'
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid AND NOT i.inhdetachpending
+WITH RECURSIVE tree(relid, kind) AS (
+    SELECT x.oid, x.relkind FROM (SELECT y.oid, y.relkind FROM pg_catalog.pg_class y WHERE y.oid = {root} OFFSET 0) x
+    UNION ALL SELECT i.inhrelid, k.relkind FROM tree
+    CROSS JOIN LATERAL (SELECT h.inhrelid FROM pg_catalog.pg_inherits h
+        WHERE h.inhparent = tree.relid AND NOT h.inhdetachpending OFFSET 0) i
+    CROSS JOIN LATERAL (SELECT y.relkind FROM pg_catalog.pg_class y WHERE y.oid = i.inhrelid OFFSET 0) k
+    WHERE tree.kind = 'p'
 )
-SELECT tree.relid FROM tree JOIN pg_catalog.pg_class x ON x.oid = tree.relid AND x.relkind <> 'p')"""
+SELECT tree.relid FROM tree WHERE tree.kind <> 'p')"""
 
 ROW_FILTER: Final = sql.SQL("""
 CASE WHEN r.prqual IS NULL THEN NULL
