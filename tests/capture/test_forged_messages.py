@@ -13,7 +13,7 @@ from tests.postgres.streams import kinds, receive_until
 from tests.rigs.capture import PUBLICATION, Capture
 from tests.rigs.database import Database
 
-from levada.postgres.ddl import DDL_PREFIX
+from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import DESCRIPTION_QUERY
 from levada.postgres.stream import ReplicationStream
 

@@ -16,7 +16,7 @@ from tests.rigs.limits import limited
 from levada.cli.exit_codes import Exit
 from levada.errors import StaleEpoch
 from levada.postgres.ddl import install_ddl_trigger
-from levada.postgres.publications import mark_publication
+from levada.postgres.publication_owners import mark_publication
 from levada.runtime.host import cleanup
 from levada.runtime.host.work_dir import locked_work_dir
 from levada.runtime.limits import Limits
@@ -63,8 +63,8 @@ def test_cleanup_by_a_role_that_does_not_own_the_trigger(manifest: Path, db: Dat
     assert f"slot levada_{db.name}: does not exist" in told
     assert "kept, because role postgres owns it. To remove it, as postgres: DROP EVENT TRIGGER levada_ddl;" in told
     assert "ownership: released" in told
-    assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
-    db.execute("DROP EVENT TRIGGER levada_ddl")
+    assert db.query("SELECT evtname FROM pg_event_trigger ORDER BY 1") == [("levada_ddl",), ("levada_ddl_drop",)]
+    db.execute("DROP EVENT TRIGGER levada_ddl", "DROP EVENT TRIGGER levada_ddl_drop")
     assert "event trigger: does not exist" in on(manifest, "cleanup", "--yes").stdout
 
 

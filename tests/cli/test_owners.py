@@ -21,7 +21,7 @@ from typer.testing import Result
 from levada.cli.manifests import folder
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.local.postgres import EmbeddedPostgres
-from levada.postgres.publications import read_publication_owner
+from levada.postgres.publication_owners import read_publication_owner
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host import cleanup
 from levada.runtime.host.assembly import open_store, pipeline_config

@@ -26,6 +26,7 @@ PATCHES: dict[str, Any] = {
     "source.publication.name": "other_publication",
     "source.publication.management": "External",
     "source.heartbeatSeconds": 30,
+    "source.ddlTrigger": "None",
     "tables.include": [{"schema": "public", "name": "o*"}],
     "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
     "copy.maxConcurrentTables": 2,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
 from typing import LiteralString
 
 import pytest
 from tests.rigs.database import Database
 
-from levada.copy.guard import hold_table
+from levada.copy.guard import READERS, LockLimits, hold_table
 from levada.errors import Transient
 from levada.postgres.catalog import published_tables, read_table_description
 
@@ -33,3 +35,26 @@ def test_a_partition_that_is_attached_meanwhile_is_noticed(db: Database, level: 
         with pytest.raises(Transient) as changed:
             guard.release()
     assert changed.value.code == "table_changed"
+
+
+def test_a_reader_that_is_slow_holds_up_no_statement(db: Database) -> None:
+    """Its session ends with the guard's, because it keeps its lock while the destination writes. Others' stay."""
+    db.execute("CREATE TABLE t (id int)", "CREATE TABLE other (id int)", "CREATE PUBLICATION pub FOR TABLE t")
+    with db.connection.connect() as connection:
+        [published] = published_tables(connection, "pub")
+        description = read_table_description(connection, published.id)
+    altered = threading.Thread(target=db.execute, args=("ALTER TABLE t ADD v int",))
+    limits = LockLimits(blocked_s=0.1)
+    with (
+        closing(db.connection.connect(application=READERS)) as reader,
+        db.connection.connect(application=READERS) as of_other,
+        hold_table(db.connection, published, description.schema(), description, limits) as guard,
+    ):
+        reader.execute("BEGIN; SELECT FROM public.t")
+        of_other.execute("BEGIN; SELECT FROM public.other")
+        altered.start()
+        altered.join()
+        ended = guard.ended()
+        assert ended is not None
+        assert ended.code == "copy_yielded"
+        of_other.execute("SELECT FROM public.other")

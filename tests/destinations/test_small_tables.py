@@ -168,9 +168,9 @@ def test_a_table_without_rows(hadoop: Lake) -> None:
 @pytest.mark.parametrize(
     ("late_at", "other"),
     [
-        ("planned", "compaction"),
+        pytest.param("planned", "compaction", marks=pytest.mark.nightly),
         ("planned", "compaction and expiry"),
-        ("written", "compaction and expiry"),
+        pytest.param("written", "compaction and expiry", marks=pytest.mark.nightly),
         ("written", "compaction in partitions"),
         ("planned", "batch of a newer driver"),
         ("written", "watermark of a newer driver"),

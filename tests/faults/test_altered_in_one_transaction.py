@@ -72,7 +72,9 @@ def test_a_statement_after_others_of_its_transaction(engine: Engine, db: Databas
         run(c, "ALTER TABLE unchanged ALTER b DROP NOT NULL")
         run(c, "ALTER TABLE unchanged ALTER b TYPE bigint")
         run(c, "INSERT INTO unchanged VALUES (6, 6, 'a')")
-    expected = dict.fromkeys(REWRITTEN, "table_rewritten") | dict.fromkeys(("other_key", "no_key"), "key_changed")
+    expected = dict.fromkeys(REWRITTEN, "table_rewritten")
+    # Between two statements the table had no identity, so it left the publication.
+    expected |= {"other_key": "table_not_published", "no_key": "key_changed"}
     assert parked(engine, db) == expected
     assert engine.stop() == 0
 

@@ -54,7 +54,9 @@ def test_a_table_added_again_by_itself_is_parked(rig: Published, db: Database) -
 
 
 def test_a_table_that_loses_its_identity(rig: Published, db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """The source refuses its UPDATEs and DELETEs, so nothing is missed. The status says so until it has one again."""
+    """With an External publication the source refuses its UPDATEs and DELETEs. The status says so until it has one."""
+    rig.external()
+    rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
     rig.start()
     rig.wait_caught_up()
     db.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")

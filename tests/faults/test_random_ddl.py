@@ -13,7 +13,14 @@ from tests.rigs.engine import Engine, lsn
 
 _TABLES = 16
 _ROUNDS = 3
-_CODES = {"key_changed", "mode_changed", "schema_change_unsupported", "table_rewritten"}
+_CODES = {
+    "key_changed",
+    "mode_changed",
+    "publication_membership_changed",
+    "schema_change_unsupported",
+    "table_not_published",
+    "table_rewritten",
+}
 
 
 @pytest.mark.parametrize("seed", [3, 4])

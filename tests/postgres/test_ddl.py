@@ -10,9 +10,8 @@ from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 from tests.rigs.database import Database
 
 from levada.errors import DecodeError
-from levada.postgres.catalog import read_table_schema
+from levada.postgres.catalog import read_table_description, read_table_schema
 from levada.postgres.ddl import (
-    DDL_PREFIX,
     DdlMessage,
     foreign_trigger_owner,
     install_ddl_trigger,
@@ -20,6 +19,7 @@ from levada.postgres.ddl import (
     read_ddl_seal,
     remove_ddl_trigger,
 )
+from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
 from levada.stores import PostgresStore
@@ -180,6 +180,30 @@ def test_typed_tables_change_with_their_type(versions: Database, stream: Replica
     assert [[c.attnum for c in m.columns] for m in messages] == [[1], [1], [1, 3], [1, 3]]
 
 
+def test_an_announcement_is_what_the_catalog_has(versions: Database, stream: ReplicationStream) -> None:
+    """The trigger plans only the queries that a table needs, and describes each kind of table as a copy does."""
+    versions.execute(
+        "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "CREATE DOMAIN amount AS numeric(10, 2) CHECK (VALUE > 0)",
+        "CREATE TYPE pair AS (a int, m mood)",
+        "CREATE TABLE plain (id int PRIMARY KEY, v text DEFAULT 'x', n numeric(5, 1))",
+        "CREATE TABLE arrays (id int PRIMARY KEY, t text[], m mood[], p pair, d amount, r int4range)",
+        "CREATE TABLE made (a int NOT NULL UNIQUE, b int GENERATED ALWAYS AS (a + 1) STORED)",
+        "ALTER TABLE made REPLICA IDENTITY USING INDEX made_a_key",
+        "CREATE TABLE root (id int, at date, PRIMARY KEY (at, id)) PARTITION BY RANGE (at)",
+        "CREATE TABLE root_1 PARTITION OF root DEFAULT",
+        "ALTER PUBLICATION p SET TABLE plain, arrays, made, root",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        *(f"ALTER TABLE {name} ADD added int DEFAULT 7" for name in ("plain", "arrays", "made", "root")),
+        "ALTER TYPE mood ADD VALUE 'fine'",
+    )
+    messages = told(stream, 5)
+    assert [m.name.name for m in messages] == ["plain", "arrays", "made", "root", "arrays"]
+    with versions.connection.connect() as c:
+        for message in (*messages[:1], *messages[2:]):
+            assert message.description == read_table_description(c, message.table_id)
+
+
 def test_an_unlogged_table_is_announced(versions: Database, stream: ReplicationStream) -> None:
     """No catalog row shows afterwards that FOR ALL TABLES left a table out while it was unlogged."""
     versions.execute(
@@ -243,7 +267,7 @@ def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
 
 def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> None:
     """The trigger is made once, renewed when it was disabled, and leaves nothing behind."""
-    look = "SELECT oid, evtenabled FROM pg_event_trigger"
+    look = "SELECT oid, evtenabled FROM pg_event_trigger ORDER BY evtname"
     with db.connection.connect() as c:
         assert install_ddl_trigger(c)
         first = db.query(look)
@@ -251,7 +275,7 @@ def test_installing_twice_changes_nothing_and_removal_is_whole(db: Database) -> 
         assert db.query(look) == first
         db.execute("ALTER EVENT TRIGGER levada_ddl DISABLE")
         assert install_ddl_trigger(c)
-        assert [row[1] for row in db.query(look)] == ["A"]
+        assert [row[1] for row in db.query(look)] == ["A", "A"]
         assert remove_ddl_trigger(c)
         assert not remove_ddl_trigger(c)
         assert db.query(look) == []
@@ -269,7 +293,7 @@ def test_trigger_of_another_owner_stays(db: Database, role: str) -> None:
         install_ddl_trigger(owner)
         assert (foreign_trigger_owner(owner), foreign_trigger_owner(other)) == (None, "postgres")
         assert not remove_ddl_trigger(other)
-        assert db.query("SELECT evtname FROM pg_event_trigger") == [("levada_ddl",)]
+        assert db.query("SELECT evtname FROM pg_event_trigger ORDER BY 1") == [("levada_ddl",), ("levada_ddl_drop",)]
         assert remove_ddl_trigger(owner)
 
 

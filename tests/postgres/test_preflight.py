@@ -101,7 +101,7 @@ def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Databa
     db.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int)")
     (external,) = preflight(db.connection, replace(REQUEST, managed=False))
     assert external.code == "publication_missing"
-    assert external.hint.startswith('CREATE PUBLICATION "p" FOR TABLE "public"."a" WITH')
+    assert external.hint.startswith('CREATE PUBLICATION "p" FOR TABLE ONLY "public"."a" WITH')
     (harm,) = preflight(db.connection, REQUEST)
     assert (harm.severity, harm.code) == (Severity.WARNING, "identity_missing")
     assert "public.b is left out, because it has no replica identity" in harm.message

@@ -13,15 +13,14 @@ from tests.rigs.database import Database
 from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
+from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.postgres.publications import (
     drop_publication,
     ensure_coverage,
     inspect_coverage,
     leave_out_unidentified,
-    mark_publication,
     publish_all_hint,
     read_publication,
-    read_publication_owner,
 )
 from levada.values import PipelineOwner, QualifiedTable
 
@@ -42,13 +41,14 @@ def test_gap_is_found_and_closed(tables: Database) -> None:
         assert (before.satisfied, before.present, before.missing) == (False, (), (A, B))
         assert (before.manageable, before.blockers) == (True, ())
         assert before.remediation == (
-            'CREATE PUBLICATION "p" FOR TABLE "public"."a", "public"."b" WITH (publish_via_partition_root = true);',
+            'CREATE PUBLICATION "p" FOR TABLE ONLY "public"."a", ONLY "public"."b"'
+            " WITH (publish_via_partition_root = true);",
         )
         assert read_publication(c, "p") is None
         assert ensure_coverage(c, "p", {A, B}, manage=True) == before
         grown = ensure_coverage(c, "p", {A, B, C}, manage=True)
         assert (grown.present, grown.missing) == ((A, B), (C,))
-        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."c";',)
+        assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE ONLY "public"."c";',)
         covered = ensure_coverage(c, "p", {A, C}, manage=True)
         assert (covered.satisfied, covered.missing, covered.remediation) == (True, (), ())
         assert [t.name for t in published_tables(c, "p")] == [A, B, C]
@@ -63,7 +63,7 @@ def test_nothing_is_changed_that_is_not_ours_to_change(tables: Database) -> None
         report = ensure_coverage(c, "p", {A, B}, manage=False)
         assert [t.name for t in published_tables(c, "p")] == [A]
     assert not report.satisfied
-    assert report.remediation == ('ALTER PUBLICATION "p" ADD TABLE "public"."b";',)
+    assert report.remediation == ('ALTER PUBLICATION "p" ADD TABLE ONLY "public"."b";',)
 
 
 def test_every_blocker_is_told_at_once(db: Database, role: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, table, wait_for
+from tests.rigs.waiting import until
 from tests.runtime.publication_rig import Published
 
 from levada.errors import Transient
@@ -72,6 +73,28 @@ def test_a_table_without_identity_is_left_out(rig: Published, db: Database, capl
     rig.wait(lambda p: p.ready and rig.destination.copies_of("scratch") == 1)
 
 
+@pytest.mark.parametrize("trigger", [True, False])
+def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Database, trigger: bool) -> None:
+    """Its UPDATEs work again at once, or within a second without the trigger. It is copied once it has an identity."""
+    rig.config = replace(rig.config, ddl_trigger=trigger)
+    rig.start()
+    rig.wait_caught_up()
+    assert bool(db.query("SELECT FROM pg_event_trigger")) is trigger
+    db.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
+    if not trigger:
+        until(lambda: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'"), lambda found: not found)
+    db.execute("UPDATE orders SET note = 'new'", "INSERT INTO items VALUES (1)")
+    error = rig.parked("orders")
+    assert "replica identity" in error.reason
+    assert (error.code, error.solution.split(";")[0].split(",")[0]) == (
+        "table_not_published",
+        'ALTER TABLE "public"."orders" REPLICA IDENTITY FULL',
+    )
+    rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1 and table(p, "items").phase == "Ready")
+    db.execute('ALTER TABLE "public"."orders" REPLICA IDENTITY FULL')
+    rig.wait(lambda p: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'") != [])
+
+
 def test_a_table_without_identity_is_left_out_of_inserts_too(rig: Published, db: Database) -> None:
     """It is not added while only INSERTs are published, so its updates work when the others are published again.
 
@@ -115,7 +138,7 @@ def test_tables_that_the_role_may_not_publish_or_read_hold_up_no_other(
     assert error is not None
     assert error.code == "publication_incomplete"
     assert "public.other_owner" in error.reason
-    assert f'ALTER PUBLICATION "{rig.publication}" ADD TABLE "public"."other_owner";' in error.solution
+    assert f'ALTER PUBLICATION "{rig.publication}" ADD TABLE ONLY "public"."other_owner";' in error.solution
     assert caplog.text.count("lacks public.other_owner") == 1
     db.execute(f"REVOKE SELECT ON orders FROM {role}")
     db.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY", "ALTER TABLE items FORCE ROW LEVEL SECURITY")

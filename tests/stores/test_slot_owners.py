@@ -8,7 +8,7 @@ import pytest
 from tests.rigs.database import Database
 
 from levada.postgres.identity import read_identity
-from levada.postgres.publications import mark_publication
+from levada.postgres.publication_owners import mark_publication
 from levada.postgres.server import ServerIdentity
 from levada.stores import OwnerRecord, PostgresStore
 from levada.stores.slot_owners import SOURCE, other_pipelines, slot_owners

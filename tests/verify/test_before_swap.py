@@ -40,7 +40,7 @@ def ended(progress: Progress) -> bool:
     return found is None or found.step == ResyncStep.GIVEN_UP
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_an_equal_copy_replaces_the_table(shop: Shop, version: int) -> None:
     """While rows are inserted, changed and deleted, the copy is equal at one LSN. The result is the table's."""
     shop.settings = {"formatVersion": version}

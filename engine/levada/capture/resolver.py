@@ -19,9 +19,10 @@ from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import DDL_PREFIX, DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
-from levada.postgres.membership import read_publication_state, set_unlogged, streamed_as_root
+from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
@@ -159,6 +160,9 @@ class TableResolver(SchemaResolver):
             return None
         if not ddl.logged:
             self._unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
+            return None
+        if self._publication in ddl.withdrawn:
+            self._unpublished(frozenset({ddl.table_id}), lost_identity, Lsn(at))
             return None
         if partitions := ddl.partitions.get(self._publication):
             self._unpublished(partitions, streamed_as_root, Lsn(at))

@@ -12,6 +12,7 @@ locks are detected by a comparison with the catalog too.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,13 +24,17 @@ from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
 from levada.postgres.catalog import PublishedTable, read_table_description
-from levada.postgres.connection import PostgresConnection
+from levada.postgres.connection import PostgresConnection, clamp_application_name
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable
 
-_POLL_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+READERS: Final = "copy"
+"""The suffix of the application name of sessions that read a table."""
+_POLL_S: Final = 0.25
 
 _GONE: Final = frozenset({"table_missing", "column_missing"})
 
@@ -39,6 +44,14 @@ WHERE NOT granted AND locktype = 'relation' AND mode = 'AccessExclusiveLock' AND
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND waitstart < clock_timestamp() - make_interval(secs => %s)
 LIMIT 1
+"""
+
+# A reader whose destination is slow holds its lock for as long as it writes the rows that it has read.
+_END_READERS: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE a.usename = current_user AND a.application_name = %s AND a.pid IN (
+    SELECT l.pid FROM pg_locks l WHERE l.granted AND l.locktype = 'relation' AND l.relation = ANY(%s::oid[])
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
 
 _NAMES: Final = """
@@ -52,13 +65,13 @@ class LockLimits:
     """The longest waits for locks, in seconds.
 
     ``wait_s`` is the wait for the locks of a copy, during which its snapshot stays open. ``blocked_s`` is the time for
-    which a copy may block a statement that needs an exclusive lock. Then the copy stops. Every later statement on the
-    table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit Locking"). A copy may take
-    hours, and the source's applications could not use the table for all that time.
+    which a copy may block a statement that needs an exclusive lock. Then the copy stops, before a second is over. Every
+    later statement on the table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit
+    Locking"). A copy may take hours, and the source's applications could not use the table for all that time.
     """
 
     wait_s: float = 10.0
-    blocked_s: float = 10.0
+    blocked_s: float = 0.5
 
 
 LOCKS: Final = LockLimits()
@@ -68,7 +81,7 @@ LOCKS: Final = LockLimits()
 class TableGuard:
     """Holds the locks of one copy until its rows are read, or until it blocks another statement for too long.
 
-    Thread-safe.
+    Sessions with the application name ``readers`` end then as well. Thread-safe.
     """
 
     def __init__(
@@ -77,8 +90,10 @@ class TableGuard:
         published: PublishedTable,
         description: TableDescription,
         limits: LockLimits = LOCKS,
+        readers: str = "",
     ) -> None:
         self._blocked_s = limits.blocked_s
+        self._readers = readers
         self._connection = connection
         self._published = published
         self._description = description
@@ -154,8 +169,15 @@ class TableGuard:
                     f" {waited_for[0]}, which waits for an exclusive lock. The copy restarts automatically",
                     hint="alter the table before or after its copy",
                 )
-                # Release the locks now. The threads that read the rows stop later.
-                self._connection.close()
+                self._release_now(leaves)
+
+    def _release_now(self, leaves: list[int]) -> None:
+        """End the sessions that hold the locks. The threads that read the rows stop later."""
+        try:
+            self._connection.execute(_END_READERS, [self._readers, leaves])
+        except psycopg.Error as error:
+            _log.info("the readers of table %s release its lock by themselves: %s", self._published.name, error)
+        self._connection.close()
 
 
 @contextmanager
@@ -173,7 +195,8 @@ def hold_table(
     snapshot.
     """
     conn = connection.connect(application="copy-guard")
-    guard = TableGuard(conn, published, description, limits)
+    readers = clamp_application_name(connection.application_name, READERS)
+    guard = TableGuard(conn, published, description, limits, readers)
     try:
         lock_leaves(conn, published, schema, limits.wait_s)
         guard.start()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from levada.copy.guard import READERS
 from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange
 from levada.errors import NeedsOperator, Transient, Unrepresentable
@@ -79,7 +80,7 @@ class RangeReader:
     def _batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
-        with snapshot_session(self.connection, self.snapshot, "copy") as conn:
+        with snapshot_session(self.connection, self.snapshot, READERS) as conn:
             for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
                 batch = self._apply_policy(decoder.decode(data, sizes))
                 if batch.num_rows:

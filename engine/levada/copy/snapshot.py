@@ -15,7 +15,7 @@ from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
 from levada.copy.rows import FinishedRange, TableRows
 from levada.copy.tasks import TaskRunner, run_tasks
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -121,10 +121,16 @@ class SnapshotRows(TableRows):
     def _read_here(self) -> Iterator[pa.RecordBatch]:
         for part in self.ranges:
             rows, unrepresentable = self._reader.rows, self._reader.unrepresentable
-            for batch in self._reader.batches(part):
-                if (ended := self._ended()) is not None:
-                    raise ended
-                yield batch
+            try:
+                for batch in self._reader.batches(part):
+                    if (ended := self._ended()) is not None:
+                        raise ended
+                    yield batch
+            except Transient as error:
+                # The guard ends the reader's session, which raises an error of its own.
+                if (ended := self._ended()) is not None and ended is not error:
+                    raise ended from error
+                raise
             self._meter.add(self._reader.rows - rows, part.bytes, self._reader.unrepresentable - unrepresentable)
         self.check()
 

@@ -111,10 +111,13 @@ LEFT JOIN LATERAL (
     SELECT lc.oid AS id, ln.nspname AS schema, lc.relname AS name, lc.reltuples::bigint AS rows,
         coalesce(pg_relation_size(lc.oid), 0) / current_setting('block_size')::int AS blocks,
         coalesce(pg_table_size(lc.oid), 0) AS bytes
-    FROM pg_class lc JOIN pg_namespace ln ON ln.oid = lc.relnamespace
-    WHERE lc.relkind = 'r' AND lc.oid IN (
+    FROM (
         SELECT c.oid WHERE c.relkind = 'r'
-        UNION ALL SELECT p.relid FROM {leaves} p WHERE c.relkind = 'p')
+        UNION ALL SELECT p.relid FROM {leaves} p WHERE c.relkind = 'p'
+    ) AS leaf(id)
+    -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
+    CROSS JOIN LATERAL (SELECT * FROM pg_class r WHERE r.oid = leaf.id AND r.relkind = 'r' OFFSET 0) lc
+    JOIN pg_namespace ln ON ln.oid = lc.relnamespace
 ) l ON true
 WHERE n.nspname <> {own} AND (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
 ORDER BY n.nspname, c.relname, l.schema, l.name

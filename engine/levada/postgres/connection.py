@@ -49,6 +49,8 @@ SESSION_OPTIONS: Final = " ".join(
         "default_transaction_isolation=read\\ committed",
         # No object that a role creates may hide one of PostgreSQL's own.
         "search_path=pg_catalog",
+        # A query of the catalog has a high planned cost and reads a few rows. Compiling it takes seconds of CPU.
+        "jit=off",
         # A policy that hides rows raises an error, and does not make a copy lack them silently.
         "row_security=off",
     )

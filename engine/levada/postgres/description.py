@@ -100,57 +100,115 @@ CASE
 END"""
 )
 
-_STORAGE: Final[LiteralString] = (
-    """
-jsonb_build_object(
-    'leaves', (
-        WITH RECURSIVE tree(oid, born) AS (
-            SELECT c.oid, true
-            UNION ALL
-            SELECT i.inhrelid, tree.born AND i.xmax = 0 AND EXISTS (
-                SELECT FROM pg_catalog.pg_attribute a
-                WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
-                AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)
-            FROM tree
-            JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
-            WHERE c.relkind = 'p'
-        )
-        SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
-            l.relfilenode::bigint, l.xmin::text::bigint,
-            CASE WHEN tree.born THEN false ELSE """
+_LEAVES: Final[LiteralString] = (
+    """(
+    WITH RECURSIVE tree(oid, born) AS (
+        SELECT c.oid, true
+        UNION ALL
+        SELECT i.inhrelid, tree.born AND i.xmax = 0 AND EXISTS (
+            SELECT FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
+            AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)
+        FROM tree
+        JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+        WHERE c.relkind = 'p'
+    )
+    SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
+        l.relfilenode::bigint, l.xmin::text::bigint,
+        CASE WHEN tree.born THEN false ELSE """
     + _NO_BLOCK
     + """ END, tree.born, """
     + _FLAW
     + """)), '{}')
-        FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
-        JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
-    ),
-    'columns', (
-        SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
-            a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '')), '{}')
-        FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    ),
-    'types', ("""
+    FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
+    JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
+)"""
+)
+
+# What _LEAVES returns for a table that is not partitioned.
+_ONE_LEAF: Final[LiteralString] = """(
+    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(
+        l.relfilenode::bigint, l.xmin::text::bigint, false, true, NULL))
+    FROM pg_catalog.pg_class l WHERE l.oid = c.oid
+)"""
+
+_STORED_COLUMNS: Final[LiteralString] = """(
+    SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
+        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '')), '{}')
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+)"""
+
+_STORED_TYPES: Final[LiteralString] = (
+    "("
     + _USED_TYPES
     + """
-        SELECT coalesce(jsonb_object_agg(t.oid::text, jsonb_build_array(t.typtype, t.typname, coalesce(
-            (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
-            (SELECT jsonb_object_agg(a.attnum::text, a.atttypid::bigint || ' ' || a.atttypmod)
-             FROM pg_catalog.pg_attribute a
-             WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
-            '{}'), t.typbasetype::bigint)), '{}')
-        FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid WHERE t.typtype IN ('c', 'd', 'e')
+    SELECT coalesce(jsonb_object_agg(t.oid::text, jsonb_build_array(t.typtype, t.typname, coalesce(
+        (SELECT jsonb_object_agg(e.oid::text, e.enumlabel) FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
+        (SELECT jsonb_object_agg(a.attnum::text, a.atttypid::bigint || ' ' || a.atttypmod)
+         FROM pg_catalog.pg_attribute a
+         WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+        '{}'), t.typbasetype::bigint)), '{}')
+    FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid WHERE t.typtype IN ('c', 'd', 'e')
+)"""
+)
+
+_STORAGE: Final[LiteralString] = (
+    "jsonb_build_object('leaves', " + _LEAVES + ", 'columns', " + _STORED_COLUMNS + ", 'types', " + _STORED_TYPES + ")"
+)
+
+_OWN_TYPES: Final[LiteralString] = (
+    """(
+    WITH RECURSIVE used(oid) AS (
+        SELECT a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION """
+    + _BELOW
+    + ")"
+    + _TYPES
+    + ")"
+)
+
+# A partitioned table has no rows. Only its partitions have values for rows older than the column. A default such as
+# now() or a function is evaluated for each partition, and may differ.
+# pg_partition_tree would wait for a partition that another session has locked.
+_MISSING_OF_PARTITIONS: Final[LiteralString] = """
+WHEN c.relkind = 'p' THEN (
+    WITH RECURSIVE below(relid) AS (
+        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
+        UNION ALL
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
     )
+    SELECT pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
+    FROM below JOIN pg_catalog.pg_attribute l ON l.attrelid = below.relid AND l.attname = a.attname
+    WHERE l.atthasmissing AND NOT l.attisdropped
+    HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)"""
+
+_COLUMNS: Final[LiteralString] = (
+    """(
+    SELECT coalesce(jsonb_agg(jsonb_build_object(
+        'attnum', a.attnum,
+        'name', a.attname,
+        'typeOid', a.atttypid::bigint,
+        'typmod', a.atttypmod,
+        'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
+        'nullable', NOT a.attnotnull,
+        'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+        'missingValue', CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '')"""
+    + _MISSING_OF_PARTITIONS
+    + """ END,
+        'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
+    ) ORDER BY a.attnum), '[]')
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 )"""
 )
 
 _DESCRIPTION: Final[LiteralString] = (
     """
 SELECT jsonb_build_object(
-    'id', c.oid::bigint,
-    'schema', n.nspname,
-    'name', c.relname,
-    'kind', c.relkind,
+    'id', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
     'replicaIdentity', c.relreplident,
     'primaryKey', ("""
     + _INDEX_KEY
@@ -158,47 +216,12 @@ SELECT jsonb_build_object(
     'identityIndex', ("""
     + _INDEX_KEY
     + """ AND i.indisreplident),
-    'types', (
-        WITH RECURSIVE used(oid) AS (
-            SELECT a.atttypid FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-            UNION """
-    + _BELOW
-    + ")"
-    + _TYPES
-    + """),
-    'columns', (
-        SELECT coalesce(jsonb_agg(jsonb_build_object(
-            'attnum', a.attnum,
-            'name', a.attname,
-            'typeOid', a.atttypid::bigint,
-            'typmod', a.atttypmod,
-            'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
-            'nullable', NOT a.attnotnull,
-            'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-            'missingValue', CASE
-                WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '')
-                -- A partitioned table has no rows. Only its partitions have values for rows older than the column. A
-                -- default such as now() or a function is evaluated for each partition, and may differ.
-                WHEN c.relkind = 'p' THEN (
-                    -- pg_partition_tree would wait for a partition that another session has locked.
-                    WITH RECURSIVE below(relid) AS (
-                        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
-                        UNION ALL
-                        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
-                    )
-                    SELECT pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
-                    FROM below JOIN pg_catalog.pg_attribute l ON l.attrelid = below.relid AND l.attname = a.attname
-                    WHERE l.atthasmissing AND NOT l.attisdropped
-                    HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)
-            END,
-            'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
-        ) ORDER BY a.attnum), '[]')
-        FROM pg_catalog.pg_attribute a
-        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-    ),
+    'types', """
+    + _OWN_TYPES
+    + """,
+    'columns', """
+    + _COLUMNS
+    + """,
     'storage', """
     + _STORAGE
     + """
@@ -207,6 +230,64 @@ FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 )
+
+# A session plans each query before it runs it, which takes most of the time of one description. So the parts that few
+# tables need are queries of their own.
+DESCRIPTION_STEPS: Final = sql.SQL(
+    """
+    SELECT r.oid, n.nspname, r.relname, r.relkind, r.relreplident, r.relpersistence INTO STRICT c
+    FROM pg_catalog.pg_class r JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace WHERE r.oid = relation;
+    SELECT jsonb_agg(k.attnum ORDER BY k.place) FILTER (WHERE i.indisprimary),
+        jsonb_agg(k.attnum ORDER BY k.place) FILTER (WHERE i.indisreplident) INTO primary_key, identity_index
+    FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
+        AND (i.indisprimary OR i.indisreplident);
+    IF c.relkind = 'p' THEN
+        columns := """
+    + _COLUMNS
+    + """;
+        leaves := """
+    + _LEAVES
+    + """;
+    ELSE
+        columns := """
+    + _COLUMNS.replace(_MISSING_OF_PARTITIONS, "")
+    + """;
+        leaves := """
+    + _ONE_LEAF
+    + """;
+    END IF;
+    IF EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (t.typtype <> 'b' OR t.typelem <> 0)) THEN
+        own_types := """
+    + _OWN_TYPES
+    + """;
+        stored_types := """
+    + _STORED_TYPES
+    + """;
+    END IF;
+    description := jsonb_build_object(
+        'id', c.oid::bigint, 'schema', c.nspname, 'name', c.relname, 'kind', c.relkind,
+        'replicaIdentity', c.relreplident, 'primaryKey', primary_key, 'identityIndex', identity_index,
+        'types', own_types, 'columns', columns,
+        'storage', jsonb_build_object('leaves', leaves, 'columns', """
+    + _STORED_COLUMNS
+    + """, 'types', stored_types));
+"""
+)
+"""The same as `DESCRIPTION_QUERY`, as steps of a function in PL/pgSQL for the relation ``relation``."""
+
+DESCRIPTION_VARIABLES: Final = sql.SQL("""
+    c record;
+    description jsonb;
+    primary_key jsonb;
+    identity_index jsonb;
+    columns jsonb;
+    leaves jsonb;
+    own_types jsonb := '[]';
+    stored_types jsonb := '{}';
+""")
+"""The variables of `DESCRIPTION_STEPS`."""
 
 STORAGE_QUERY: Final = sql.SQL(_STORAGE)
 """The storage of relation ``c`` as one JSON object, as `levada.schema.storage` reads it."""

@@ -22,7 +22,12 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
-from levada.postgres.publications import leave_out_unidentified, publish_hint, unidentified_relations
+from levada.postgres.publications import (
+    identify_statement,
+    leave_out_unidentified,
+    publish_hint,
+    unidentified_relations,
+)
 from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable, TableId, resync_command
 
@@ -225,6 +230,17 @@ def set_unlogged(table: QualifiedTable) -> NeedsOperator:
     )
 
 
+def lost_identity(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a replicated table that the DDL trigger took out of the publication."""
+    return NeedsOperator(
+        "table_not_published",
+        f"table {table} has lost its replica identity, so it was taken out of the publication. PostgreSQL would refuse"
+        " its UPDATEs and DELETEs there",
+        hint=f"{identify_statement([table])}, and the same for each partition if it has any, or give it a primary key;"
+        f" then {resync_command(table)}",
+    )
+
+
 def _read_identity(conn: psycopg.Connection[Any], publication: str) -> PublicationIdentity | None:
     row = conn.execute(_PUBLICATION, [publication]).fetchone()
     return None if row is None else PublicationIdentity(row[0], row[1], tuple(row[2]), row[3])
@@ -258,6 +274,8 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
     hint = publish_hint(state.name, [name], state.unidentified.get(table, ()), exists=exists)
     if exists:
         reason = f"table {name} is not in publication {state.name}"
+        if table in state.unidentified:
+            reason += ". It has no replica identity, so PostgreSQL would refuse its UPDATEs and DELETEs there"
         return NeedsOperator("table_not_published", reason, hint=f"{hint} then {resync}")
     reason = f"publication {state.name} does not exist, so changes of table {name} are not streamed"
     return NeedsOperator("publication_missing", reason, hint=f"{hint} then {resync}")

@@ -13,6 +13,7 @@ from psycopg import sql
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
@@ -39,8 +40,9 @@ from levada.postgres.table_checks import (
 )
 from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables, unmatched_names
-from levada.postgres.written_tables import list_written_tables
-from levada.printable import counted, listed
+from levada.postgres.withdrawals import withdrawal_problems
+from levada.postgres.written_tables import list_written_tables, written_problems
+from levada.printable import listed
 from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, resync_command
 
@@ -60,6 +62,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    ddl_trigger: bool = True
+    """False if the manifest declines the trigger that announces schema changes."""
     named: NamedTables = field(default_factory=NamedTables)
     """The names that should be those of tables."""
 
@@ -163,14 +167,17 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     streamed = streamed_names(conn, request.publication)
     possible = list_tables(conn)
     selected = {t for t in (*possible, *streamed) if request.selects(t)}
-    yield from _written_problems(list_written_tables(conn) & streamed & selected, request)
+    yield from written_problems(list_written_tables(conn) & streamed & selected, request.publication)
     yield from _server_problems(server)
     yield from _slot_problems(server, slot, request)
+    yield from declined_trigger(declined=not request.ddl_trigger)
     if publication is not None:
         yield from _operation_problems(conn, publication)
         for name, columns in published_generated_columns(conn, publication.name).items():
             if request.selects(name):
                 yield _warning(generated_error(publication.name, name, columns))
+        if request.managed:
+            yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
         wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)
@@ -306,23 +313,6 @@ def _operation_problems(conn: psycopg.Connection[Any], publication: Publication)
 def _warning(error: LevadaError) -> Problem:
     """Return the problem of a single table that is not copied now. The others can start."""
     return Problem(Severity.WARNING, error.code, error.message, error.hint)
-
-
-def _written_problems(tables: AbstractSet[QualifiedTable], request: PreflightRequest) -> Iterator[Problem]:
-    """Yield a problem for tables that are written by each commit, which would then be a change itself, without end."""
-    if not tables:
-        return
-    first, *others = sorted(tables)
-    more = f" and {counted(len(others), 'more table')}" if others else ""
-    yield Problem(
-        Severity.ERROR,
-        "written_tables_published",
-        f"publication {request.publication} streams {first}{more}, which Levada or the catalog of a lake writes: each"
-        " commit would be replicated again, without end",
-        f"exclude such tables in spec.tables, for example {{schema: {first.schema}, name: {first.name}}}, or keep the"
-        " store and the catalog in another database",
-        spares_others=True,
-    )
 
 
 def _identity_problems(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -13,16 +12,15 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
+from levada.postgres.replica_identity import identified
 from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
 from levada.printable import counted
-from levada.values import PipelineOwner, QualifiedTable
+from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT_S: Final = 10.0
 _LISTED: Final = 10
 """The number of partitions whose statements a hint lists."""
-_OWNED: Final = re.compile(r"Levada pipeline (?P<name>\S+), owner (?P<uid>\S+)")
-"""The form of the comment of a publication that a Pipeline owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ _TABLES: Final = sql.SQL("""
 WITH required AS (
     SELECT r.schema, r.name, c.*
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS r(schema, name)
-    LEFT JOIN (SELECT n.nspname, c.oid, c.relname, c.relkind, c.relpersistence, c.relowner, c.relreplident
+    LEFT JOIN (SELECT n.nspname, c.oid, c.relname, c.relkind, c.relpersistence, c.relowner, c.relispartition
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace) c
         ON c.nspname = r.schema AND c.relname = r.name
 ), publication AS (
@@ -110,22 +108,20 @@ WITH required AS (
     SELECT t.relid, {row_filter} AS row_filter, {column_list} AS column_list
     FROM publication p CROSS JOIN {streamed} t
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
+), covering AS (
+    SELECT DISTINCT ON (r.oid) r.oid AS of, p.*, n.nspname, c.relname
+    FROM required r CROSS JOIN LATERAL (
+        SELECT r.oid UNION SELECT relid FROM pg_partition_ancestors(r.oid) WHERE r.relispartition) AS above(relid)
+    JOIN published p ON p.relid = above.relid
+    JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+    ORDER BY r.oid, p.relid <> r.oid
 )
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
-    -- Each partition identifies old rows by its own replica identity. From PostgreSQL 18 on it must not have generated
-    -- columns that are not published.
     r.oid IS NOT NULL AND NOT EXISTS (
-        SELECT FROM pg_class l
-        CROSS JOIN LATERAL (
-            SELECT coalesce(array_agg(a.attnum), '{{}}') AS columns FROM pg_attribute a
-            WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped
-            AND current_setting('server_version_num')::int >= 180000) generated
-        WHERE l.oid IN (SELECT r.oid UNION SELECT relid FROM {leaves} t)
-        AND CASE l.relreplident WHEN 'f' THEN generated.columns <> '{{}}' ELSE NOT EXISTS (
-            SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
-            AND NOT (i.indkey::int2[])[0:i.indnkeyatts - 1] && generated.columns) END),
+        SELECT FROM (SELECT r.oid UNION SELECT relid FROM {leaves} t) AS leaf(id)
+        -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
+        CROSS JOIN LATERAL (SELECT FROM pg_class l WHERE l.oid = leaf.id AND NOT {identified} OFFSET 0) bare),
     by.nspname, by.relname,
     -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
@@ -135,12 +131,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
             FROM {leaves} l)),
     by.row_filter, coalesce(by.column_list, false)
 FROM required r
-LEFT JOIN LATERAL (
-    SELECT p.*, n.nspname, c.relname FROM published p
-    JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE p.relid = r.oid OR p.relid IN (SELECT relid FROM pg_partition_ancestors(r.oid))
-    ORDER BY p.relid <> r.oid LIMIT 1
-) by ON true
+LEFT JOIN covering by ON by.of = r.oid
 ORDER BY r.schema, r.name
 """)
 
@@ -273,62 +264,18 @@ def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     return found
 
 
-@source_errors("reading the owner of the publication")
-def read_publication_owner(conn: psycopg.Connection[Any], name: str) -> PipelineOwner | None:
-    """Return the Pipeline in the publication's comment, or None if there is no such comment or no publication."""
-    match = _OWNED.fullmatch(_read_comment(conn, name) or "")
-    return None if match is None else PipelineOwner(match["uid"], match["name"])
-
-
-def owned_publications(conn: psycopg.Connection[Any]) -> frozenset[str]:
-    """Return the publications of this database whose comments name a Pipeline as the owner."""
-    rows = conn.execute("SELECT pubname, obj_description(oid, 'pg_publication') FROM pg_publication").fetchall()
-    return frozenset(name for name, comment in rows if comment is not None and _OWNED.fullmatch(comment))
-
-
-def mark_publication(
-    conn: psycopg.Connection[Any],
-    name: str,
-    owner: PipelineOwner | None,
-    *,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Write the owner into the publication's comment, or remove the comment if ``owner`` is None.
-
-    A comment of another form is kept. Nothing changes on a standby, or if this role does not own the publication.
-    ``check`` is called before the change, and raises an error to prevent it.
-    """
-    found = read_publication(conn, name)
-    if found is None or not found.owned:
-        return
-    with source_errors(f"marking publication {name} with its owner"):
-        if conn.execute("SHOW transaction_read_only").fetchone() == ("on",):
-            return
-        kept = _read_comment(conn, name)
-        wanted = None if owner is None else f"Levada pipeline {owner.name}, owner {owner.uid}"
-        if kept == wanted or (kept is not None and not _OWNED.fullmatch(kept)):
-            return
-        check()
-        comment = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(wanted))
-        conn.execute(comment)
-
-
-def _read_comment(conn: psycopg.Connection[Any], name: str) -> str | None:
-    row = conn.execute(
-        "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", [name]
-    ).fetchone()
-    return None if row is None else row[0]
-
-
 def add_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
-    """Return the SQL that adds the tables to the publication, with its semicolon."""
+    """Return the SQL that adds the tables, and none of their inheritance children, with its semicolon.
+
+    For a partitioned table ``ONLY`` changes nothing.
+    """
     statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {};")
-    return statement.format(sql.Identifier(publication), _list(tables)).as_string(None)
+    return statement.format(sql.Identifier(publication), _only(tables)).as_string(None)
 
 
 def create_statement(publication: str, tables: Collection[QualifiedTable]) -> str:
     """Return the SQL that creates the publication with the tables, with its semicolon."""
-    for_tables = sql.SQL(" FOR TABLE {}").format(_list(tables)) if tables else sql.SQL("")
+    for_tables = sql.SQL(" FOR TABLE {}").format(_only(tables)) if tables else sql.SQL("")
     # A partitioned table is one table at the destination, so it is published through its root.
     statement = sql.SQL("CREATE PUBLICATION {}{} WITH (publish_via_partition_root = true);")
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
@@ -377,6 +324,10 @@ def _list(tables: Collection[QualifiedTable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in tables)
 
 
+def _only(tables: Collection[QualifiedTable]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(_list([t])) for t in tables)
+
+
 def _apply(
     conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable], lock_timeout_s: float
 ) -> None:
@@ -402,8 +353,13 @@ def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iter
         "names": [t.name for t in wanted],
         "publication": publication,
     }
-    streamed, leaves = streamed_relations(conn), leaves_of("r.oid")
-    query = _TABLES.format(row_filter=row_filter, column_list=column_list, streamed=streamed, leaves=leaves)
+    query = _TABLES.format(
+        row_filter=row_filter,
+        column_list=column_list,
+        identified=identified(conn.info.server_version),
+        streamed=streamed_relations(conn),
+        leaves=leaves_of("r.oid"),
+    )
     rows = conn.execute(query, parameters).fetchall()
     return [_table(*row) for row in rows]
 

@@ -20,6 +20,9 @@ _POSITION: Final = (
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text"
 )
 
+# Otherwise PostgreSQL may read all of pg_type or pg_attribute again for each table.
+_BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
+
 _IDENTITY_INDEXES: Final = """
 SELECT indexrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_index
 WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
@@ -100,9 +103,7 @@ def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> 
     """Return the storage of those tables that exist. Wait at most a second for locked relations."""
     start = _position(conn)
     try:
-        with conn.transaction():
-            conn.execute("SET LOCAL lock_timeout = '1s'")
-            rows = _read(conn, STORAGE_QUERY, tables)
+        rows = _read(conn, STORAGE_QUERY, tables)
     except psycopg.errors.LockNotAvailable:
         rows = _read(conn, STORAGE_WITHOUT_SIZES, tables)
     end = _position(conn)
@@ -118,7 +119,9 @@ def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> 
 
 def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:
     query = sql.SQL("SELECT c.oid, {}, pg_current_snapshot()::text FROM pg_class c WHERE c.oid = ANY(%s::oid[])")
-    return conn.execute(query.format(storage), [[int(t) for t in tables]]).fetchall()
+    with conn.transaction():
+        conn.execute(f"SET LOCAL lock_timeout = '1s'; {_BY_INDEX}")
+        return conn.execute(query.format(storage), [[int(t) for t in tables]]).fetchall()
 
 
 def _position(conn: psycopg.Connection[Any]) -> Lsn:

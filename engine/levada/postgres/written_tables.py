@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
 from levada.postgres.failures import source_errors
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.printable import counted
 from levada.values import QualifiedTable
 
 WRITTEN: Final = sql.SQL("""
@@ -41,3 +45,20 @@ def list_written_tables(conn: psycopg.Connection[Any]) -> frozenset[QualifiedTab
         ).format(sql.Literal(SEAL_SCHEMA), WRITTEN)
     ).fetchall()
     return frozenset(QualifiedTable(schema, name) for schema, name in rows)
+
+
+def written_problems(tables: AbstractSet[QualifiedTable], publication: str) -> Iterator[Problem]:
+    """Yield a problem for tables that are written by each commit, which would then be a change itself, without end."""
+    if not tables:
+        return
+    first, *others = sorted(tables)
+    more = f" and {counted(len(others), 'more table')}" if others else ""
+    yield Problem(
+        Severity.ERROR,
+        "written_tables_published",
+        f"publication {publication} streams {first}{more}, which Levada or the catalog of a lake writes: each"
+        " commit would be replicated again, without end",
+        f"exclude such tables in spec.tables, for example {{schema: {first.schema}, name: {first.name}}}, or keep the"
+        " store and the catalog in another database",
+        spares_others=True,
+    )

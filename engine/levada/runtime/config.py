@@ -123,7 +123,8 @@ class PipelineConfig:
     entries of the manifest that it is made of. ``tables`` has the settings of some tables, and ``default_table`` those
     of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``. ``memory_bytes`` is the memory for
     changes, which capture and apply share. ``freshness_s`` is the longest lag that batching may cause. A
-    ``heartbeat_s`` of 0 turns heartbeats off. ``work_dir`` has caches only, so it may be lost, unless the staging area
+    ``heartbeat_s`` of 0 turns heartbeats off. ``ddl_trigger`` is False if the source must not have Levada's trigger.
+    ``work_dir`` has caches only, so it may be lost, unless the staging area
     is in it. ``destination_place`` has the destination's fields that a pipeline keeps for its lifetime, by their paths
     in the manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the start. Times are
     in seconds, sizes in bytes.
@@ -154,6 +155,7 @@ class PipelineConfig:
     batch_rows: int = DEFAULT_MAX_BATCH_ROWS
     freshness_s: float = 10.0
     heartbeat_s: float = 60.0
+    ddl_trigger: bool = True
     discovery_s: float = 60.0
     maintenance_s: float = 60.0
     progress_deadline_s: float = 900.0

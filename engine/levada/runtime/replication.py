@@ -11,6 +11,7 @@ from levada.destinations.interface import Destination
 from levada.errors import SlotLost
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.preparation import discover, prepare_source
+from levada.runtime.source.publication_watch import PublicationWatch
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.capture import CaptureThread
@@ -48,10 +49,12 @@ class Replication:
     storage_poller: StoragePoller
     verifier: Verifier
     scheduler: VerificationScheduler
+    watch: PublicationWatch
 
     def start(self) -> None:
         """Start to capture and to verify. `run` does the rest in the caller's thread."""
         self.capture.start()
+        self.watch.start()
         self.scheduler.start()
 
     def run(self, ending: Callable[[], None]) -> None:
@@ -61,6 +64,7 @@ class Replication:
             ending()
         finally:
             self.capture.stop()
+            self.watch.stop()
             self.scheduler.stop()
             self.supervisor.drain()
 
@@ -113,7 +117,13 @@ def prepare_replication(
     )
     assembled.supervisor.adopt(source.found, manifests, resync=source.resync)
     return Replication(
-        capture, worker, assembled.supervisor, assembled.storage_poller, assembled.verifier, assembled.scheduler
+        capture,
+        worker,
+        assembled.supervisor,
+        assembled.storage_poller,
+        assembled.verifier,
+        assembled.scheduler,
+        PublicationWatch(around.config_ref, store.require_epoch),
     )
 
 

@@ -131,7 +131,7 @@ class PipelineSpec(Model):
     """The tables to replicate."""
     copy_: Copy = setting(Change.HOT, {}, alias="copy")
     """The initial copy of tables. A statement that needs an exclusive lock on a table waits for the table's copy. The
-    copy is interrupted after such a wait of 10 seconds, and starts again afterwards.
+    copy is interrupted after such a wait of half a second, and starts again afterwards.
     """
     apply: Apply = setting(Change.RESTART, {})
     """The application of staged changes to the destination."""

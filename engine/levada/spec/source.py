@@ -87,6 +87,13 @@ class Publication(Model):
     """
 
 
+class DdlTrigger(StrEnum):
+    """The event trigger that announces schema changes."""
+
+    MANAGED = "Managed"
+    NONE = "None"
+
+
 class PostgresServer(Model):
     """A database of a PostgreSQL server, and the login."""
 
@@ -111,6 +118,10 @@ class Source(PostgresServer):
     """The replication slot from which changes are read."""
     publication: Publication = setting(Change.RESTART, {})
     """The publication that defines the tables whose changes the slot sends."""
+    ddl_trigger: DdlTrigger = setting(Change.RESTART, DdlTrigger.MANAGED)
+    """Managed: as a superuser, Levada creates an event trigger that writes changes of published tables into the WAL.
+    None: it creates none. It compares the catalog instead, and some changes of columns need a resync.
+    """
     heartbeat_seconds: StrictInt = setting(Change.RESTART, 60, ge=0, le=86400)
     """Seconds between two small messages in the WAL, with which the slot advances while the tables are idle. 0: no
     messages are written.

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.identity import read_identity
-from levada.postgres.publications import owned_publications
+from levada.postgres.publication_owners import owned_publications
 from levada.postgres.server import ServerIdentity
 from levada.postgres.slots import database_slots, parse_slot_name
 from levada.stores.codecs import FINGERPRINT, OWNER

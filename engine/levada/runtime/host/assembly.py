@@ -53,7 +53,7 @@ from levada.spec import (
 from levada.spec.guard import Guard as GuardSpec
 from levada.spec.running import Retries
 from levada.spec.running import Verify as VerifySpec
-from levada.spec.source import PostgresServer
+from levada.spec.source import DdlTrigger, PostgresServer
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
@@ -212,6 +212,7 @@ def pipeline_config(
         batch_fill_s=spec.batch.max_fill_ms / 1000,
         freshness_s=float(spec.freshness_seconds),
         heartbeat_s=float(spec.source.heartbeat_seconds),
+        ddl_trigger=spec.source.ddl_trigger is DdlTrigger.MANAGED,
         progress_deadline_s=float(spec.health.progress_deadline_seconds),
         retries=_retries(spec.retries),
         cuts=CutSchedule(float(spec.cuts.every_seconds), spec.cuts.keep) if spec.cuts.every_seconds else None,

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import LevadaError
-from levada.postgres.ddl import TRIGGER, foreign_trigger_owner, remove_ddl_trigger
-from levada.postgres.publications import drop_publication, read_publication, read_publication_owner
+from levada.postgres.ddl import foreign_trigger_owner, remove_ddl_trigger
+from levada.postgres.ddl_functions import DROP_TRIGGER, TRIGGER
+from levada.postgres.publication_owners import read_publication_owner
+from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot, wait_until_inactive
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
@@ -44,7 +46,7 @@ from levada.stores.readiness import postgres_store_exists
 from levada.stores.slot_owners import other_pipelines
 from levada.values import PipelineOwner
 
-_DROP_TRIGGER: Final = f"DROP EVENT TRIGGER {TRIGGER};"
+_DROP_TRIGGER: Final = f"DROP EVENT TRIGGER {TRIGGER}; DROP EVENT TRIGGER IF EXISTS {DROP_TRIGGER};"
 
 
 @dataclass(frozen=True, slots=True)

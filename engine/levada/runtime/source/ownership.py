@@ -19,7 +19,7 @@ import psycopg
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
-from levada.postgres.publications import mark_publication, read_publication_owner
+from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.staging_place import require_same_staging
 from levada.segments.owner_file import OWNER_FILE, claim_folder, read_owner, replace_owner

@@ -18,27 +18,22 @@ import psycopg
 from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
-from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import StreamedTable, list_tables, streamed_tables
-from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
-from levada.postgres.publications import (
-    CoverageReport,
-    ensure_coverage,
-    inspect_coverage,
-    leave_out_unidentified,
-    mark_publication,
-    read_publication_owner,
-)
+from levada.postgres.publication_owners import mark_publication, read_publication_owner
+from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage
 from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
 from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
+from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
@@ -55,6 +50,7 @@ from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
+from levada.stores.slot_owners import other_pipelines
 from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -135,12 +131,23 @@ def prepare_source(
             # Replaces the comment of a former owner.
             mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
         found(tables.published)
-        install_ddl_trigger(connection)
+        _prepare_trigger(config, connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
         resync = _ensure_slot(config, connection, store, record, log, lost, published)
         save_publication(store, tables.publication)
         return SourceState(tables, resync)
+
+
+def _prepare_trigger(config: PipelineConfig, connection: psycopg.Connection[Any]) -> None:
+    if config.ddl_trigger:
+        install_ddl_trigger(connection)
+        return
+    try:
+        if not other_pipelines(connection, config.slot.name, config.publication.name):
+            remove_ddl_trigger(connection)
+    except LevadaError as error:
+        _log.info("the DDL trigger, which spec.source.ddlTrigger declines, stays: %s", error.message)
 
 
 def discover(
@@ -161,22 +168,25 @@ def _discover(
 ) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
-    incomplete, locked = None, None
+    incomplete = locked = report = None
     if config.publication.managed:
+        unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.selects)}
+        withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
         selected = {t for t in list_tables(connection) if config.selects(t)}
-        required, unidentified = leave_out_unidentified(connection, name, selected)
-        if required:
-            locked = _cover(connection, name, required, store.require_epoch)
-            incomplete = _incomplete(config, inspect_coverage(connection, name, required))
+        report = inspect_coverage(connection, name, selected)
+        unidentified = report.unidentified
+        if missing := {*report.missing}.difference(unidentified):
+            locked = _cover(connection, name, missing, store.require_epoch)
+            incomplete, report = _incomplete(config, inspect_coverage(connection, name, missing)), None
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
-    refusing = inspect_coverage(connection, name, {t.name for t in published}).refusing
+    report = report or inspect_coverage(connection, name, {t.name for t in published})
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, locked, refusing, sizes)
+    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes)
 
 
 def _cover(
@@ -342,5 +352,6 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.selects,
         copy_tables=config.copy_tables,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )

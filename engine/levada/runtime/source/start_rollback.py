@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
 
 from levada.errors import LevadaError, StaleEpoch
-from levada.postgres.ddl import TRIGGER, remove_ddl_trigger
+from levada.postgres.ddl import remove_ddl_trigger
+from levada.postgres.ddl_functions import TRIGGER
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot, is_foreign
+from levada.postgres.withdrawals import withdraw_statement
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
 from levada.stores.slot_owners import other_pipelines
@@ -99,9 +100,9 @@ def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
         drop_publication(connection, name)
         _log.info("dropped publication %s, which the failed start had created", name)
     elif added := sorted(now.members - before.members):
-        tables = sql.SQL(", ").join(sql.Identifier(t.schema, t.name) for t in added)
-        with source_errors(f"changing publication {name}"):
-            connection.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), tables))
+        for table in added:
+            with source_errors(f"changing publication {name}"):
+                connection.execute(withdraw_statement(name, table).encode())
 
 
 @source_errors("reading the pipeline's slot, publication and trigger")

@@ -21,6 +21,20 @@ _log = logging.getLogger(__name__)
 
 _CHECK_S: Final = 5.0
 """Seconds between two checks for gaps. A check is one query, which compares the publication with the copied tables."""
+_TABLE_S: Final = 0.06
+"""Seconds by table between two discoveries, of which each takes about 100 µs of the source's CPU for a table."""
+_TABLE_CHECK_S: Final = 0.009
+"""The same for checks, which take about 8 µs. So both take at most 0.3 % of one core."""
+
+
+def discovery_interval_s(configured_s: float, tables: int) -> float:
+    """Return the seconds between two discoveries of this number of tables."""
+    return max(configured_s, tables * _TABLE_S)
+
+
+def check_interval_s(tables: int) -> float:
+    """Return the seconds between two checks of this number of tables."""
+    return max(_CHECK_S, tables * _TABLE_CHECK_S)
 
 
 class Discovery:
@@ -45,12 +59,13 @@ class Discovery:
         self._next = float("inf")
         self._next_check = 0.0
         self._running = False
+        self._table_count = 0
         self._check_fails = False
         self._pool = ThreadPoolExecutor(1, "levada-discovery")
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
-        self._next = now + self._config_ref.current.discovery_s
+        self._next = now + discovery_interval_s(self._config_ref.current.discovery_s, self._table_count)
 
     def soon(self) -> None:
         """Run next as soon as no run is under way."""
@@ -60,7 +75,7 @@ class Discovery:
         """Start a discovery or a check for gaps if one is due. ``now`` is in seconds, monotonic."""
         if self._running or now < min(self._next, self._next_check):
             return
-        self._running, self._next_check = True, now + _CHECK_S
+        self._running, self._next_check = True, now + check_interval_s(self._table_count)
         if now < self._next:
             self._pool.submit(self._check, self._config_ref.current)
             return
@@ -92,8 +107,10 @@ class Discovery:
         It cannot if the source could not be read, or if the table selectors have changed since.
         """
         self._running = False
-        if report.tables is not None and report.tables.locked is not None:
-            self._next = min(self._next, time.monotonic() + _CHECK_S)
+        if report.tables is not None:
+            self._table_count = len(report.tables.published)
+            if report.tables.locked is not None:
+                self._next = min(self._next, time.monotonic() + _CHECK_S)
         return report.tables is not None and report.config.selects == self._config_ref.current.selects
 
     def close(self) -> None:

@@ -23,11 +23,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 10.0
+_TABLE_S: Final = 0.04
+"""Seconds by table between two polls. A poll takes about 40 µs of the source's CPU for a table: 0.1 % of one core."""
 _NEWEST: Final = SnapshotId(2**64 - 1)
 
 
+def poll_interval_s(tables: int) -> float:
+    """Return the seconds between two polls of this number of tables."""
+    return max(_POLL_S, tables * _TABLE_S)
+
+
 class StoragePoller:
-    """Reads the storage of all tables from the catalog every 10 seconds and after `soon`, in a thread of its own."""
+    """Reads the storage of all tables from the catalog every 10 seconds and after `soon`, in a thread of its own.
+
+    The interval is longer with more than 250 tables.
+    """
 
     def __init__(
         self, config_ref: ConfigRef, tables: Callable[[], list[TableId]], inbox: queue.SimpleQueue[Report]
@@ -49,8 +59,9 @@ class StoragePoller:
         if self._polling or (now < self._next and not self._soon.is_set()):
             return
         self._soon.clear()
-        self._polling, self._next = True, now + _POLL_S
-        self._pool.submit(self._run, self._tables())
+        tables = self._tables()
+        self._polling, self._next = True, now + poll_interval_s(len(tables))
+        self._pool.submit(self._run, tables)
 
     def ended(self) -> None:
         """Record that the poll has ended. For the supervisor's thread."""

@@ -1,0 +1,460 @@
+"""The SQL of the DDL trigger's functions.
+
+They run within the statements of applications, under the locks of these. So each ends as soon as it is known that no
+publication is concerned, and plans no query before it is needed: in a fresh session, planning is most of the cost.
+
+`levada.postgres.ddl` installs them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from levada.postgres.description import DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.publication_owners import OWNED
+from levada.postgres.replica_identity import identified
+from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
+from levada.schema.rewrites import PLAIN_RETYPE
+
+DDL_PREFIX: Final = "levada_ddl"
+SEPARATOR_PREFIX: Final = "levada_ddl_end"
+"""Prefix of empty messages that only separate records. Readers skip them."""
+TRIGGER: Final = "levada_ddl"
+DROP_TRIGGER: Final = "levada_ddl_drop"
+
+_TAGS: Final = ("ALTER TABLE", "ALTER TYPE", "CREATE TABLE", "CREATE SCHEMA")
+# Statements other than ALTER TABLE that can drop a column, a key or an index of a table that stays.
+_DROP_TAGS: Final = tuple(
+    f"DROP {kind}"
+    for kind in (
+        "ACCESS METHOD", "AGGREGATE", "COLLATION", "DOMAIN", "EXTENSION", "FOREIGN TABLE", "FUNCTION", "INDEX",
+        "LANGUAGE", "MATERIALIZED VIEW", "OPERATOR", "OPERATOR CLASS", "OPERATOR FAMILY", "OWNED", "PROCEDURE",
+        "ROUTINE", "SCHEMA", "TABLE", "TYPE", "VIEW",
+    )
+)  # fmt: skip
+
+_ON_COMMAND: Final = sql.Identifier(SEAL_SCHEMA, "emit_table_change")
+_ON_DROP: Final = sql.Identifier(SEAL_SCHEMA, "emit_drop")
+_ANNOUNCE_TYPES: Final = sql.Identifier(SEAL_SCHEMA, "announce_types")
+_ANNOUNCE_TABLES: Final = sql.Identifier(SEAL_SCHEMA, "announce_tables")
+_RELATED: Final = sql.Identifier(SEAL_SCHEMA, "related")
+_STREAMED: Final = sql.Identifier(SEAL_SCHEMA, "streamed")
+_ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
+_DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
+_WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
+
+_OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
+"""Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
+
+# Most statements concern temporary tables. A table that is created is of interest only as a partition. Every other one
+# is found by the engine's discovery.
+_COMMAND_BODY: Final = sql.SQL("""
+BEGIN
+    IF tg_tag = 'ALTER TYPE' THEN
+        PERFORM {announce_types}();
+    ELSIF EXISTS (
+        SELECT FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
+        WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND (tg_tag = 'ALTER TABLE' OR c.relispartition))
+    THEN
+        PERFORM {announce_tables}(tg_tag = 'ALTER TABLE');
+    END IF;
+{failure}END
+""")
+
+_TABLES_BODY: Final = sql.SQL("""
+DECLARE
+    altered oid[];
+    parent boolean;
+    partition boolean;
+BEGIN
+    SELECT array_agg(c.oid), bool_or(c.relhassubclass OR c.relkind = 'p'), bool_or(c.relispartition)
+    INTO altered, parent, partition
+    FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
+    WHERE d.classid = 'pg_catalog.pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+        AND (every_table OR c.relispartition);
+    PERFORM {announce}(altered, true, parent, partition);
+END
+""")
+
+# ALTER TYPE changes every table that has a column of the type, also within an array, a domain or another type. With
+# CASCADE it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
+_TYPES_BODY: Final = sql.SQL("""
+DECLARE
+    altered oid[];
+    parent boolean;
+BEGIN
+    WITH RECURSIVE used(type) AS (
+        SELECT CASE d.classid WHEN 'pg_catalog.pg_type'::regclass THEN d.objid
+            ELSE (SELECT c.reltype FROM pg_catalog.pg_class c WHERE c.oid = d.objid) END
+        FROM pg_catalog.pg_event_trigger_ddl_commands() d
+        WHERE d.classid IN ('pg_catalog.pg_type'::regclass, 'pg_catalog.pg_class'::regclass)
+        UNION
+        SELECT CASE d.classid WHEN 'pg_catalog.pg_type'::regclass THEN d.objid
+            ELSE (SELECT c.reltype FROM pg_catalog.pg_class c WHERE c.oid = d.objid) END
+        FROM used JOIN pg_catalog.pg_depend d
+            ON d.refclassid = 'pg_catalog.pg_type'::regclass AND d.refobjid = used.type
+        WHERE d.classid IN ('pg_catalog.pg_type'::regclass, 'pg_catalog.pg_class'::regclass)
+    )
+    SELECT array_agg(c.oid), bool_or(c.relhassubclass OR c.relkind = 'p') INTO altered, parent
+    FROM used JOIN pg_catalog.pg_depend d
+        ON d.refclassid = 'pg_catalog.pg_type'::regclass AND d.refobjid = used.type
+        AND d.classid = 'pg_catalog.pg_class'::regclass
+    JOIN pg_catalog.pg_class c ON c.oid = d.objid
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't';
+    IF altered IS NOT NULL THEN
+        PERFORM {announce}(altered, false, parent, false);
+    END IF;
+END
+""")
+
+# The table of an index that was dropped alone is in the same schema, and has lost the index of its replica identity.
+_DROP_BODY: Final = sql.SQL("""
+DECLARE
+    altered oid[];
+    partition boolean;
+    indexed text[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger_dropped_objects() d
+        WHERE NOT d.is_temporary AND (d.object_type = 'table column'
+            OR tg_tag <> 'DROP TABLE' AND d.object_type IN ('table constraint', 'index')))
+    THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(c.oid), bool_or(c.relispartition),
+        array_agg(DISTINCT d.schema_name) FILTER (WHERE d.object_type = 'index' AND tg_tag <> 'DROP TABLE')
+    INTO altered, partition, indexed
+    FROM pg_catalog.pg_event_trigger_dropped_objects() d LEFT JOIN pg_catalog.pg_class c
+        ON c.oid = CASE d.object_type WHEN 'table column' THEN d.objid WHEN 'table constraint' THEN
+            pg_catalog.to_regclass(pg_catalog.format('%I.%I', d.address_names[1], d.address_names[2])) END
+        AND c.relkind IN ('r', 'p')
+    WHERE NOT d.is_temporary AND d.object_type IN ('table column', 'table constraint', 'index');
+    IF indexed IS NOT NULL THEN
+        SELECT array_agg(c.oid), bool_or(partition OR c.relispartition) INTO altered, partition
+        FROM pg_catalog.pg_class c
+        WHERE c.oid = ANY (altered) OR c.relreplident = 'i' AND c.relkind = 'r'
+            AND c.relnamespace IN (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY (indexed))
+            AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident);
+    END IF;
+    altered := array_remove(altered, NULL);
+    IF altered <> '{{}}' THEN
+        PERFORM {announce}(altered, true, false, partition);
+    END IF;
+{failure}END
+""")
+
+# No user's statement may fail because of Levada. An announced but unknown change makes it compare the catalog.
+_FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
+    RAISE WARNING 'levada could not announce a changed table: %', SQLERRM;
+    BEGIN
+        PERFORM {emit}('null');
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'levada could not announce that a table has changed: %', SQLERRM;
+    END;
+""")
+
+# If no publication has a table, directly or by its schema, nothing of it is streamed.
+_ANNOUNCE_BODY: Final = sql.SQL("""
+DECLARE
+    concerned oid[] := altered;
+    relations oid[];
+    withdrawn jsonb;
+    relation oid;
+BEGIN
+    IF parent OR partition THEN
+        concerned := {related}(altered, partition);
+    END IF;
+    SELECT array_agg(c.oid ORDER BY c.oid) INTO relations FROM pg_catalog.pg_class c
+    WHERE c.oid = ANY (concerned) AND (EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid)
+        OR EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables) {or_schema});
+    IF relations IS NULL THEN
+        RETURN;
+    END IF;
+    IF parent OR partition THEN
+        relations := {streamed}(concerned);
+    END IF;
+    withdrawn := {withdraw}(concerned);
+    IF relations IS NOT NULL THEN
+        FOREACH relation IN ARRAY relations LOOP
+            PERFORM {emit}(({describe}(relation, sure AND relation = ANY (altered)) || pg_catalog.jsonb_build_object(
+                'withdrawn', withdrawn->relation::text))::text);
+        END LOOP;
+        -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
+        -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
+        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
+    END IF;
+END
+""")
+
+_OR_SCHEMA: Final = sql.SQL("""
+        OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnnspid = c.relnamespace)""")
+
+# Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
+_RELATED_BODY: Final = sql.SQL("""
+DECLARE
+    concerned oid[];
+BEGIN
+    WITH RECURSIVE below(relid) AS (
+        SELECT unnest(altered)
+        UNION
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+    )
+    SELECT array_agg(relid) INTO concerned FROM below;
+    IF partition THEN
+        WITH RECURSIVE above(relid) AS (
+            SELECT unnest(altered)
+            UNION
+            SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+            JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+        )
+        SELECT array_agg(relid) INTO concerned
+        FROM (SELECT unnest(concerned) UNION SELECT relid FROM above) AS u(relid);
+    END IF;
+    RETURN concerned;
+END
+""")
+
+_STREAMED_BODY: Final = sql.SQL("""
+BEGIN
+    RETURN (SELECT array_agg(c.oid ORDER BY c.oid) FROM pg_catalog.pg_class c
+        WHERE c.oid = ANY (concerned) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {published});
+END
+""")
+
+# REPEATABLE READ and SERIALIZABLE read the catalog as of the transaction's first statement. A visible row that a later
+# transaction has replaced or deleted shows that another one has altered the table since.
+_OUTDATED: Final = sql.SQL("""EXISTS (
+    SELECT FROM (
+        SELECT r.xmax FROM pg_catalog.pg_class r WHERE r.oid = relation
+        UNION ALL SELECT a.xmax FROM pg_catalog.pg_attribute a WHERE a.attrelid = relation
+        UNION ALL SELECT i.xmax FROM pg_catalog.pg_index i WHERE i.indrelid = relation
+    ) AS seen(replaced_by)
+    WHERE replaced_by <> '0' AND pg_catalog.age(replaced_by)
+        <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid))
+""")
+
+# The publications that have a relation, or a table above it, as a member. No function of PostgreSQL's, because
+# pg_get_publication_tables would wait for each published table that another session has locked.
+_MEMBERS: Final = sql.SQL("""above(relid) AS (
+        SELECT {relation}
+        UNION ALL
+        SELECT i.inhparent FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid AND r.relispartition
+        JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+    ), member(relid, publication) AS (
+        SELECT above.relid, p.oid FROM above, pg_catalog.pg_publication p WHERE p.puballtables
+        UNION ALL
+        SELECT above.relid, r.prpubid FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        {schemas}
+    )
+""")
+# Schemas of publications exist since version 15.
+_SCHEMAS: Final = sql.SQL("""UNION ALL
+        SELECT above.relid, s.pnpubid FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid
+        JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = r.relnamespace
+""")
+
+# Whether relation c is streamed under its own name. It may be unlogged: FOR ALL TABLES and TABLES IN SCHEMA leave such
+# a table out for a while, which no catalog row shows once it is logged again.
+_PUBLISHED: Final = sql.SQL("""EXISTS (
+    WITH RECURSIVE {members} SELECT FROM member m JOIN pg_catalog.pg_publication p ON p.oid = m.publication
+    GROUP BY p.oid, p.pubviaroot
+    HAVING CASE WHEN p.pubviaroot THEN pg_catalog.bool_and(m.relid = c.oid) ELSE c.relkind = 'r' END)
+""")
+
+# All tables below a partitioned one, by the publications that stream their changes as those of a table above. A table
+# that is published itself stays in its publication when it is attached, but is no longer streamed under its name.
+_PARTITIONS: Final = sql.SQL("""(
+    WITH RECURSIVE {members}, below(relid) AS (
+        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = relation
+        UNION ALL
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+    )
+    SELECT pg_catalog.jsonb_object_agg(p.pubname, (SELECT pg_catalog.jsonb_agg(relid::bigint) FROM below))
+    FROM pg_catalog.pg_publication p WHERE p.pubviaroot AND p.oid IN (SELECT publication FROM member))
+""")
+
+# A query's text counts only if every statement in it shows all its effects. Another statement, such as an INSERT with a
+# trigger, could alter the table itself.
+#
+# The locks of the whole server are read only for tables that the statement did not name: ALTER TYPE locks some, and
+# ALTER TABLE ONLY does not lock the children.
+_DESCRIBE_BODY: Final = sql.SQL("""
+DECLARE
+    {variables}
+    statements jsonb;
+    partitions jsonb;
+    outdated boolean := false;
+BEGIN
+    {description}
+    IF pg_catalog.current_query() ~* '\\ytype\\y' THEN
+        SELECT pg_catalog.jsonb_agg(s) FILTER (WHERE s ~* {plain}) INTO statements
+        FROM (SELECT pg_catalog.btrim(x, E' \\t\\r\\n')
+            FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
+        HAVING pg_catalog.current_query() !~* {opaque} AND pg_catalog.bool_and(s = '' OR s ~* {harmless});
+    END IF;
+    IF NOT locked THEN
+        locked := EXISTS (SELECT FROM pg_catalog.pg_locks l
+            WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted AND l.relation = $1
+            AND l.mode IN (
+                'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
+    END IF;
+    IF c.relkind = 'p' THEN
+        partitions := {partitions};
+    END IF;
+    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
+        outdated := {outdated};
+    END IF;
+    RETURN description || pg_catalog.jsonb_build_object('statements', statements, 'partitions', partitions,
+        'logged', c.relpersistence = 'p', 'locked', locked, 'outdated', outdated);
+END
+""")
+
+# PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity. A table of a publication that
+# Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
+# engine does so later.
+_WITHDRAW_BODY: Final = sql.SQL("""
+DECLARE
+    bare oid[];
+    member record;
+    withdrawn jsonb;
+BEGIN
+    SELECT array_agg(l.oid) INTO bare FROM pg_catalog.pg_class l
+    WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
+    IF bare IS NULL THEN
+        RETURN NULL;
+    END IF;
+    FOR member IN
+        WITH RECURSIVE above(relid) AS (
+            SELECT unnest(bare)
+            UNION
+            SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+            JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+        )
+        SELECT c.oid, n.nspname, c.relname, p.pubname
+        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+        JOIN pg_catalog.pg_class c ON c.oid = above.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+    LOOP
+        BEGIN
+            EXECUTE pg_catalog.format(
+                'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
+            withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
+                coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
+                member.nspname, member.relname, member.pubname, SQLERRM;
+        END;
+    END LOOP;
+    RETURN withdrawn;
+END
+""")
+
+_CREATE: Final = sql.SQL("""
+CREATE FUNCTION {name}({arguments}) RETURNS {returns} LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp {settings}
+AS {body}
+""")
+
+# Whatever the server's statistics and settings are, each query reads few rows by an index. A plan is kept for the
+# session. The trigger waits for no lock, but for that of a publication.
+_CHEAP: Final = (
+    "SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off"
+    " SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms'"
+)
+# The text of constants is independent of the session that runs the ALTER.
+_EXACT: Final = (
+    "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'"
+    " SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'"
+)
+
+SIGNATURES: Final = (
+    sql.SQL("{}()").format(_ON_COMMAND),
+    sql.SQL("{}()").format(_ON_DROP),
+    sql.SQL("{}()").format(_ANNOUNCE_TYPES),
+    sql.SQL("{}(boolean)").format(_ANNOUNCE_TABLES),
+    sql.SQL("{}(oid[], boolean, boolean, boolean)").format(_ANNOUNCE),
+    sql.SQL("{}(oid[], boolean)").format(_RELATED),
+    sql.SQL("{}(oid[])").format(_STREAMED),
+    sql.SQL("{}(oid, boolean)").format(_DESCRIBE),
+    sql.SQL("{}(oid[])").format(_WITHDRAW),
+    sql.SQL("{}(text)").format(EMIT),
+)
+"""The functions with their arguments, as DROP FUNCTION names them."""
+
+
+def create_statements(version: int) -> tuple[sql.Composed, ...]:
+    """Return the statements that create the functions and the triggers on a server of this version.
+
+    The triggers fire in every replication role, because a change that they miss is a lost change.
+    """
+    failure = _FAILURE.format(emit=EMIT)
+    command = _COMMAND_BODY.format(announce_tables=_ANNOUNCE_TABLES, announce_types=_ANNOUNCE_TYPES, failure=failure)
+    emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
+    return (
+        _function(EMIT, "content text", "void", "", emit_body),
+        _function(_WITHDRAW, "concerned oid[]", "jsonb", "", _withdraw_body(version)),
+        _function(_RELATED, "altered oid[], partition boolean", "oid[]", "", _RELATED_BODY.format()),
+        _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
+        _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
+        _function(_ANNOUNCE, "altered oid[], sure boolean, parent boolean, partition boolean", "void", "",
+                  _announce_body(version)),
+        _function(_ANNOUNCE_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(announce=_ANNOUNCE)),
+        _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
+        _function(_ON_COMMAND, "", "event_trigger", _CHEAP, command),
+        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(announce=_ANNOUNCE, failure=failure)),
+        *_trigger(TRIGGER, "ddl_command_end", _TAGS, _ON_COMMAND),
+        *_trigger(DROP_TRIGGER, "sql_drop", _DROP_TAGS, _ON_DROP),
+    )  # fmt: skip
+
+
+def _function(name: sql.Identifier, arguments: str, returns: str, settings: str, body: sql.Composed) -> sql.Composed:
+    text = sql.Literal(body.as_string(None))
+    parts = {"arguments": arguments, "returns": returns, "settings": settings}
+    return _CREATE.format(name=name, body=text, **{k: sql.SQL(v) for k, v in parts.items()})
+
+
+def _trigger(name: str, event: str, tags: tuple[str, ...], function: sql.Identifier) -> tuple[sql.Composed, ...]:
+    trigger, listed = sql.Identifier(name), sql.SQL(", ").join(map(sql.Literal, tags))
+    create = sql.SQL("CREATE EVENT TRIGGER {} ON {} WHEN TAG IN ({}) EXECUTE FUNCTION {}()")
+    return (
+        create.format(trigger, sql.SQL(event), listed, function),
+        sql.SQL("ALTER EVENT TRIGGER {} ENABLE ALWAYS").format(trigger),
+    )
+
+
+def _members(version: int, relation: str) -> sql.Composed:
+    return _MEMBERS.format(relation=sql.SQL(relation), schemas=_SCHEMAS if version >= 150000 else sql.SQL(""))
+
+
+def _announce_body(version: int) -> sql.Composed:
+    return _ANNOUNCE_BODY.format(
+        or_schema=_OR_SCHEMA if version >= 150000 else sql.SQL(""),
+        related=_RELATED,
+        streamed=_STREAMED,
+        withdraw=_WITHDRAW,
+        describe=_DESCRIBE,
+        emit=EMIT,
+        separator=sql.Literal(SEPARATOR_PREFIX),
+    )
+
+
+def _describe_body(version: int) -> sql.Composed:
+    return _DESCRIBE_BODY.format(
+        variables=DESCRIPTION_VARIABLES,
+        description=DESCRIPTION_STEPS,
+        opaque=sql.Literal(_OPAQUE),
+        plain=sql.Literal(rf"^(?:{PLAIN_RETYPE})$"),
+        harmless=sql.Literal(rf"^(?:{PLAIN_RETYPE}|begin|start transaction|commit|end)$"),
+        partitions=_PARTITIONS.format(members=_members(version, "relation")),
+        outdated=_OUTDATED,
+    )
+
+
+def _streamed_body(version: int) -> sql.Composed:
+    return _STREAMED_BODY.format(published=_PUBLISHED.format(members=_members(version, "c.oid")))
+
+
+def _withdraw_body(version: int) -> sql.Composed:
+    return _WITHDRAW_BODY.format(identified=identified(version), owned=sql.Literal(OWNED))

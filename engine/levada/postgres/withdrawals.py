@@ -1,0 +1,124 @@
+"""Tables that a managed publication must not have, because applications would notice that they are published.
+
+PostgreSQL refuses UPDATEs and DELETEs of published tables without a replica identity: those that lost it, and the
+inheritance children of a published table, which ``ADD TABLE`` without ``ONLY`` publishes as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import LevadaError
+from levada.postgres.ddl_functions import DROP_TRIGGER, TRIGGER
+from levada.postgres.failures import source_errors
+from levada.postgres.problems import Problem, Severity
+from levada.postgres.publications import read_publication
+from levada.postgres.replica_identity import identified
+from levada.printable import listed
+from levada.values import QualifiedTable
+
+_log = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_S: Final = 1
+
+# Only catalog tables: a function such as pg_partition_tree waits for a table that another session has locked.
+_UNIDENTIFIED: Final = sql.SQL("""
+WITH RECURSIVE tree(member, relid) AS (
+    SELECT r.prrelid, r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    WHERE p.pubname = %(publication)s AND (p.pubupdate OR p.pubdelete) AND (%(always)s OR NOT (
+        SELECT count(*) = 2 FROM pg_event_trigger t WHERE t.evtname IN ({triggers}) AND t.evtenabled = 'A'))
+    UNION ALL
+    SELECT tree.member, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
+SELECT DISTINCT n.nspname, c.relname
+FROM tree JOIN pg_class l ON l.oid = tree.relid AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified}
+JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace n ON n.oid = c.relnamespace
+ORDER BY 1, 2
+""")
+
+_INHERITED: Final = """
+WITH RECURSIVE member(relid) AS (
+    SELECT r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %s
+), child(relid) AS (
+    SELECT i.inhrelid FROM member JOIN pg_inherits i ON i.inhparent = member.relid
+    JOIN pg_class c ON c.oid = i.inhrelid AND NOT c.relispartition
+    UNION
+    SELECT i.inhrelid FROM child JOIN pg_inherits i ON i.inhparent = child.relid
+)
+SELECT n.nspname, c.relname FROM child JOIN member ON member.relid = child.relid
+JOIN pg_class c ON c.oid = child.relid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2
+"""
+
+
+@source_errors("looking for published tables without a replica identity")
+def unidentified_members(
+    conn: psycopg.Connection[Any], publication: str, *, always: bool = True
+) -> tuple[QualifiedTable, ...]:
+    """Return the members of the publication whose UPDATEs or DELETEs PostgreSQL refuses, also those of a partition.
+
+    Without ``always``, look only if the DDL trigger, which takes such tables out itself, is not in place.
+    """
+    triggers = sql.SQL(", ").join(map(sql.Literal, (TRIGGER, DROP_TRIGGER)))
+    query = _UNIDENTIFIED.format(identified=identified(conn.info.server_version), triggers=triggers)
+    rows = conn.execute(query, {"publication": publication, "always": always}, prepare=not always).fetchall()
+    return tuple(QualifiedTable(*row) for row in rows)
+
+
+@source_errors("looking for published children of tables")
+def inherited_members(
+    conn: psycopg.Connection[Any], publication: str, selects: Callable[[QualifiedTable], bool]
+) -> tuple[QualifiedTable, ...]:
+    """Return the members that are inheritance children of another member, and that the pipeline does not select."""
+    rows = conn.execute(_INHERITED, [publication]).fetchall()
+    return tuple(table for row in rows if not selects(table := QualifiedTable(*row)))
+
+
+def withdraw_statement(publication: str, table: QualifiedTable) -> str:
+    """Return the SQL that takes the table, and none of its children, out of the publication."""
+    statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
+    return statement.format(sql.Identifier(publication), sql.Identifier(table.schema, table.name)).as_string(None)
+
+
+def withdraw(
+    conn: psycopg.Connection[Any],
+    publication: str,
+    tables: Collection[QualifiedTable],
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Take the tables out of the publication, if this role owns it. Each one that cannot be taken out is logged.
+
+    ``check`` is called before the first change, and raises an error to prevent it.
+    """
+    if not tables or (found := read_publication(conn, publication)) is None or not found.owned:
+        return
+    check()
+    for table in tables:
+        try:
+            with source_errors(f"taking table {table} out of publication {publication}"), conn.transaction():
+                conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'")
+                conn.execute(withdraw_statement(publication, table).encode())
+            _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
+                         table, publication)  # fmt: skip
+        except LevadaError as error:
+            _log.warning("%s [%s]", error.message, error.code)
+
+
+def withdrawal_problems(
+    conn: psycopg.Connection[Any], publication: str, selects: Callable[[QualifiedTable], bool]
+) -> Iterator[Problem]:
+    """Yield a warning for the tables of a managed publication that the next run takes out of it."""
+    if children := inherited_members(conn, publication, selects):
+        yield Problem(
+            Severity.WARNING,
+            "children_published",
+            f"publication {publication} has {listed(children)}, which spec.tables does not select: they were added with"
+            " the table that they inherit from. A run takes them out of it",
+            "; ".join(withdraw_statement(publication, child) for child in children),
+        )

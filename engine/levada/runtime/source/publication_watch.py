@@ -1,0 +1,69 @@
+"""The watch over a managed publication, a thread that takes tables out of it that have lost their replica identity.
+
+Until then PostgreSQL refuses their UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and the
+watch reads only that. The table is parked by the next check of the publication.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import LevadaError
+from levada.postgres.withdrawals import unidentified_members, withdraw
+from levada.runtime.config_ref import ConfigRef
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+_RETRY_S: Final = 10.0
+_END_S: Final = 2.0
+
+
+class PublicationWatch:
+    """A thread that looks each second, over a connection that it keeps.
+
+    ``check`` raises an error if another process has taken over the pipeline. A failed look is logged and affects
+    nothing else.
+    """
+
+    def __init__(self, config_ref: ConfigRef, check: Callable[[], None]) -> None:
+        self._config_ref = config_ref
+        self._check = check
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="levada-publication", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, if the publication is managed."""
+        if self._config_ref.current.publication.managed:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. A look under way is waited for briefly, because the server may not answer."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with closing(self._config_ref.current.source.connect(application="watch")) as connection:
+                    while True:
+                        self._look(connection)
+                        if self._stop.wait(_EVERY_S):
+                            return
+            except LevadaError as error:
+                _log.info("the watch over the publication failed: %s", error.message)
+            except Exception:
+                _log.warning("the watch over the publication failed", exc_info=True)
+            if self._stop.wait(_RETRY_S):
+                return
+
+    def _look(self, connection: psycopg.Connection[Any]) -> None:
+        name = self._config_ref.current.publication.name
+        withdraw(connection, name, unidentified_members(connection, name, always=False), check=self._check)

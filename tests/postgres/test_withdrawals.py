@@ -1,0 +1,191 @@
+"""Tables that a managed publication must not have: those without a replica identity, and inheritance children."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import LiteralString
+
+import pytest
+from tests.rigs.database import Database
+
+from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.publication_owners import mark_publication
+from levada.postgres.publications import ensure_coverage
+from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
+from levada.values import PipelineOwner, QualifiedTable
+
+OWNER = PipelineOwner("local-1", "shop")
+
+
+def published(db: Database) -> set[str]:
+    """Return the members of all publications."""
+    return {name for (name,) in db.query("SELECT prrelid::regclass::text FROM pg_publication_rel")}
+
+
+def manage(db: Database, *tables: str) -> None:
+    """Publish the tables as a pipeline does."""
+    with db.connection.connect() as c:
+        ensure_coverage(c, "p", {QualifiedTable("public", t) for t in tables}, manage=True)
+        mark_publication(c, "p", OWNER)
+
+
+@pytest.fixture
+def managed(versions: Database) -> Database:
+    """A database with the trigger, and the managed publication of a table with a key."""
+    return with_media(versions)
+
+
+def with_media(db: Database) -> Database:
+    """Make the trigger, and the managed publication of a table with a key."""
+    db.execute(
+        "CREATE TYPE mood AS ENUM ('good', 'bad')",
+        "CREATE TABLE media (id int PRIMARY KEY, kind mood NOT NULL, v text)",
+        "INSERT INTO media VALUES (1, 'good', 'a')",
+    )
+    manage(db, "media")
+    with db.connection.connect() as c:
+        assert install_ddl_trigger(c)
+    return db
+
+
+@pytest.mark.parametrize(
+    ("before", "statement"),
+    [
+        ("", "ALTER TABLE media DROP CONSTRAINT media_pkey"),
+        ("", "ALTER TABLE media DROP id"),
+        ("", "ALTER TABLE media REPLICA IDENTITY NOTHING"),
+        ("", "ALTER TABLE media DROP CONSTRAINT media_pkey, ADD PRIMARY KEY (id) DEFERRABLE"),
+        ("", "DO $$ BEGIN ALTER TABLE media ADD w int; ALTER TABLE media DROP CONSTRAINT media_pkey; END $$"),
+        ("CREATE UNIQUE INDEX other ON media (id); ALTER TABLE media REPLICA IDENTITY USING INDEX other",
+         "DROP INDEX other"),
+        ("CREATE UNIQUE INDEX other ON media (kind, id); ALTER TABLE media REPLICA IDENTITY USING INDEX other",
+         "DROP TYPE mood CASCADE"),
+        ("ALTER TABLE media DROP CONSTRAINT media_pkey, ADD PRIMARY KEY (kind, id)", "DROP TYPE mood CASCADE"),
+        ("ALTER TABLE media DROP CONSTRAINT media_pkey, ADD PRIMARY KEY (kind, id);"
+         "CREATE SCHEMA side; ALTER TYPE mood SET SCHEMA side", "DROP SCHEMA side CASCADE"),
+    ],
+)  # fmt: skip
+def test_a_table_that_loses_its_identity_is_taken_out(
+    managed: Database, before: LiteralString, statement: LiteralString
+) -> None:
+    """Its UPDATEs and DELETEs work in the same transaction and afterwards, whichever statement removed the identity."""
+    if before:
+        managed.execute(before)
+    with managed.connect() as c, c.transaction():
+        c.execute(statement)
+        c.execute("UPDATE media SET v = 'b'")
+    managed.execute("UPDATE media SET v = 'c'", "DELETE FROM media")
+    assert published(managed) == set()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE bare PARTITION OF root DEFAULT",
+        "CREATE SCHEMA side CREATE TABLE bare PARTITION OF public.root DEFAULT",
+        "CREATE TABLE bare (id int); ALTER TABLE root ATTACH PARTITION bare DEFAULT",
+        "ALTER TABLE kept REPLICA IDENTITY NOTHING",
+    ],
+)
+def test_a_root_with_a_partition_without_identity_is_taken_out(managed: Database, statement: LiteralString) -> None:
+    """PostgreSQL would refuse the UPDATEs of that partition alone, and new partitions do not get the root's FULL."""
+    managed.execute(
+        "CREATE TABLE root (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE kept PARTITION OF root FOR VALUES IN (1)",
+        "ALTER TABLE root REPLICA IDENTITY FULL",
+        "ALTER TABLE kept REPLICA IDENTITY FULL",
+    )
+    manage(managed, "root")
+    assert published(managed) == {"media", "root"}
+    managed.execute(statement, "INSERT INTO root VALUES (1), (2)" if "kept" not in statement else "SELECT 1")
+    managed.execute("UPDATE root SET id = id", "DELETE FROM root")
+    assert published(managed) == {"media"}
+
+
+def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, role: str) -> None:
+    """A publication without an owner stays as it is, and so does a managed one after a rollback, or with FULL."""
+    with_media(db)
+    db.execute(
+        "CREATE PUBLICATION mine FOR TABLE media WITH (publish = 'insert')",
+        f"ALTER TABLE media OWNER TO {role}",
+        "ALTER TABLE media REPLICA IDENTITY FULL",
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
+    with replace(db.connection, user=role).connect() as c, c.transaction():
+        c.execute("SET search_path = pg_temp, public, pg_catalog")
+        with c.transaction(force_rollback=True):
+            c.execute("ALTER TABLE media REPLICA IDENTITY DEFAULT")
+            assert c.execute("SELECT count(*) FROM pg_publication_rel").fetchone() == (1,)
+    assert db.query("SELECT count(*) FROM pg_publication_rel") == [(2,)]
+    with replace(db.connection, user=role).connect() as c:
+        c.execute("ALTER TABLE public.media REPLICA IDENTITY DEFAULT")
+        c.execute("UPDATE public.media SET v = 'b'")
+    assert db.query("SELECT pubname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid") == [
+        ("mine",)
+    ]
+
+
+def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
+    """The table stays in it for the moment, with a warning. A later look takes it out."""
+    with_media(db)
+    notices: list[str] = []
+    with db.connect() as holder, db.connect() as c:
+        c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
+        holder.execute("CREATE TABLE other (id int); BEGIN; ALTER PUBLICATION p ADD TABLE other")
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("ROLLBACK")
+    assert any("levada could not take table" in n for n in notices)
+    with db.connection.connect() as c:
+        # The trigger is in place, so that a look each second leaves it to that one.
+        assert unidentified_members(c, "p", always=False) == ()
+        found = unidentified_members(c, "p")
+        assert found == (QualifiedTable("public", "media"),)
+        withdraw(c, "p", found)
+    db.execute("UPDATE media SET v = 'b'")
+
+
+def test_many_tables_in_one_block(managed: Database) -> None:
+    """Each table that loses its key within one statement of a client leaves, whatever the others do."""
+    managed.execute(*[f"CREATE TABLE m{n} (id int PRIMARY KEY)" for n in range(80)])  # type: ignore[arg-type]  # numbers
+    manage(managed, *[f"m{n}" for n in range(80)])
+    managed.execute(
+        "DO $$ BEGIN FOR n IN 0..79 LOOP EXECUTE format('ALTER TABLE m%s ADD v int', n);"
+        " IF n % 2 = 0 THEN EXECUTE format('ALTER TABLE m%1$s DROP CONSTRAINT m%1$s_pkey', n); END IF; END LOOP; END $$"
+    )
+    assert published(managed) == {"media", *[f"m{n}" for n in range(1, 80, 2)]}
+
+
+def test_children_are_not_published_with_their_parent(versions: Database) -> None:
+    """Neither when the publication is created nor when a table is added, so their UPDATEs need no identity."""
+    versions.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (v int) INHERITS (parent)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE TABLE child2 () INHERITS (other)",
+        "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY LIST (id)",
+        "CREATE TABLE leaf PARTITION OF root DEFAULT",
+    )
+    manage(versions, "parent", "root")
+    manage(versions, "parent", "root", "other")
+    versions.execute("INSERT INTO child VALUES (1, 1)", "UPDATE child SET v = 2", "DELETE FROM child2")
+    assert published(versions) == {"parent", "other", "root"}
+
+
+def test_children_that_were_published_by_surprise_are_taken_back(versions: Database) -> None:
+    """Those that the pipeline selects stay. The check names the others, with the SQL that takes them out."""
+    versions.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child () INHERITS (parent)",
+        "CREATE TABLE grandchild () INHERITS (child)",
+        "CREATE TABLE chosen (PRIMARY KEY (id)) INHERITS (parent)",
+        "CREATE TABLE apart (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE parent, apart",
+    )
+    assert published(versions) == {"parent", "child", "grandchild", "chosen", "apart"}
+    with versions.connection.connect() as c:
+        (problem,) = withdrawal_problems(c, "p", lambda t: t.name in ("parent", "chosen"))
+        assert "public.child, public.grandchild" in problem.message
+        for statement in problem.hint.split("; "):
+            c.execute(statement.encode())
+        assert published(versions) == {"parent", "chosen", "apart"}
+        assert inherited_members(c, "p", lambda t: t.name in ("parent", "chosen")) == ()
