@@ -91,6 +91,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # What both images have in common. It has no files. The version is set last, so that no layer depends on it.
 FROM base AS runtime
 ENV HOME=/var/lib/levada \
+    LC_ALL=C.UTF-8 \
     PATH=/opt/levada/venv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

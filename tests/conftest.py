@@ -156,11 +156,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
-    """One local Spark session for the whole run: a second one in the process would share its JVM anyhow."""
+    """One local Spark session for the whole run: a second one in the process would share its JVM anyhow.
+
+    It starts in the locale C, as in a container or a cron job that sets LC_ALL.
+    """
     from levada.destinations.iceberg import IcebergDestination
     from levada.runtime.resources.spark import spark_session
 
     kind = IcebergDestination
     # A heap that begins as small as a user's is collected so often that it takes a tenth of the CPU.
     conf = {"spark.driver.extraJavaOptions": "-Xms1g -Xmn600m"}
-    return spark_session("tests", cores=2, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LC_ALL", "C")
+        return spark_session("tests", cores=2, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.rigs.command_line import manifest, manifest_of, on, publish
+from tests.rigs.command_line import manifest, manifest_of, on, publish, replicated, run
 from tests.rigs.database import Database, StartPostgres
 
 from levada.cli.exit_codes import Exit
@@ -27,13 +27,6 @@ from levada.values import Lsn, QualifiedTable, TableId
 __all__ = ["manifest"]
 
 
-def replicated(db: Database, schema: str = "replica", **spec: Any) -> dict[str, Any]:
-    """Return a Pipeline whose destination is a schema of the source's database, so that a run takes no Spark."""
-    place = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
-    place |= {"schema": schema, "credentialsSecretRef": {"name": "shop-cdc"}}
-    return manifest_of(db, **{"destination": {"postgres": place}, "freshnessSeconds": 1, **spec})
-
-
 def of_table(db: Database, name: str, **spec: Any) -> dict[str, Any]:
     """Return a TableSync."""
     of = {"pipelineRef": {"name": db.name.replace("_", "-")}, "table": {"name": name}, **spec}
@@ -44,13 +37,6 @@ def of_table(db: Database, name: str, **spec: Any) -> dict[str, Any]:
 def write(manifest: Path, *documents: dict[str, Any]) -> None:
     """Write the manifest."""
     manifest.write_text(yaml.safe_dump_all(documents))
-
-
-def run(manifest: Path, *options: str) -> str:
-    """Run the pipeline until it has caught up, and return its output and its log."""
-    done = on(manifest, "run", "--until", "caught-up", *options)
-    assert done.exit_code == Exit.OK, done.output
-    return done.output
 
 
 def shown(manifest: Path, command: str = "plan") -> str:

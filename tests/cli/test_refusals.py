@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,13 @@ def test_a_bad_manifest_is_told_by_field(folder: Path, db: Database) -> None:
     assert_told(
         result, Exit.USAGE, "invalid_manifest", "spec.source.prt", "did you mean port", "spec.source.heartbeatSeconds"
     )
+
+
+def test_a_locale_in_another_encoding(folder: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files would have other names for Python than for Arrow and Java. The variable is named."""
+    monkeypatch.setenv("LC_ALL", "de_DE.ISO-8859-1")
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    assert_told(check(folder, db), Exit.PREFLIGHT, "locale_not_utf8", "export LC_ALL=C.UTF-8")
 
 
 def test_cuts_of_a_destination_that_keeps_no_states(folder: Path, db: Database) -> None:

@@ -17,6 +17,7 @@ from tests.lint.guarantees import guarantees
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
 from tests.lint.layout import machine_paths, source_roots
 from tests.lint.locks import locks_agree, locks_name_no_host, locks_satisfy_the_project
+from tests.lint.names_in_sql import parsed_names
 from tests.lint.ownership import pool_jobs, record_owners, state_owners
 from tests.lint.pages import (
     alerts_page,
@@ -64,6 +65,7 @@ RULES: Final[tuple[Rule, ...]] = (
     machine_paths,
     names_of_examples,
     overwritten_constants,
+    parsed_names,
     paths_on_pages,
     pool_jobs,
     private_attributes,

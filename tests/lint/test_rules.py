@@ -128,6 +128,8 @@ FAULTS = (
     few("machine-paths", {"docs/a.md": f"\n{ROOT}/docs\n"}, "docs/a.md:2"),
     edited("names-of-examples", "examples/custom-store/custom_store.py", "import sqlite3", "import levada.values"),
     edited("names-of-examples", "examples/custom-store/custom_store.py", "from levada.stores ", "from levada.sto "),
+    code("parsed-names", "engine/levada/a.py", "A = '''", "WHERE owner = current_user::pg_catalog.regrole'''"),
+    code("parsed-names", "operator/a.py", 'SQL = "SELECT to_regclass(%s)"'),
     edited("paths-on-pages", "CONTRIBUTING.md", "`tests/pgoutput/", "`tests/no/such/"),
     states("pool-jobs", "pool.submit(work)", path="stages/copy.py"),
     states("pool-jobs", "pool.submit(lambda: record.name)", path="stages/copy.py"),

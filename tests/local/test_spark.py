@@ -28,6 +28,14 @@ def test_settings(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
+def test_names_of_files_are_utf8(spark: SparkSession, tmp_path: Path) -> None:
+    """The JVM makes a folder of any name, and the workers of Spark too, although the process has the locale C."""
+    named = tmp_path / "größe_表"
+    spark.range(1).write.format("json").save(str(named))
+    assert (named / "_SUCCESS").exists()
+    assert spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ["LC_ALL"]).collect() == ["C.UTF-8"]
+
+
 def test_second_call_returns_the_session(spark: SparkSession) -> None:
     """A process has one session: asking again, from any thread, starts nothing."""
     found: list[SparkSession] = []

@@ -69,10 +69,10 @@ def test_secrets_of_stores() -> None:
         "host": "state",
         "database": "state",
         "credentialsSecretRef": {"name": "state-login"},
-        "tls": {"caSecretRef": {"name": "state-ca", "key": "ca.crt"}},
+        "tls": {"caSecretRef": {"name": "state-ca", "key": "ca.crt"}, "certSecretRef": {"name": "state-cert"}},
     }
     for store, names in (
-        ({"postgres": {"connection": server}}, {"state-login", "state-ca"}),
+        ({"postgres": {"connection": server}}, {"state-login", "state-ca", "state-cert"}),
         ({"custom": {"type": "theirs", "credentialsSecretRef": {"name": "their-login"}}}, {"their-login"}),
     ):
         pod = build_cleanup_job(owner(store=store))["spec"]["template"]["spec"]

@@ -14,7 +14,7 @@ import pytest
 from tests.rigs.database import Database
 
 from levada.errors import Transient
-from levada.postgres import connection as connections
+from levada.postgres import addresses
 from levada.postgres.addresses import resolve
 
 
@@ -35,7 +35,7 @@ def test_a_resolver_that_does_not_answer_is_left(
         silent.wait()
         return []
 
-    monkeypatch.setattr(connections, "resolve", partial(resolve, look_up=look_up))
+    monkeypatch.setattr(addresses, "resolve", partial(resolve, look_up=look_up))
     source = replace(db.connection, host="db.example.com", connect_timeout_s=1)
     for connect in (source.connect, source.connect_replication):
         with pytest.raises(Transient) as raised:
@@ -61,7 +61,7 @@ def test_every_address_of_a_name_is_tried(db: Database, monkeypatch: pytest.Monk
     def look_up(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in ("127.0.0.9", "127.0.0.1")]
 
-    monkeypatch.setattr(connections, "resolve", partial(resolve, look_up=look_up))
+    monkeypatch.setattr(addresses, "resolve", partial(resolve, look_up=look_up))
     source = replace(db.connection, host="db.example.com")
     with source.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)

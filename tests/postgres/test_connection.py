@@ -11,6 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.rigs.database import Database
 
+from levada.cli.environment import forget_variables
 from levada.copy.range_reader import snapshot_session
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection, clamp_application_name
@@ -51,6 +52,65 @@ def test_a_password_in_python(db: Database, secret_role: str) -> None:
     assert "first" not in f"{connection!r} {connection}"
     assert pickle.loads(pickle.dumps(connection)) == connection
     assert [type(e) for e in both_ways(replace(connection, password="second"))] == [LoginFailed, LoginFailed]
+
+
+def test_several_hosts(db: Database) -> None:
+    """The next one is tried if a host has no address, does not answer, or is not the server that is wanted."""
+    cluster = replace(db.connection, host="nowhere.invalid", other_hosts=("127.0.0.2", "127.0.0.1"))
+    for wanted in ("any", "primary", "read-write"):
+        connection = replace(cluster, session_attrs=wanted)
+        with connection.connect() as c:
+            assert c.info.host == "127.0.0.1"
+        connection.connect_replication().finish()
+    for error in both_ways(replace(cluster, session_attrs="standby")):
+        assert error.code == "source_unreachable"
+        assert "server is not in hot standby mode" in error.message
+    assert cluster.where.startswith("nowhere.invalid,127.0.0.2,127.0.0.1:")
+
+
+def test_the_environment_changes_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables of libpq lead to no other server, database or TLS, whatever a user has set for psql."""
+    others = {
+        "PGHOST": "192.0.2.1",
+        "PGHOSTADDR": "192.0.2.1",
+        "PGPORT": "1",
+        "PGDATABASE": "other",
+        "PGSSLMODE": "verify-full",
+        "PGSSLCERT": "/none",
+        "PGSSLKEY": "/none",
+        "PGSSLROOTCERT": "/none",
+        "PGOPTIONS": "-c search_path=evil -c intervalstyle=sql_standard",
+        "PGTARGETSESSIONATTRS": "standby",
+        "PGREQUIREAUTH": "scram-sha-256",
+        "PGLOADBALANCEHOSTS": "random",
+        "PGGSSENCMODE": "require",
+        "PGCHANNELBINDING": "require",
+        "PGCLIENTENCODING": "LATIN1",
+        "PGAPPNAME": "psql",
+        "PGCONNECT_TIMEOUT": "1",
+    }
+    for name, value in others.items():
+        monkeypatch.setenv(name, value)
+    with db.connection.connect(application="x") as c:
+        assert c.info.dbname == db.name
+        settings = [c.execute(f"SHOW {s}").fetchone() for s in ("search_path", "intervalstyle", "application_name")]  # type: ignore[arg-type]  # one of three
+        assert settings == [("pg_catalog",), ("postgres",), ("levada:x",)]
+    db.connection.connect_replication().finish()
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PGTZ", "Asia/Tokyo"), ("PGDATESTYLE", "German")])
+def test_a_variable_that_libpq_sends_last(
+    db: Database, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    """Values would be read in another form, so the login fails in a program. The command line forgets the variable."""
+    monkeypatch.setenv(variable, value)
+    for error in both_ways(db.connection):
+        assert error.code == "session_settings_overridden"
+        assert f"unset {variable}" in error.hint
+    monkeypatch.setenv("PGSERVICE", "nowhere")
+    forget_variables()
+    db.connection.connect().close()
+    db.connection.connect_replication().finish()
 
 
 def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:

@@ -13,6 +13,7 @@ from tests.rigs.database import Database
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
+from levada.cli.exit_codes import Exit
 from levada.stores import PostgresStore
 from levada.stores.phases import Errored, Init, Ready
 from levada.values import TableId
@@ -48,6 +49,13 @@ def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:
     }
 
 
+def replicated(db: Database, schema: str = "replica", **spec: Any) -> dict[str, Any]:
+    """Return a Pipeline whose destination is a schema of the source's database, so that a run takes no Spark."""
+    place = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
+    place |= {"schema": schema, "credentialsSecretRef": {"name": "shop-cdc"}}
+    return manifest_of(db, **{"destination": {"postgres": place}, "freshnessSeconds": 1, **spec})
+
+
 @pytest.fixture
 def manifest(db: Database, tmp_path: Path) -> Path:
     """Return a manifest with the folder of its Secret, of a database with two tables."""
@@ -66,6 +74,13 @@ def on(manifest: Path, command: str, *arguments: object) -> Result:
     result = levada(command, manifest, "--secrets", manifest.parent / "secrets", *arguments)
     assert "hunter2" not in result.output
     return result
+
+
+def run(manifest: Path, *options: str) -> str:
+    """Run the pipeline until it has caught up, and return its output and its log."""
+    done = on(manifest, "run", "--until", "caught-up", *options)
+    assert done.exit_code == Exit.OK, done.output
+    return done.output
 
 
 def publish(db: Database) -> None:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from levada import __version__
 from levada.cli.command import VARIABLE, WORK_DIR, Command, NamesCommand
+from levada.cli.environment import forget_variables
 from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
 from levada.cli.signals import StopSignals
@@ -32,6 +33,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Exit with the code that it returns, or print its error and exit with that error's code."""
+        forget_variables()
         try:
             end = super().invoke(ctx)
             sys.stdout.flush()

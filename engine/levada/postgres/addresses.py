@@ -10,13 +10,16 @@ import ipaddress
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import psycopg
 
 _NOT_RESOLVED: Final = ("/", "@")
 """First characters of a Unix socket's folder and of an abstract socket. Neither is a host name."""
+
+HostAddress = tuple[str, str]
+"""A host with one of its addresses, empty for a Unix socket."""
 
 LookUp = Callable[..., list[tuple[Any, ...]]]
 """The signature of `socket.getaddrinfo`."""
@@ -47,6 +50,27 @@ def resolve(host: str, port: int, timeout_s: float, look_up: LookUp = socket.get
     if isinstance(answer, OSError):
         raise psycopg.OperationalError(f'cannot resolve host name "{host}": {answer.strerror or answer}') from answer
     return tuple(dict.fromkeys(str(address[4][0]) for address in answer))
+
+
+def resolve_all(hosts: Sequence[str], port: int, timeout_s: float) -> tuple[HostAddress, ...]:
+    """Return the addresses of several hosts in their order, or none for one host that `resolve` has none for.
+
+    Raise OperationalError if no host can be resolved. One that cannot be is left out.
+    """
+    found: list[HostAddress] = []
+    failed: psycopg.OperationalError | None = None
+    for host in hosts:
+        try:
+            addresses = resolve(host, port, timeout_s)
+        except psycopg.OperationalError as error:
+            failed = error
+            continue
+        if not addresses and len(hosts) > 1:
+            addresses = ("" if host.startswith(_NOT_RESOLVED) else host,)
+        found += [(host, address) for address in addresses]
+    if failed is not None and not found:
+        raise failed
+    return tuple(found)
 
 
 def _is_address(host: str) -> bool:

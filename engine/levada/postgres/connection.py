@@ -10,17 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from levada.errors import LevadaError, LoginFailed
-from levada.postgres.addresses import resolve
+from levada.postgres.addresses import HostAddress, resolve_all
+from levada.postgres.client_key import certificate_parameters
+from levada.postgres.environment import defaults_over_environment, require_settings
 from levada.postgres.failures import source_error, source_errors
+from levada.postgres.pooler import refuses_options, require_server
 from levada.postgres.replication import execute_replication
 from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
 from levada.printable import unreadable_reason
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, quote_identifier
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
 
@@ -68,14 +72,24 @@ The setting cannot be among the connection's options, because a server that lack
 _CHECK_S: Final = 15.0
 """Time limit in seconds of the second connection, which asks whether the backend of a silent one is active."""
 
-_KEEPALIVE: Final = {
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 60_000,
-}
-"""A peer that vanished is detected after a minute instead of the kernel's two hours."""
+
+@dataclass(frozen=True, slots=True)
+class Keepalives:
+    """TCP's detection of a peer that vanished, by default after a minute instead of the kernel's two hours."""
+
+    idle_s: int = 30
+    interval_s: int = 10
+    count: int = 3
+
+    def parameters(self) -> dict[str, int]:
+        """Return libpq's parameters."""
+        return {
+            "keepalives": 1,
+            "keepalives_idle": self.idle_s,
+            "keepalives_interval": self.interval_s,
+            "keepalives_count": self.count,
+            "tcp_user_timeout": (self.idle_s + self.interval_s * self.count) * 1000,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +100,17 @@ class PostgresConnection:
 
     ``credentials`` is a folder with the files ``username`` and ``password``. They are read at each connect, so a
     rotated password needs no restart. Without ``credentials``, ``user`` and ``password`` are used, or else libpq's
-    environment and password file. ``sslmode`` and ``sslrootcert`` are libpq's. A connection fails if nothing is
+    environment and password file. ``certificate`` is a folder with the files ``tls.crt`` and ``tls.key``, the
+    certificate of the client. With it, ``credentials`` need no password. ``sslmode`` and ``sslrootcert`` are libpq's. A
+    connection fails if nothing is
     received for ``silence_s`` seconds while the server is not at work, as `levada.postgres.silence` describes. Hints of
-    failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``. A pooler may ignore
-    them.
+    failed connections name the settings by ``names``. ``session_options`` are libpq's ``options``.
+
+    ``other_hosts`` are tried in their order after ``host``, at the same port. ``session_attrs`` is libpq's
+    ``target_session_attrs``, which a server must have.
+
+    With ``pooled``, each transaction makes its own settings, so a pooler in transaction mode may be in between. It may
+    ignore or refuse the options. Otherwise such a connection fails.
     """
 
     host: str
@@ -105,20 +126,27 @@ class PostgresConnection:
     names: ServerNames = SOURCE
     connect_timeout_s: int = 15
     session_options: str = SESSION_OPTIONS
+    pooled: bool = False
+    certificate: Path | None = None
+    other_hosts: tuple[str, ...] = ()
+    session_attrs: str = "any"
+    keepalives: Keepalives = Keepalives()
 
     @property
     def where(self) -> str:
         """``host:port/database``, for messages."""
-        return f"{self.host}:{self.port}/{self.database}"
+        return f"{','.join((self.host, *self.other_hosts))}:{self.port}/{self.database}"
 
-    def conninfo(self, *, replication: bool = False, application: str = "", addresses: Sequence[str] = ()) -> str:
+    def conninfo(
+        self, *, replication: bool = False, application: str = "", addresses: Sequence[HostAddress] = ()
+    ) -> str:
         """Return libpq's connection string. It may contain the password, so never log it.
 
-        ``application`` is appended to the application name. ``addresses`` are those of the host, which libpq then does
+        ``application`` is appended to the application name. ``addresses`` are those of the hosts, which libpq then does
         not resolve. Raise LoginFailed ``credentials_unreadable``.
         """
         parameters: dict[str, Any] = {
-            "host": self.host,
+            "host": ",".join((self.host, *self.other_hosts)),
             "port": self.port,
             "dbname": self.database,
             "user": self.user,
@@ -129,16 +157,22 @@ class PostgresConnection:
             "client_encoding": "UTF8",
             "connect_timeout": self.connect_timeout_s,
             "options": f"{self.session_options} {self._walsender_options()}" if replication else self.session_options,
-            **_KEEPALIVE,
+            "target_session_attrs": self.session_attrs,
+            **self.keepalives.parameters(),
         }
         if addresses:
             # libpq compares certificates with the host name, and needs one name for each address.
-            parameters |= {"host": ",".join([self.host] * len(addresses)), "hostaddr": ",".join(addresses)}
+            hosts, numbers = zip(*addresses, strict=True)
+            parameters |= {"host": ",".join(hosts), "hostaddr": ",".join(numbers)}
         if self.credentials is not None:
-            parameters |= {"user": self._secret("username"), "password": self._secret("password")}
+            needed = self.certificate is None or (self.credentials / "password").exists()
+            parameters |= {"user": self._secret("username"), "password": self._secret("password") if needed else None}
+        if self.certificate is not None:
+            parameters |= certificate_parameters(self.certificate)
         if replication:
             parameters["replication"] = "database"
-        return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
+        given = {k: v for k, v in parameters.items() if v is not None}
+        return make_conninfo("", **{**defaults_over_environment(), **given})
 
     def connect(self, *, application: str = "") -> WatchedConnection:
         """Return an SQL connection in autocommit mode, with UTC, ISO dates, exact floats and UTF-8."""
@@ -167,31 +201,68 @@ class PostgresConnection:
 
     def _connect(self, application: str) -> WatchedConnection:
         with source_errors(f"connecting to {self.where}", self._names()):
-            conninfo = self.conninfo(application=application, addresses=self._addresses())
-            connection = WatchedConnection.connect(conninfo, autocommit=True)
+            connection = self._log_in(application, self._addresses())
             connection.doing = f"{self.application_name}:{application} at {self.where}"
-            if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
-                connection.limit_s = _CHECK_S
-                try:
-                    connection.execute(_NO_TRANSACTION_TIMEOUT)
-                except BaseException:
-                    connection.close()
-                    raise
+            connection.limit_s = _CHECK_S
+            limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
+            try:
+                if self.session_options and (limited or not self.pooled):
+                    require_server(connection, self.where, self._names(), limited=limited, pooled=self.pooled)
+                if not self.pooled:
+                    require_settings(connection.info.parameter_status, self.where)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
+    def _log_in(self, application: str, addresses: Sequence[HostAddress]) -> WatchedConnection:
+        conninfo = self.conninfo(application=application, addresses=addresses)
+        try:
+            return WatchedConnection.connect(conninfo, autocommit=True)
+        except psycopg.OperationalError as error:
+            if not (self.pooled and self.session_options and refuses_options(error)):
+                raise
+        without = replace(self, session_options="")
+        return WatchedConnection.connect(
+            without.conninfo(application=application, addresses=addresses), autocommit=True
+        )
+
     def _names(self) -> ServerNames:
-        names = self.names.at(self.host, self.port)
+        names = replace(self.names.at(self.host, self.port), dbname=quote_identifier(self.database))
+        if (user := self._user()) is not None:
+            names = replace(names, role=quote_identifier(user))
         if self.credentials is None:
             return names
         return replace(names, login=f"the keys username and password of Secret {self.credentials.name}")
 
+    def _user(self) -> str | None:
+        """Return the role that logs in, or None if only libpq knows it."""
+        if self.credentials is None:
+            return self.user
+        try:
+            return self._secret("username")
+        except LoginFailed:
+            return None
+
     def connect_replication(self, *, application: str = "") -> pq.abc.PGconn:
         """Return a non-blocking connection to a walsender of this database."""
         with source_errors(f"connecting to {self.where} for replication", self._names()):
-            conninfo = self.conninfo(replication=True, application=application, addresses=self._addresses())
+            attempts: list[Sequence[HostAddress]] = [(address,) for address in self._addresses()]
+            *others, last = attempts or [()]
+        for addresses in others:
+            try:
+                return self._connect_walsender(application, addresses)
+            except LevadaError as error:
+                _log.info("the next address is tried: %s", error.message)
+        return self._connect_walsender(application, last)
+
+    def _connect_walsender(self, application: str, addresses: Sequence[HostAddress]) -> pq.abc.PGconn:
+        with source_errors(f"connecting to {self.where} for replication", self._names()):
+            conninfo = self.conninfo(replication=True, application=application, addresses=addresses)
         pg = pq.PGconn.connect_start(conninfo.encode())
         try:
             self._complete(pg)
+            require_settings(lambda name: (pg.parameter_status(name.encode()) or b"").decode() or None, self.where)
             pg.nonblocking = 1
             if pg.server_version >= TRANSACTION_TIMEOUT_VERSION:
                 doing = f"connecting to {self.where} for replication"
@@ -201,8 +272,8 @@ class PostgresConnection:
             raise
         return pg
 
-    def _addresses(self) -> tuple[str, ...]:
-        return resolve(self.host, self.port, self.connect_timeout_s)
+    def _addresses(self) -> tuple[HostAddress, ...]:
+        return resolve_all((self.host, *self.other_hosts), self.port, self.connect_timeout_s)
 
     def _complete(self, pg: pq.abc.PGconn) -> None:
         # PGconn.connect would hold Python's global lock, which blocks every thread, until the host answers.

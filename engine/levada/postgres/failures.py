@@ -12,6 +12,7 @@ import psycopg
 from psycopg import pq
 
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
+from levada.postgres.pooler import HINT, REFUSED
 from levada.postgres.server_names import SOURCE, ServerNames
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
@@ -79,8 +80,9 @@ FAILURES: Final = (
         "row_security",
         NeedsOperator,
         pattern="affected by row-level security",
-        hint="ALTER ROLE … BYPASSRLS, with the role that connects. Without it a copy would lack the hidden rows",
+        hint="ALTER ROLE {role} BYPASSRLS. Without it a copy would lack the hidden rows",
     ),
+    Failure("pooler_unsupported", NeedsOperator, pattern=REFUSED, hint=HINT),
     # The first of the session's settings that PostgreSQL 13 does not have.
     Failure(
         "version_unsupported",
@@ -98,8 +100,20 @@ FAILURES: Final = (
     Failure(
         "too_many_connections",
         Transient,
+        pattern="too many connections for role",
+        hint="ALTER ROLE {role} CONNECTION LIMIT -1, or lower spec.copy.connectionsPerTable",
+    ),
+    Failure(
+        "too_many_connections",
+        Transient,
+        pattern="too many connections for database",
+        hint="ALTER DATABASE {dbname} CONNECTION LIMIT -1, or lower spec.copy.connectionsPerTable",
+    ),
+    Failure(
+        "too_many_connections",
+        Transient,
         sqlstates=("53300",),
-        pattern="too many clients already|too many connections for|remaining connection slots are reserved",
+        pattern="too many clients already|remaining connection slots are reserved",
         hint="raise max_connections at {server}, or lower spec.copy.connectionsPerTable",
     ),
     Failure(
@@ -119,7 +133,13 @@ FAILURES: Final = (
         LoginFailed,
         pattern="must be superuser or replication role"
         "|permission denied to start WAL sender|permission denied to use replication slots",
-        hint="ALTER ROLE … REPLICATION, with the role that connects",
+        hint="ALTER ROLE {role} REPLICATION",
+    ),
+    Failure(
+        "source_tls_failed",
+        LoginFailed,
+        pattern="requires a valid client certificate|certificate authentication failed|alert certificate required",
+        hint="set {tls}.certSecretRef to a Secret with a certificate of role {role}, which a CA of {server} has signed",
     ),
     Failure(
         "source_access_denied",
@@ -150,7 +170,7 @@ FAILURES: Final = (
         "source_database_missing",
         LoginFailed,
         sqlstates=("3D000",),
-        pattern='FATAL:  database "',
+        pattern='FATAL:  (database "|no such database)',
         hint="check {database}",
     ),
     Failure(
@@ -187,7 +207,7 @@ FAILURES: Final = (
         "statement_timeout",
         Transient,
         sqlstates=("57014",),
-        hint="if this persists: ALTER ROLE … SET statement_timeout = 0, with the role that connects",
+        hint="if this persists: ALTER ROLE {role} SET statement_timeout = 0",
     ),
     Failure(
         "session_timeout",

@@ -16,16 +16,15 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
+from levada.postgres.identity_remedies import identity_remedies, upgrade_problems
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
     Publication,
-    identify_statement,
     inspect_coverage,
     leave_out_unidentified,
     publish_all_hint,
     read_publication,
-    unidentified_relations,
 )
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
@@ -191,6 +190,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"spec.tables selects no table of database {server.database}",
             f"create a table, or correct spec.tables. {_replicable(possible)}",
         )
+    yield from upgrade_problems(conn, wanted & streamed)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
         yield _warning(table_locked("tables are published and copied once their locks end", locks))
     for table in read_table_properties(conn, wanted):
@@ -319,31 +319,15 @@ def _identity_problems(
     conn: psycopg.Connection[Any], unidentified: Iterable[QualifiedTable], request: PreflightRequest
 ) -> Iterator[Problem]:
     left_out = sorted(unidentified) if request.managed else []
-    keyed, relations = _with_unused_key(conn, left_out), unidentified_relations(conn, left_out)
+    remedies = identity_remedies(conn, left_out)
     for table in left_out:
-        remedy = f"add a primary key, or if it has no generated column, run {identify_statement(relations[table])}"
-        if table in keyed:
-            remedy = f"run {_sql('ALTER TABLE {}.{} REPLICA IDENTITY DEFAULT', table.schema, table.name)}"
         yield Problem(
             Severity.WARNING,
             "identity_missing",
             f"table {table} is left out, because it has no replica identity without a generated column: PostgreSQL"
             " would reject its UPDATEs and DELETEs once it is published",
-            f"{remedy}, or exclude it in spec.tables",
+            f"{remedies[table]}, or exclude it in spec.tables",
         )
-
-
-def _with_unused_key(conn: psycopg.Connection[Any], tables: Sequence[QualifiedTable]) -> frozenset[QualifiedTable]:
-    """Return those of the tables whose primary key would be the replica identity, if no other one was set."""
-    rows = conn.execute(
-        """
-        SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        JOIN unnest(%s::text[], %s::text[]) AS wanted (schema, name) ON n.nspname = schema AND c.relname = name
-        WHERE c.relreplident <> 'd' AND EXISTS (
-            SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)""",
-        [[t.schema for t in tables], [t.name for t in tables]],
-    ).fetchall()
-    return frozenset(QualifiedTable(schema, name) for schema, name in rows)
 
 
 def _coverage_problems(
@@ -373,7 +357,7 @@ def _table_problems(
             "identity_missing",
             f"table {table.name} has no replica identity: PostgreSQL rejects its UPDATEs and DELETEs while it is"
             " published. Its INSERTs are written to a changelog",
-            f"{identify_statement(unidentified_relations(conn, [table.name])[table.name])}, or add a primary key",
+            identity_remedies(conn, [table.name])[table.name],
         )
     elif table.has_identity and not table.has_key:
         yield Problem(

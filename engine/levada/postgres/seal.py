@@ -63,12 +63,15 @@ WHERE t.evtname = {trigger} AND t.evtenabled = 'A'
   AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(k.oid, 'SELECT')
 """)
 
+_SCHEMA: Final = sql.SQL("SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = {}").format(sql.Literal(SEAL_SCHEMA))
+
 _GRANTED: Final = sql.SQL("""
-SELECT DISTINCT a.grantee::pg_catalog.regrole::text FROM (
-    SELECT relacl AS acl, relowner AS owner FROM pg_catalog.pg_class WHERE oid = {table}::pg_catalog.regclass
-    UNION ALL SELECT proacl, proowner FROM pg_catalog.pg_proc WHERE pronamespace = {schema}::pg_catalog.regnamespace
-    UNION ALL SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE nspname = {schema}
-) o, pg_catalog.aclexplode(o.acl) a WHERE a.grantee NOT IN (0, o.owner)
+SELECT DISTINCT r.rolname::text FROM (
+    SELECT relacl AS acl, relowner AS owner FROM pg_catalog.pg_class
+    WHERE relname = 'seal' AND relnamespace IN ({schema})
+    UNION ALL SELECT proacl, proowner FROM pg_catalog.pg_proc WHERE pronamespace IN ({schema})
+    UNION ALL SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE oid IN ({schema})
+) o, pg_catalog.aclexplode(o.acl) a JOIN pg_catalog.pg_roles r ON r.oid = a.grantee WHERE a.grantee <> o.owner
 """)
 
 
@@ -106,9 +109,8 @@ def create_key(conn: psycopg.Connection[Any], trigger: str) -> None:
     Default privileges may have granted some.
     """
     conn.execute(_CREATE_KEY.format(key_table=KEY_TABLE, trigger=sql.Literal(trigger)))
-    table = sql.Literal(f"{SEAL_SCHEMA}.seal")
-    granted = conn.execute(_GRANTED.format(table=table, schema=sql.Literal(SEAL_SCHEMA))).fetchall()
-    for role in ("PUBLIC", *(row[0] for row in granted)):
+    granted = conn.execute(_GRANTED.format(schema=_SCHEMA)).fetchall()
+    for role in (sql.SQL("PUBLIC"), *(sql.Identifier(row[0]) for row in granted)):
         for what in ("ALL TABLES IN SCHEMA", "ALL FUNCTIONS IN SCHEMA", "SCHEMA"):
-            # The server returns the roles' names quoted.
-            conn.execute(f"REVOKE ALL ON {what} {SEAL_SCHEMA} FROM {role}")
+            revoke = sql.SQL("REVOKE ALL ON {} {} FROM {}")
+            conn.execute(revoke.format(sql.SQL(what), sql.Identifier(SEAL_SCHEMA), role))

@@ -12,7 +12,8 @@ class ServerNames:
     """The words for one server. Those of the source by default.
 
     ``host``, ``database`` and ``tls`` name settings of the user, ``login`` where the user and the password are.
-    ``name`` is the host for a shell. ``address`` is the host and the port as options of PostgreSQL's programs.
+    ``role`` and ``dbname`` are the names for SQL. ``name`` is the host for a shell. ``address`` is the host and the
+    port as options of PostgreSQL's programs.
     """
 
     server: str = "the source"
@@ -20,6 +21,8 @@ class ServerNames:
     database: str = "spec.source.database"
     tls: str = "spec.source.tls"
     login: str = "the username and password in the source's credentials"
+    role: str = "ROLE"
+    dbname: str = "DATABASE"
     name: str = "HOST"
     address: str = "-h HOST -p PORT"
 

@@ -120,6 +120,8 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
     limit_s: float = SILENCE_S
     at_work: AtWork | None = None
     doing: str = "waiting for an answer"
+    server_pid: int = 0
+    """The PID of the server's session in a transaction, where a pooler may have reported another one. 0: it has not."""
 
     def silence(self, interrupt: Interrupt | None = None) -> Silence:
         """Return a new measurement of the server's silence, which starts now."""
@@ -146,7 +148,7 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     def _check(self, silence: Silence) -> None:
         try:
-            silence.check(self.pgconn.backend_pid, self.doing)
+            silence.check(self.server_pid or self.pgconn.backend_pid, self.doing)
         except psycopg.OperationalError:
             self.pgconn.finish()
             raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
@@ -19,6 +20,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import RESYNC_ALL, source_errors
 from levada.postgres.replication import execute_replication
 from levada.postgres.silence import Interrupt
+from levada.postgres.slot_waits import waiting_error
 from levada.values import MAX_PIPELINE_NAME, Lsn, TableId, quote_identifier, source_object_name
 
 _log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ _FAILOVER_VERSION: Final = 170000
 
 _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
+_LOOK_S: Final = 5.0
 
 
 def copy_slot_name(pipeline: str, table_id: TableId) -> str:
@@ -339,15 +342,16 @@ def export_snapshot(
 ) -> Iterator[ExportedSnapshot]:
     """Export a snapshot for the duration of the block, through a temporary slot.
 
-    Wait for running transactions. ``interrupt`` is called meanwhile, and raises to end the wait. The main slot must be
-    created before.
+    Wait for running transactions, and log which after some seconds. ``interrupt`` is called meanwhile, and raises to
+    end the wait. The main slot must be created before.
     """
     pg = connection.connect_replication(application=slot_name)
     try:
         command = f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
         doing = f"exporting a snapshot through slot {slot_name}"
         try:
-            result = execute_replication(pg, command, doing, connection.silence(interrupt))
+            waiting = _Waiting(connection, slot_name, interrupt)
+            result = execute_replication(pg, command, doing, connection.silence(waiting.check))
         except LevadaError:
             # The server notices a closed connection only when it has waited for all transactions.
             _cancel(pg)
@@ -358,6 +362,32 @@ def export_snapshot(
         yield ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
     finally:
         pg.finish()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A wait for running transactions, whose reason is logged once."""
+
+    connection: PostgresConnection
+    slot: str
+    interrupt: Interrupt | None
+    look_at: float = field(default_factory=lambda: time.monotonic() + _LOOK_S)
+
+    def check(self) -> None:
+        """Call the interrupt, and look for the reason when it is due."""
+        if self.interrupt is not None:
+            self.interrupt()
+        if time.monotonic() < self.look_at:
+            return
+        self.look_at = math.inf
+        try:
+            with self.connection.connect(application="wait") as look:
+                found = waiting_error(look, self.slot)
+        except LevadaError as error:
+            _log.debug("the reason of the wait for slot %s cannot be read: %s", self.slot, error.message)
+        else:
+            if found is not None:
+                _log.warning("%s", found)
 
 
 def _cancel(pg: pq.abc.PGconn) -> None:

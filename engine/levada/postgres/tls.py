@@ -1,4 +1,4 @@
-"""TLS settings of a manifest, as libpq's parameters."""
+"""Settings of a connection in a manifest, as libpq's parameters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from levada.spec.source import TlsMode
+from levada.spec.source import SessionAttrs, TlsMode
 
 SSL_MODES: Final[Mapping[TlsMode, str]] = {
     TlsMode.DISABLE: "disable",
     TlsMode.REQUIRE: "require",
     TlsMode.VERIFY_CA: "verify-ca",
     TlsMode.VERIFY_FULL: "verify-full",
+}
+SESSION_ATTRS: Final[Mapping[SessionAttrs, str]] = {
+    SessionAttrs.ANY: "any",
+    SessionAttrs.READ_WRITE: "read-write",
+    SessionAttrs.READ_ONLY: "read-only",
+    SessionAttrs.PRIMARY: "primary",
+    SessionAttrs.STANDBY: "standby",
 }
 _TRUSTED_CERTIFICATES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine

@@ -365,7 +365,8 @@ class Pipeline:
             self._memory,
             self._patience,
         )
-        calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, self._poll_storage_soon)
+        soon, waiting = self._poll_storage_soon, self._report_waiting
+        calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, soon, waiting)
         owner = None if self._claim is None else self._claim.owner
         return prepare_replication(around, staging, owner, calls, lost)
 

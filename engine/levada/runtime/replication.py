@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from levada.capture import CaptureWorker
 from levada.destinations.interface import Destination
-from levada.errors import SlotLost
+from levada.errors import LevadaError, SlotLost
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.publication_watch import PublicationWatch
@@ -74,13 +74,15 @@ class PipelineCalls:
     """Functions of the pipeline that its replication calls.
 
     ``slot`` returns the newest sample of the slot, ``publish`` publishes the supervisor's progress, ``progress``
-    returns the published progress, and ``poll_storage_soon`` requests a comparison of the tables with the catalog.
+    returns the published progress, ``poll_storage_soon`` requests a comparison of the tables with the catalog, and
+    ``waiting`` publishes the error that the start waits for.
     """
 
     slot: Callable[[], SlotProgress]
     publish: Callable[[Supervisor], None]
     progress: Callable[[], Progress]
     poll_storage_soon: Callable[[], None]
+    waiting: Callable[[LevadaError | None], None]
 
 
 def prepare_replication(
@@ -93,7 +95,7 @@ def prepare_replication(
     def check_tables(tables: tuple[StreamedTable, ...]) -> None:
         _check_tables(config, store, around.destination, tables)
 
-    source = prepare_source(config, store, record, log, check_tables, lost, owner=owner)
+    source = prepare_source(config, store, record, log, check_tables, lost, owner=owner, waiting=calls.waiting)
     ledger = StoredLedger(store, durable=staging.durable)
     manifests = _open_log(log, ledger, store, source)
     inbox = around.inbox

@@ -59,6 +59,31 @@ class Tls(Model):
     """The check of the server's certificate, as libpq's sslmode. Disable: the connection is not encrypted."""
     ca_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
     """The certificate authority to trust, in PEM. Unset: the image's certificate authorities."""
+    cert_secret_ref: SecretRef | None = setting(Change.RESTART, None)
+    """A Secret with the keys tls.crt and tls.key: the client's certificate and its key, in PEM, for a server that wants
+    one. The Secret of the credentials then needs no password. A renewed certificate needs no restart.
+    """
+
+
+class SessionAttrs(StrEnum):
+    """The servers that a connection accepts: libpq's ``target_session_attrs``."""
+
+    ANY = "Any"
+    READ_WRITE = "ReadWrite"
+    READ_ONLY = "ReadOnly"
+    PRIMARY = "Primary"
+    STANDBY = "Standby"
+
+
+class Keepalive(Model):
+    """The detection of a server that vanished, by TCP."""
+
+    idle_seconds: StrictInt = setting(Change.RESTART, 30, ge=1, le=7200)
+    """Seconds without a byte until the server is asked for a sign of life."""
+    interval_seconds: StrictInt = setting(Change.RESTART, 10, ge=1, le=7200)
+    """Seconds between two of these questions."""
+    count: StrictInt = setting(Change.RESTART, 3, ge=1, le=100)
+    """Questions without an answer after which the connection is closed."""
 
 
 class Slot(Model):
@@ -99,8 +124,14 @@ class PostgresServer(Model):
 
     host: Host = setting(Change.RESTART)
     """The server's host name or address."""
+    other_hosts: tuple[Host, ...] = setting(Change.RESTART, (), max_length=16)
+    """Further hosts, which are tried in this order when `host` does not answer, or is not the server that
+    `targetSessionAttrs` wants: the members of a cluster.
+    """
+    target_session_attrs: SessionAttrs = setting(Change.RESTART, SessionAttrs.ANY)
+    """The server that a connection accepts, as libpq's target_session_attrs. Primary: no standby."""
     port: StrictInt = setting(Change.RESTART, 5432, ge=1, le=65535)
-    """The server's TCP port."""
+    """The TCP port of each host."""
     database: Identifier = setting(Change.IMMUTABLE)
     """The database's name."""
     credentials_secret_ref: SecretRef | None = setting(Change.RESTART, None)
@@ -109,6 +140,8 @@ class PostgresServer(Model):
     """
     tls: Tls = setting(Change.RESTART, {})
     """Encryption of the connection."""
+    keepalive: Keepalive = setting(Change.RESTART, {})
+    """The detection of a server that vanished, by TCP."""
 
 
 class Source(PostgresServer):

@@ -17,8 +17,8 @@ from levada.errors import NeedsOperator
 # A superuser and the database's owner can change everything in it anyway. Membership in a role does not count: until
 # PostgreSQL 15, every role can grant its own membership to other roles.
 _SCHEMA: Final = """
-SELECT current_user::text, n.nspowner::regrole::text,
-    n.nspowner = current_user::regrole OR r.rolsuper OR d.datdba = n.nspowner OR r.rolname = 'pg_database_owner',
+SELECT current_user::text, r.rolname::text,
+    r.rolname = current_user OR r.rolsuper OR d.datdba = n.nspowner OR r.rolname = 'pg_database_owner',
     EXISTS (SELECT FROM aclexplode(n.nspacl) a WHERE a.grantee = 0 AND a.privilege_type = 'CREATE')
 FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner, pg_database d
 WHERE n.nspname = %s AND d.datname = current_database()
@@ -26,7 +26,8 @@ WHERE n.nspname = %s AND d.datname = current_database()
 
 # If not every role may create tables, the schema's owner has chosen the roles that may.
 _TABLES: Final = """
-SELECT c.relname, c.relowner::regrole::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+SELECT c.relname, r.rolname::text FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
 WHERE n.nspname = %s AND c.relname = ANY (%s) AND NOT has_schema_privilege(c.relowner, n.oid, 'CREATE')
 ORDER BY 1 LIMIT 1
 """
@@ -44,8 +45,7 @@ def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables:
     role, owner, trusted, anyone_creates = row
     name = sql.Identifier(schema)
     if not trusted:
-        # The server returns the roles' names quoted.
-        adopt = sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(name, sql.SQL(role)).as_string(None)
+        adopt = sql.SQL("ALTER SCHEMA {} OWNER TO {}").format(name, sql.Identifier(role)).as_string(None)
         raise _foreign(f"schema {schema} of the store belongs to role {owner}", f"if {owner} is trusted: {adopt}")
     if anyone_creates:
         revoke = sql.SQL("REVOKE CREATE ON SCHEMA {} FROM PUBLIC").format(name).as_string(None)

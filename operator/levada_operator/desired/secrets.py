@@ -42,5 +42,6 @@ def secret_mounts(names: Sequence[str]) -> list[dict[str, Any]]:
 def _secret_names(section: Section | PostgresServer | None) -> Iterator[str]:
     if section is not None and section.credentials_secret_ref is not None:
         yield section.credentials_secret_ref.name
-    if isinstance(section, PostgresServer) and section.tls.ca_secret_ref is not None:
-        yield section.tls.ca_secret_ref.name
+    if isinstance(section, PostgresServer):
+        references = (section.tls.ca_secret_ref, section.tls.cert_secret_ref)
+        yield from (reference.name for reference in references if reference is not None)

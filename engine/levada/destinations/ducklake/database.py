@@ -31,7 +31,7 @@ _FULL: Final = (
 )
 
 _BEGIN: Final = """
-SELECT set_config('search_path', {schema}, true), set_config('lock_timeout', '15s', true),
+SELECT pg_backend_pid(), set_config('search_path', {schema}, true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true), set_config('row_security', 'off', true),
     set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '60s', true),
     set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
@@ -45,7 +45,7 @@ They are not those of the connection, because a pooler may ignore these. A trans
 which all writers of the catalog wait. So that of a machine that vanished, or of a stopped process, ends after a minute.
 """
 
-_BEGIN_LIMITED: Final = _BEGIN.replace("SELECT ", "SELECT set_config('transaction_timeout', '0', true), ", 1)
+_BEGIN_LIMITED: Final = _BEGIN.replace("()", "(), set_config('transaction_timeout', '0', true)", 1)
 """The same for a server that has transaction_timeout."""
 
 
@@ -81,7 +81,9 @@ class CatalogDatabase:
                 with connection.transaction():
                     path = sql.Literal(sql.Identifier(self.schema).as_string(None))
                     limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
-                    connection.execute(sql.SQL(_BEGIN_LIMITED if limited else _BEGIN).format(schema=path))
+                    begin = sql.SQL(_BEGIN_LIMITED if limited else _BEGIN).format(schema=path)
+                    row = connection.execute(begin).fetchone()
+                    connection.server_pid = 0 if row is None else row[0]
                     yield connection
                     complete = True
             except BaseException as error:

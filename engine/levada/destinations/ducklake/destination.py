@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
 
+import psycopg
+
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.key_reader import KeyReader, add_files
@@ -44,6 +46,7 @@ from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
 from levada.locations import target_name as path_name
+from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.printable import unreadable_reason
@@ -149,7 +152,11 @@ class DuckLakeDestination(Destination):
         """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace."""
         catalog, name = self._catalog(), self._name(target)
         with self._database.transaction(f"checking {name}") as connection:
+            if self._context.only_checks:
+                catalog.state.create(connection)
             claims.check_free(catalog, connection, target.schema, name)
+            if self._context.only_checks:
+                raise psycopg.Rollback
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""
@@ -399,6 +406,8 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         sslrootcert=authority
         if authority is not None and authority.is_file()
         else trusted_certificates(catalog.tls.mode),
+        pooled=True,
+        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
     )
 
 

@@ -95,7 +95,8 @@ def read_format(connection: WatchedConnection, where: str, wanted: str) -> Catal
     one with another data path.
     """
     found = connection.execute(
-        "SELECT to_regclass('ducklake_metadata') IS NOT NULL, current_setting('server_encoding')"
+        "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = current_schema() AND tablename = 'ducklake_metadata'),"
+        " current_setting('server_encoding')"
     ).fetchone()
     assert found is not None
     if found[1] != "UTF8":

@@ -21,7 +21,8 @@ class Tls(Model):
 
     mode: TlsMode = setting(Change.RESTART, TlsMode.VERIFY_FULL)
     """The check of the server's certificate, as libpq's sslmode. Disable: the connection is not encrypted. A
-    certificate authority of its own is the key ca.crt of the destination's Secret, in PEM.
+    certificate authority of its own is the key ca.crt of the destination's Secret, in PEM. A certificate of the client
+    is its keys tls.crt and tls.key.
     """
 
 

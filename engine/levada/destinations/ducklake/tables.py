@@ -187,8 +187,8 @@ def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
     """Return True if another writer has stored rows or deletes of the table in the catalog itself."""
     names = connection.execute(
         "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %s"
-        " UNION ALL SELECT %s::varchar WHERE to_regclass(%s) IS NOT NULL",
-        [table, (deletes := f"ducklake_inlined_delete_{table}"), deletes],
+        " UNION ALL SELECT tablename::varchar FROM pg_tables WHERE schemaname = current_schema() AND tablename = %s",
+        [table, f"ducklake_inlined_delete_{table}"],
     ).fetchall()
     for (name,) in names:
         found = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(name))).fetchone()

@@ -49,7 +49,7 @@ def write_changes(
 ) -> None:
     """Write the changes from ``after`` on, inclusive, to a table with these columns."""
     write = apply_upserts if mode is TableMode.UPSERT else append_changes
-    write(connection, identifier(place), layout, events, after)
+    write(connection, place, layout, events, after)
 
 
 def evolve(

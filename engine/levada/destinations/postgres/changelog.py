@@ -7,27 +7,27 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import sql
 
 from levada.destinations.data_files.changelog import change_rows
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, Layout
 from levada.destinations.postgres.copy_text import copy_rows
+from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import copy_statement
 from levada.pgoutput.changes import Truncate
 from levada.postgres.silence import WatchedConnection
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL
 from levada.segments.batch import TableEvents
-from levada.values import Lsn
+from levada.values import Lsn, QualifiedTable
 
 
 def append_changes(
-    connection: WatchedConnection, table: sql.Identifier, layout: Layout, events: TableEvents, after: Lsn
+    connection: WatchedConnection, place: QualifiedTable, layout: Layout, events: TableEvents, after: Lsn
 ) -> None:
     """Append the changes from ``after`` on, inclusive."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]
     held = layout.held(events.schema)
     extra = [n for n, _ in CHANGELOG_COLUMNS]
-    statement = copy_statement(table, [*(c.name for c, _ in held), *extra])
+    statement = copy_statement(identifier(place), [*(c.name for c, _ in held), *extra])
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         for batch in events.scan():
             kept = batch.filter(pc.greater_equal(batch.column(COMMIT_LSN), int(after)))

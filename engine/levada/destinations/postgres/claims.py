@@ -7,19 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from levada.destinations.ownership import not_ours
-from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import drop_all
-from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.destinations.postgres.state import State, TableRow, find_relation, require_epoch
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
-from levada.values import QualifiedTable, TableMode
+from levada.values import QualifiedTable, TableMode, quote_identifier
 
 _IDENTITY = """
 SELECT (SELECT system_identifier FROM pg_control_system())::text || '/' || oid::text
 FROM pg_database WHERE datname = current_database()
 """
+
+
+_MAY_CREATE: Final = """
+SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
+    CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+        ELSE has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') END
+FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
+"""
+_FOREIGN: Final = "was not created by Levada"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,11 @@ class Claims:
 
     def check(self, connection: WatchedConnection, schema: ReplicatedTableSchema, place: QualifiedTable) -> None:
         """Raise NeedsOperator if a copy of the source table must not have the name ``place``."""
+        if not self.state.is_created(connection):
+            # Before the first run, of which `levada check` creates nothing.
+            if find_relation(connection, place) is not None:
+                raise not_ours(place, _FOREIGN)
+            return
         self._check_not_source(connection, schema.name, place)
         self._owned(connection, schema, place)
 
@@ -69,12 +82,9 @@ class Claims:
         there = self.state.at(connection, place)
         if there is not None:
             self.state.owner.require_replaceable(place, there.owner, schema)
-        found = connection.execute(
-            "SELECT to_regclass(%s)::oid::bigint", [identifier(place).as_string(None)]
-        ).fetchone()
-        relation = None if found is None else found[0]
+        relation = find_relation(connection, place)
         if relation is not None and (there is None or there.relation != relation):
-            raise not_ours(place, "was not created by Levada")
+            raise not_ours(place, _FOREIGN)
         return there
 
     def check_sources(
@@ -103,6 +113,25 @@ class Claims:
     def _is_source(self, connection: WatchedConnection) -> bool:
         found = connection.execute(_IDENTITY).fetchone()
         return found is not None and found[0] == self.state.owner.source_id
+
+
+def require_create(connection: WatchedConnection, schema: str) -> None:
+    """Raise NeedsOperator ``destination_privilege_missing`` if the role may not create tables in the schema."""
+    found = connection.execute(_MAY_CREATE, [schema]).fetchone()
+    assert found is not None
+    role, database, exists, may = found
+    if may:
+        return
+    what = f"use and create tables in schema {schema}" if exists else f"create schema {schema}"
+    to = quote_identifier(role)
+    grant = f"GRANT USAGE, CREATE ON SCHEMA {quote_identifier(schema)} TO {to}"
+    if not exists:
+        grant = f"GRANT CREATE, TEMPORARY ON DATABASE {quote_identifier(database)} TO {to}"
+    raise NeedsOperator(
+        "destination_privilege_missing",
+        f"role {role} has no privilege to {what} of database {database}, where its tables are written",
+        hint=f"in database {database}: {grant}",
+    )
 
 
 _HINT: Final = (

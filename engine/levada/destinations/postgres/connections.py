@@ -12,7 +12,7 @@ from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
 
 _BEGIN: Final = """
-SELECT set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
+SELECT pg_backend_pid(), set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
     set_config('intervalstyle', 'postgres', true), set_config('array_nulls', 'on', true),
     set_config('search_path', 'pg_catalog', true), set_config('row_security', 'off', true),
@@ -35,13 +35,15 @@ session through the guard of a table, see `levada.destinations.postgres.state`.
 DEFER: Final = "SET CONSTRAINTS ALL DEFERRED"
 """Rows of one transaction may refer to each other, or exchange unique values, in any order."""
 
-_BEGIN_LIMITED: Final = _BEGIN.replace("SELECT ", "SELECT set_config('transaction_timeout', '0', true), ", 1)
+_BEGIN_LIMITED: Final = _BEGIN.replace("()", "(), set_config('transaction_timeout', '0', true)", 1)
 """The same for a server that has transaction_timeout, which must not end a long copy."""
 
 
 def begin_transaction(connection: WatchedConnection) -> None:
     """Make the settings of a transaction, at its beginning."""
-    connection.execute(_BEGIN_LIMITED if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION else _BEGIN)
+    limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
+    row = connection.execute(_BEGIN_LIMITED if limited else _BEGIN).fetchone()
+    connection.server_pid = 0 if row is None else row[0]
 
 
 def open_connection(server: PostgresConnection, application: str) -> WatchedConnection:

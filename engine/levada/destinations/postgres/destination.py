@@ -26,7 +26,7 @@ from levada.destinations.interface import (
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
-from levada.destinations.postgres.claims import Claims
+from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections
 from levada.destinations.postgres.fixed_table import PostgresVersion
@@ -37,6 +37,7 @@ from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
 from levada.destinations.postgres.state import State, TableRow, require_epoch
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
@@ -124,10 +125,14 @@ class PostgresDestination(Destination):
         return self._naming.target_name(table, name)
 
     def check_place(self, target: TableTarget) -> None:
-        """Raise NeedsOperator if the database has a table of that name which a copy must not replace."""
+        """Raise NeedsOperator if the database has a table of that name which a copy must not replace.
+
+        Raise it too if the role may not create a table there.
+        """
         place = self._place(target)
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
+            require_create(connection, place.schema)
 
     def check_sources(
         self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]
@@ -441,4 +446,6 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
         sslrootcert=authority
         if authority is not None and authority.is_file()
         else trusted_certificates(settings.tls.mode),
+        pooled=True,
+        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
     )

@@ -110,7 +110,11 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     "version_unsupported": Failure(
         "destination_unsupported", NeedsOperator, hint="upgrade the destination's server to PostgreSQL 14 or newer"
     ),
-    "source_tls_failed": Failure("destination_tls_failed", NeedsOperator, hint=f"check tls in {_SETTINGS}"),
+    "source_tls_failed": Failure(
+        "destination_tls_failed",
+        NeedsOperator,
+        hint=f"check tls in {_SETTINGS}, and the keys ca.crt, tls.crt and tls.key of its Secret",
+    ),
     "insufficient_privilege": Failure(
         "destination_privilege_missing",
         NeedsOperator,
@@ -173,7 +177,9 @@ def connect_errors() -> Iterator[None]:
         meaning = _BY_SOURCE_CODE.get(error.code)
         if meaning is None:
             raise
-        raise meaning.error(meaning.code, error.message, hint=meaning.hint) from error
+        # A statement on the role or the database holds at each server.
+        hint = error.hint if error.hint.startswith("ALTER ") else meaning.hint
+        raise meaning.error(meaning.code, error.message, hint=hint) from error
 
 
 def statement_error(doing: str, error: psycopg.Error) -> LevadaError:

@@ -20,7 +20,7 @@ from levada.destinations.checksum_sql import ChecksumSql, read_result
 from levada.destinations.postgres.columns import HeldColumn, Layout
 from levada.destinations.postgres.connections import begin_transaction, open_connection
 from levada.destinations.postgres.failures import destination_errors
-from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.state import find_relation
 from levada.destinations.postgres.types import column_type
 from levada.destinations.verification import CHUNKS, Comparison, FixedTable
 from levada.errors import LevadaError, Transient
@@ -67,8 +67,8 @@ class PostgresVersion(FixedTable):
         self.columns = {c.attnum: c.name for c in layout.columns}
         with self._errors("reading the size"):
             row = self._connection.execute(
-                "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = to_regclass(%s)",
-                [identifier(place).as_string(self._connection)],
+                "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s",
+                [find_relation(self._connection, place)],
             ).fetchone()
         self.estimated_rows = row[0] if row else 0
 

@@ -28,7 +28,7 @@ from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.state import COPIES, PARTS, State, TableRow, end_writers
+from levada.destinations.postgres.state import COPIES, PARTS, State, TableRow, end_writers, find_relation
 from levada.destinations.postgres.types import equal_is_identical
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.postgres.connection import PostgresConnection
@@ -229,17 +229,15 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None
     found = connection.execute(find.format(state.table(COPIES)), [owner.source_id, int(owner.table), names]).fetchall()
     for copy_id, schema, name in found:
         connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
-        copy = sql.Identifier(schema, name)
+        copy = QualifiedTable(schema, name)
         end_writers(connection, copy)
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(copy))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier(copy)))
 
 
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:
     """Drop the serving table. A missing table is no error, and one that was renamed is left to those who renamed it."""
-    name = identifier(row.place)
-    found = connection.execute("SELECT to_regclass(%s)::oid::bigint", [name.as_string(None)]).fetchone()
-    if found == (row.relation,):
-        connection.execute(sql.SQL("DROP TABLE {}").format(name))
+    if find_relation(connection, row.place) == row.relation:
+        connection.execute(sql.SQL("DROP TABLE {}").format(identifier(row.place)))
 
 
 def _kept(

@@ -60,12 +60,17 @@ SELECT NOT (has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid,
     bool_or(NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
         AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))),
     quote_ident(current_user)
-FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
-WHERE n.nspname = %(schema)s AND c.relname = ANY (%(tables)s::text[]) AND c.relowner = current_user::regrole
+FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_roles r ON r.oid = c.relowner
+WHERE n.nspname = %(schema)s AND c.relname = ANY (%(tables)s::text[]) AND r.rolname = current_user
 GROUP BY n.oid
 """
 """The privileges that the role lacks on the state's schema and on its own tables in it. No row without such tables."""
 _OLDEST: Final = 140_000
+
+_RELATION: Final = """
+SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
 
 _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_locks l
@@ -106,8 +111,12 @@ class State:
         self._require_rights(connection)
         if not self.exists(connection):
             connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
-        if connection.execute("SELECT to_regclass(%s)", [self._quoted(PARTS)]).fetchone() == (None,):
+        if not self.is_created(connection):
             connection.execute(sql.SQL(_CREATE).format(schema=sql.Identifier(self.schema)))
+
+    def is_created(self, connection: WatchedConnection) -> bool:
+        """Return True if the tables of the state exist."""
+        return find_relation(connection, QualifiedTable(self.schema, PARTS)) is not None
 
     def exists(self, connection: WatchedConnection) -> bool:
         """Return True if the schema exists. Raise NeedsOperator if it is another role's."""
@@ -236,16 +245,19 @@ class State:
         """Return the quoted name of a table or function of the state."""
         return sql.Identifier(self.schema, name)
 
-    def _quoted(self, name: str) -> str:
-        return self.table(name).as_string(None)
+
+def find_relation(connection: WatchedConnection, name: QualifiedTable) -> int | None:
+    """Return the OID of the relation of this name, or None."""
+    found = connection.execute(_RELATION, [name.schema, name.name]).fetchone()
+    return None if found is None else int(found[0])
 
 
-def end_writers(connection: WatchedConnection, table: sql.Identifier) -> None:
+def end_writers(connection: WatchedConnection, table: QualifiedTable) -> None:
     """End the sessions that write a shadow copy, before it is dropped. A stopped process holds its lock."""
     connection.execute(
-        f"{_END} WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = to_regclass(%s)"
+        f"{_END} WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = %s"
         " AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())",
-        [table.as_string(None)],
+        [find_relation(connection, table)],
     )
 
 

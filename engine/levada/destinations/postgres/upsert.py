@@ -21,37 +21,39 @@ from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list
 from levada.destinations.postgres.copy_text import copy_rows
+from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import upsert_statement
+from levada.destinations.postgres.state import find_relation
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import OLD
 from levada.segments.batch import TableEvents
-from levada.values import Lsn
+from levada.values import Lsn, QualifiedTable
 
 
 def apply_upserts(
-    connection: WatchedConnection, table: sql.Identifier, layout: Layout, events: TableEvents, after: Lsn
+    connection: WatchedConnection, place: QualifiedTable, layout: Layout, events: TableEvents, after: Lsn
 ) -> None:
     """Apply the changes from ``after`` on, inclusive."""
     truncates = [t for t in events.truncates if t.commit_lsn >= after]
     before = None
     if truncates:
         before = (int(truncates[-1].commit_lsn), truncates[-1].ordinal)
-        empty_table(connection, table)
-    batch = _Batch(connection, table, layout, events.schema, new_seed())
+        empty_table(connection, place)
+    batch = _Batch(connection, identifier(place), layout, events.schema, new_seed())
     for piece in pieces(events, after, before):
         batch.apply(piece)
 
 
-def empty_table(connection: WatchedConnection, table: sql.Identifier) -> None:
+def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
     """Remove all rows. TRUNCATE is not allowed for a table with foreign keys to it."""
-    referenced = "SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass"
-    if connection.execute(referenced, [table.as_string(None)]).rowcount:
-        connection.execute(sql.SQL("DELETE FROM {}").format(table))
+    referenced = "SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = %s"
+    if connection.execute(referenced, [find_relation(connection, place)]).rowcount:
+        connection.execute(sql.SQL("DELETE FROM {}").format(identifier(place)))
     else:
-        connection.execute(sql.SQL("TRUNCATE {}").format(table))
+        connection.execute(sql.SQL("TRUNCATE {}").format(identifier(place)))
 
 
 @dataclass(slots=True)

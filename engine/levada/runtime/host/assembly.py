@@ -14,10 +14,11 @@ from pydantic.alias_generators import to_snake
 
 from levada.destinations.interface import Destination, DestinationContext
 from levada.errors import NeedsOperator
-from levada.postgres.connection import PostgresConnection
+from levada.postgres.client_key import CERTIFICATE, KEY
+from levada.postgres.connection import Keepalives, PostgresConnection
 from levada.postgres.identity import SourceIdentity
 from levada.postgres.server_names import SOURCE, STORE, ServerNames
-from levada.postgres.tls import SSL_MODES, trusted_certificates
+from levada.postgres.tls import SESSION_ATTRS, SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import (
     CutSchedule,
@@ -38,6 +39,7 @@ from levada.runtime.host.plugins import (
     object_store,
     table_settings,
 )
+from levada.runtime.resources.encoding import require_utf8
 from levada.runtime.resources.machine import apply_threads, available_cores, change_memory, memory_limit
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
@@ -181,7 +183,11 @@ def make_destination(
 def pipeline_config(
     manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
 ) -> PipelineConfig:
-    """Return the pipeline's configuration. No connection is opened and no folder is created."""
+    """Return the pipeline's configuration. No connection is opened and no folder is created.
+
+    Raise NeedsOperator ``locale_not_utf8`` in a process that cannot name every file.
+    """
+    require_utf8()
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
@@ -267,11 +273,14 @@ def server_connection(
     NeedsOperator ``secret_missing`` if a Secret or a key does not exist.
     """
     credentials, authority = server.credentials_secret_ref, server.tls.ca_secret_ref
+    certificate = server.tls.cert_secret_ref
+    login = ("username", "password") if certificate is None else ("username",)
     return kind(
         server.host,
         server.port,
         server.database,
-        credentials=None if credentials is None else secret_folder(secrets, credentials.name, "username", "password"),
+        credentials=None if credentials is None else secret_folder(secrets, credentials.name, *login),
+        certificate=None if certificate is None else secret_folder(secrets, certificate.name, CERTIFICATE, KEY),
         sslmode=SSL_MODES[server.tls.mode],
         sslrootcert=(
             trusted_certificates(server.tls.mode)
@@ -279,6 +288,9 @@ def server_connection(
             else secret_folder(secrets, authority.name, authority.key) / authority.key
         ),
         names=names,
+        other_hosts=server.other_hosts,
+        session_attrs=SESSION_ATTRS[server.target_session_attrs],
+        keepalives=Keepalives(server.keepalive.idle_seconds, server.keepalive.interval_seconds, server.keepalive.count),
     )
 
 

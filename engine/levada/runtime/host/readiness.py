@@ -21,6 +21,8 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
+from levada.postgres.read_only import read_only_reason
+from levada.postgres.slot_waits import expected_wait
 from levada.postgres.slots import inspect_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
@@ -36,7 +38,7 @@ from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.staging_place import require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
-from levada.runtime.tables.places import check_sources, place_problems
+from levada.runtime.tables.places import check_sources, place_problems, taken_places
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
 from levada.spec import Manifests
@@ -71,7 +73,11 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
-    problems += _slot_problems(config, stored or _Stored())
+    if all(p.code != "standby_unsupported" for p in of_source):
+        problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
+    of_slot = tuple(_slot_problems(config, stored or _Stored()))
+    # The check of the source does not know whether a table needs the slot.
+    problems = [*(p for p in problems if p.code not in {its.code for its in of_slot}), *of_slot]
     problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
     problems += _owner_problems(manifests, config, stored)
@@ -220,25 +226,55 @@ def _copied_again(config: PipelineConfig, controls: TableControls | None) -> boo
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
-    """Yield a problem if copied tables depend on a slot that is missing. The check of the source reports a lost one.
+    """Yield a problem if copied tables depend on a slot that is missing or lost, or if its creation would wait.
 
     A start handles the requested resyncs first. In a pod it is a warning, because the resync is requested in the
     driver's container, which an error would keep from starting.
     """
-    if not stored.depends:
-        return
     try:
         with config.source.connect(application="check") as connection:
-            missing = inspect_slot(connection, config.slot.name) is None
+            slot = inspect_slot(connection, config.slot.name)
+            waits = expected_wait(connection, config.slot.name) if slot is None else None
     except LevadaError:
         # The check of the source reports the error.
         return
-    if missing:
-        again = config.slot.resync_when_lost
-        effect = "every table is copied again" if again else "a start ends with this error"
-        message = f"slot {config.slot.name} does not exist, and copied tables need its changes: {effect}"
-        severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
-        yield Problem(severity, "slot_missing", message, "" if again else RESYNC_ALL)
+    if slot is None or slot.lost:
+        code, state = "slot_missing", "does not exist"
+        if slot is not None:
+            code, state = "slot_lost", f"has been invalidated ({slot.invalidation_reason or 'wal_removed'})"
+        if stored.depends:
+            again = config.slot.resync_when_lost
+            effect = "every table is copied again" if again else "a start ends with this error"
+            message = f"slot {config.slot.name} {state}, and copied tables need its changes: {effect}"
+            severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
+            yield Problem(severity, code, message, "" if again else RESYNC_ALL)
+    if waits is not None:
+        yield _problem(waits, Severity.WARNING)
+
+
+def _read_only_problems(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, stored: _Stored
+) -> Iterator[Problem]:
+    """Yield a problem for each server that a start writes to and that is read-only for the role.
+
+    A start of a pipeline that has tables waits until that ends. A standby is no problem as a source.
+    """
+    servers = {}
+    if manifests.pipeline.spec.store.postgres is not None:
+        servers["store_read_only"] = store_connection(manifests, config, secrets)
+    if config.publication.managed and config.source not in servers.values():
+        servers["source_read_only"] = config.source
+    for code, connection in servers.items():
+        try:
+            with connection.connect(application="check") as conn:
+                reason, hint = read_only_reason(conn)
+                standby = conn.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+        except LevadaError:
+            # The checks of the source and of the store report the error.
+            continue
+        if reason and not (standby and code == "source_read_only"):
+            message = f"{connection.where} cannot be written: {reason}"
+            yield Problem(_warning_if(stored.known), code, message, hint)
 
 
 def _lost_state_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:
@@ -296,6 +332,10 @@ def _destination_problems(
                 yield from _raised(lambda: perform(destination.check), _warning_if(begun))
             known = _known(config, stored)
             yield from _raised(lambda: check_sources(config, destination, known), _warning_if(begun))
+            new = [name for name, before in known.values() if before is None]
+            # A run parks these tables alone.
+            alone = _warning_if(stored.known or TERMINATION_LOG in os.environ)
+            yield from (_problem(taken, alone) for taken in taken_places(config, destination, new))
     except LevadaError as error:
         yield _problem(error, _warning_if(begun and error.retried))
 

@@ -56,6 +56,12 @@ _JVM_OPTIONS: Final = (
     "-XX:-UsePerfData",
 )
 
+_UTF8: Final[Mapping[str, str]] = {"LC_ALL": "C.UTF-8"}
+"""The locale of each JVM and of its Python workers. A JVM encodes names of files by it, in C with ``?`` for letters.
+
+With that of another language, a JVM has messages and lower-case letters of that language.
+"""
+
 _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClassPath")
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 """Settings whose values here and in the user's ``conf`` are joined."""
@@ -202,6 +208,7 @@ def _settings(name: str, cores: str, conf: Mapping[str, str], jars: Sequence[Jar
         settings["spark.local.dir"] = str(scratch)
     else:
         settings |= _prefixed("spark.executor", {**class_path, "extraJavaOptions": log4j})
+        settings |= _prefixed("spark.executorEnv", _UTF8)
     joined = {
         key: separator.join([settings[key], conf[key]])
         for keys, separator in ((_CLASS_PATHS, os.pathsep), (_JAVA_OPTIONS, " "))
@@ -328,6 +335,7 @@ def _log_output(output: IO[str]) -> None:
 def _environment(master: str) -> Iterator[None]:
     """Set the environment variables from which pyspark takes its Java, Spark and Python. It reads them nowhere else."""
     ours = {
+        **_UTF8,
         # By default glibc keeps freed memory of each thread apart: 15 MB of an idle JVM.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
         "JAVA_HOME": str(require_java().home_for_spark(_scratch() / "java")),

@@ -40,7 +40,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.source.slot_creation import create_guarded_slot
+from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
@@ -99,11 +99,13 @@ def prepare_source(
     lost: SlotLost | None = None,
     *,
     owner: PipelineOwner | None = None,
+    waiting: Waiting = lambda error: None,
 ) -> SourceState:
     """Check the source, and create the publication and the slot if they are missing.
 
     ``found`` is called with the tables before the slot is verified. ``lost`` is the error that ended a running pipeline
-    whose ``slot.onLost`` is Resync. ``owner`` is the owner that this process runs as.
+    whose ``slot.onLost`` is Resync. ``owner`` is the owner that this process runs as. ``waiting`` gets what the
+    creation of the slot waits for.
 
     Raise NeedsOperator ``preflight_failed`` with all problems, and ``not_the_owner`` if the slot or the publication
     belongs to another owner. Problems of single tables are left out if the store has tables. If ``slot.onLost`` is
@@ -134,7 +136,7 @@ def prepare_source(
         _prepare_trigger(config, connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
-        resync = _ensure_slot(config, connection, store, record, log, lost, published)
+        resync = _ensure_slot(config, connection, store, record, log, lost, published, waiting)
         save_publication(store, tables.publication)
         return SourceState(tables, resync)
 
@@ -264,6 +266,7 @@ def _ensure_slot(
     log: SegmentLog,
     lost: SlotLost | None,
     published: Collection[TableId],
+    waiting: Waiting,
 ) -> bool:
     """Verify the server and the slot, or create the slot if no table depends on it.
 
@@ -298,7 +301,7 @@ def _ensure_slot(
         position = status.confirmed_flush_lsn or Lsn(0)
     else:
         drop_slot(connection, config.slot.name, check=store.require_epoch)
-        position = create_guarded_slot(config, connection)
+        position = create_guarded_slot(config, connection, waiting)
         _log.info("created slot %s at %s", config.slot.name, position)
     record.begin(read_server(config.source, config.slot.name).identity, position)
     slot_exists(store)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
 
 from levada.errors import LevadaError, Transient
+from levada.postgres.slot_waits import waiting_error
 from levada.postgres.slots import create_slot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.wal_figures import release_limits, wal_figures
@@ -24,53 +26,61 @@ _OPEN_TRANSACTIONS: Final = (
     "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start;"
 )
 
+Waiting = Callable[[LevadaError | None], None]
+"""Handle what the start waits for. None: it waits no longer."""
 
-def create_guarded_slot(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Lsn:
+
+def create_guarded_slot(config: PipelineConfig, connection: psycopg.Connection[Any], waiting: Waiting) -> Lsn:
     """Create the slot and return its consistent point.
 
-    A slot that is being created waits for the transactions that are open, and keeps all WAL from then on. Raise
-    Transient ``slot_creation_ended``, without a slot, if that WAL passes a limit at which the guard drops a slot.
+    A slot that is being created waits for the transactions that are open, and keeps all WAL from then on. ``waiting``
+    gets which. Raise Transient ``slot_creation_ended``, without a slot, if that WAL passes a limit at which the guard
+    drops a slot.
     """
     passed: list[str] = []
-    with _watched(config, connection, passed):
-        try:
-            return create_slot(connection, config.slot.name, failover=config.slot.failover)
-        except LevadaError as error:
-            if not passed:
-                raise
-            raise Transient(
-                "slot_creation_ended",
-                f"the guard ended the creation of slot {config.slot.name}, which waits for open transactions, because"
-                f" {passed[0]}",
-                hint=f"end the transactions, or wait for them: {_OPEN_TRANSACTIONS}",
-            ) from error
-
-
-def _watched(
-    config: PipelineConfig, connection: psycopg.Connection[Any], passed: list[str]
-) -> AbstractContextManager[None]:
-    """Cancel the connection's statement when the slot passes a limit. Then ``passed`` says which one."""
-    if not release_limits(config):
-        return nullcontext()
+    logged = ""
 
     def sample(ended: threading.Event) -> bool:
+        nonlocal logged
         try:
-            text = _passed_limit(config)
+            if (text := _passed_limit(config)) and not ended.is_set():
+                passed.append(text)
+                with suppress(psycopg.Error):
+                    connection.cancel()
+            with config.source.connect(application="wait") as look:
+                found = waiting_error(look, config.slot.name)
         except LevadaError as error:
             _log.warning("sampling the slot that is being created failed: %s", error.message)
             return True
-        if text and not ended.is_set():
-            passed.append(text)
-            with suppress(psycopg.Error):
-                connection.cancel()
+        if not ended.is_set():
+            waiting(found)
+            if found is not None and found.hint != logged:
+                # Once for each holder. The status has its age.
+                _log.warning("%s", found)
+                logged = found.hint
         return True
 
-    return repeated(sample, _EVERY_S, "levada-slot-creation")
+    try:
+        with repeated(sample, _EVERY_S, "levada-slot-creation"):
+            return create_slot(connection, config.slot.name, failover=config.slot.failover)
+    except LevadaError as error:
+        if not passed:
+            raise
+        raise Transient(
+            "slot_creation_ended",
+            f"the guard ended the creation of slot {config.slot.name}, which waits for open transactions, because"
+            f" {passed[0]}",
+            hint=f"end the transactions, or wait for them: {_OPEN_TRANSACTIONS}",
+        ) from error
+    finally:
+        waiting(None)
 
 
 def _passed_limit(config: PipelineConfig) -> str:
     """Return which limit at which the slot is dropped is passed, empty without one."""
+    if not (limits := release_limits(config)):
+        return ""
     known = wal_figures(config)
-    for limit in in_force(release_limits(config), known, frozenset()):
+    for limit in in_force(limits, known, frozenset()):
         return comparison(limit, known[limit.measure])
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +10,7 @@ from levada.destinations.answers import perform
 from levada.destinations.collisions import Collision, Place, TargetName, find_later
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.catalog import read_table_descriptions
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
@@ -24,6 +25,11 @@ TargetNameOf = Callable[[QualifiedTable, QualifiedTable], TargetName | None]
 
 MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
 """Codes of tables that are parked until their place is free or the manifest has another ``destinationTable``."""
+
+
+_REPORTED: Final = 10
+_TAKEN: Final = frozenset({"table_not_ours", "destination_collision", "destination_privilege_missing"})
+"""Codes that do not depend on what only a run creates at the destination."""
 
 
 def find_misplaced(
@@ -68,6 +74,30 @@ def check_sources(
     selects = config.selects if config.publication.managed else lambda _: False
     with destination_errors(type(destination), "check_sources"):
         perform(destination.check_sources, places, selects)
+
+
+def taken_places(
+    config: PipelineConfig, destination: Destination, names: Collection[QualifiedTable]
+) -> Iterator[LevadaError]:
+    """Yield the first ten errors of new tables whose copies `Destination.check_place` refuses.
+
+    A table that stays locked for a second is not checked.
+    """
+    with config.source.connect(application="check") as connection, suppress(LevadaError), connection.transaction():
+        connection.execute("SET LOCAL lock_timeout = '1s'")
+        found = read_table_descriptions(connection, names)
+        errors = 0
+        for name, described in sorted(found.items()):
+            target = CopySettings.of(config, name, None).target(described.schema(), config)
+            try:
+                with destination_errors(type(destination), "check_place"):
+                    perform(destination.check_place, target)
+            except LevadaError as error:
+                if error.code in _TAKEN:
+                    yield error
+                    errors += 1
+            if errors == _REPORTED:
+                return
 
 
 def place_problems(

@@ -55,9 +55,8 @@ class PublicationCheck:
     def _log_unidentified(self, found: frozenset[QualifiedTable]) -> None:
         for name in sorted(found - self._unidentified):
             _log.warning(
-                "table %s is left out, because it has no replica identity without a generated column: add a primary"
-                " key, or if it has no generated column, run ALTER TABLE %s REPLICA IDENTITY FULL, and the same for"
-                " each partition if it has any, or exclude it in spec.tables [identity_missing]", name, name,
+                "table %s is left out, because it has no replica identity without a generated column. levada check"
+                " MANIFEST has the SQL that gives it one [identity_missing]", name,
             )  # fmt: skip
         self._unidentified = found
 
@@ -66,8 +65,8 @@ class PublicationCheck:
             name = self._tables.records[table].name
             _log.warning(
                 "PostgreSQL refuses the UPDATEs and DELETEs of table %s, because it is published without a replica"
-                " identity: run ALTER TABLE %s REPLICA IDENTITY FULL, and the same for each partition if it has any,"
-                " or give it a primary key [identity_missing]",
+                " identity that has no generated column: give it a primary key without one. If it has none, ALTER TABLE"
+                " %s REPLICA IDENTITY FULL, and the same for each partition, does too [identity_missing]",
                 name, name,
             )  # fmt: skip
         self._refusing = found

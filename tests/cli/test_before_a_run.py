@@ -1,0 +1,94 @@
+"""`levada check` reports what a run would meet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from psycopg import sql
+from tests.rigs.command_line import log_in_as, manifest, on, replicated, run
+from tests.rigs.database import Database
+
+from levada.cli.exit_codes import Exit
+
+__all__ = ["manifest"]
+
+
+def checked(manifest: Path, exit_code: Exit = Exit.PREFLIGHT) -> str:
+    """Return what a check prints, without its line breaks."""
+    result = on(manifest, "check")
+    assert result.exit_code == exit_code, result.output
+    return " ".join(result.output.split())
+
+
+def test_a_transaction_that_holds_up_the_slot(db: Database, manifest: Path, role: str) -> None:
+    """The session is named, also to a role that may not see since when its transaction is open."""
+    with db.connect() as admin:
+        admin.execute(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+        admin.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO {}").format(*map(sql.Identifier, (db.name, role))))
+        for table in ("orders", "items"):
+            admin.execute(sql.SQL("ALTER TABLE {} OWNER TO {}").format(*map(sql.Identifier, (table, role))))
+    log_in_as(manifest.parent, role)
+    manifest.write_text(yaml.safe_dump(replicated(db)))
+    with db.connect() as opened, opened.transaction():
+        pid = opened.info.backend_pid
+        opened.execute("INSERT INTO orders VALUES (1)")
+        found = checked(manifest, Exit.OK)
+    assert f"waits for PID {pid} of role postgres" in found
+    assert "[slot_creation_waits]" in found
+
+
+def test_a_lost_slot(db: Database, manifest: Path) -> None:
+    """It is an error once tables depend on it, as it is for a run."""
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    run(manifest)
+    db.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+    try:
+        for number in range(6):
+            db.execute(f"INSERT INTO items VALUES ({number})", "SELECT pg_switch_wal()")  # type: ignore[arg-type]
+        db.execute("CHECKPOINT")
+    finally:
+        db.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    [(status,)] = db.query("SELECT wal_status FROM pg_replication_slots WHERE database = %s", db.name)
+    assert status == "lost"
+    assert checked(manifest).count("[slot_lost]") == 1
+    done = on(manifest, "run", "--until", "caught-up")
+    assert done.exit_code == Exit.PREFLIGHT, done.output
+    assert "[slot_lost]" in done.output
+
+
+@pytest.mark.parametrize("there", ["CREATE TABLE replica.orders (id int)", "CREATE VIEW replica.orders AS SELECT 1"])
+def test_a_place_that_is_not_levadas(db: Database, manifest: Path, there: str) -> None:
+    """A table that Levada did not create is not replaced, and a check says so."""
+    manifest.write_text(yaml.safe_dump(replicated(db)))
+    db.execute("CREATE SCHEMA replica")
+    with db.connect() as c:
+        c.execute(there)  # type: ignore[arg-type]  # one of two
+    found = checked(manifest)
+    assert "replica.orders exists at the destination and was not created by Levada" in found, found
+
+
+@pytest.mark.parametrize("schema_exists", [True, False])
+def test_a_role_of_the_destination_without_create(
+    db: Database, manifest: Path, role: str, *, schema_exists: bool
+) -> None:
+    """The schema of the state is not enough: the tables are created in another one. The hint is the GRANT."""
+    document = replicated(db)
+    document["spec"]["destination"]["postgres"]["credentialsSecretRef"] = {"name": "target"}
+    manifest.write_text(yaml.safe_dump(document))
+    target = manifest.parent / "secrets" / "target"
+    target.mkdir()
+    for key in ("username", "password"):
+        (target / key).write_text(role)
+    with db.connect() as admin:
+        admin.execute(sql.SQL("CREATE SCHEMA levada AUTHORIZATION {}").format(sql.Identifier(role)))
+        if schema_exists:
+            admin.execute("CREATE SCHEMA replica")
+        found = checked(manifest)
+        assert "[destination_privilege_missing]" in found
+        what = 'SCHEMA "replica"' if schema_exists else f'DATABASE "{db.name}"'
+        grant = re.findall(rf"hint: in database {db.name}: (GRANT [A-Z, ]+ ON {what} TO \"{role}\")", found)[0]
+        admin.execute(grant)
+    assert "[destination_privilege_missing]" not in on(manifest, "check").output

@@ -1,0 +1,135 @@
+"""Roles as administrators make them: names that need quotes, settings, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from psycopg import sql
+from tests.rigs.command_line import log_in_as, manifest, on, replicated, run
+from tests.rigs.database import Database
+
+from levada.cli.exit_codes import Exit
+from levada.errors import LevadaError
+
+__all__ = ["manifest"]
+
+ODD = """svc@proj.iam "A" b's"""
+"""A name that needs quotes for each reason there is."""
+
+
+def alter(db: Database, statement: str, *names: str) -> None:
+    """Run a statement with quoted names."""
+    with db.connect() as admin:
+        admin.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # type: ignore[arg-type]  # only names vary
+
+
+@pytest.fixture
+def odd(db: Database, manifest: Path) -> Iterator[str]:
+    """The pipeline's role, which is no superuser."""
+    alter(db, "CREATE ROLE {} LOGIN REPLICATION", ODD)
+    alter(db, "GRANT CREATE ON DATABASE {} TO {}", db.name, ODD)
+    for table in ("orders", "items"):
+        alter(db, "ALTER TABLE {} OWNER TO {}", table, ODD)
+    log_in_as(manifest.parent, ODD)
+    yield ODD
+    alter(db, "DROP OWNED BY {}", ODD)
+    alter(db, "DROP ROLE {}", ODD)
+
+
+def test_a_role_whose_name_needs_quotes(db: Database, manifest: Path, odd: str) -> None:
+    """It may be the role of the source, of the store and of the destination."""
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    db.execute("INSERT INTO orders VALUES (1)")
+    for number in (2, 3):
+        checked = on(manifest, "check")
+        assert checked.exit_code == Exit.OK, checked.output
+        run(manifest)
+        db.execute(f"INSERT INTO orders VALUES ({number})")  # type: ignore[arg-type]  # a number
+    run(manifest)
+    assert db.query("SELECT id FROM replica.orders ORDER BY 1") == [(1,), (2,), (3,)]
+
+
+SETTINGS = {
+    "array_nulls": "off",
+    "backslash_quote": "off",
+    "bytea_output": "escape",
+    "client_encoding": "LATIN1",
+    "client_min_messages": "error",
+    "DateStyle": "German",
+    "default_transaction_deferrable": "on",
+    "default_transaction_isolation": "serializable",
+    "escape_string_warning": "on",
+    "extra_float_digits": "-15",
+    "idle_in_transaction_session_timeout": "'1ms'",
+    "idle_session_timeout": "'1ms'",
+    "IntervalStyle": "sql_standard",
+    "lc_messages": "'C'",
+    "lock_timeout": "'1ms'",
+    "quote_all_identifiers": "on",
+    "row_security": "off",
+    "search_path": "evil, pg_catalog",
+    "standard_conforming_strings": "off",
+    "statement_timeout": "'1ms'",
+    "synchronous_commit": "off",
+    "TimeZone": "'Asia/Kolkata'",
+    "transform_null_equals": "on",
+    "work_mem": "'64kB'",
+    "xmlbinary": "hex",
+}
+"""Settings that administrators give a role or a database, each far from the default."""
+
+
+def test_settings_of_the_role(db: Database, manifest: Path, odd: str) -> None:
+    """They are for applications, and change neither what Levada reads nor how long it may take."""
+    db.execute(
+        "CREATE SCHEMA evil",
+        "CREATE FUNCTION evil.current_database() RETURNS name LANGUAGE sql AS 'SELECT 1/0'",
+        "CREATE TABLE kinds (id int PRIMARY KEY, at timestamptz, day date, i interval, b bytea, f float8, t text)",
+        r"INSERT INTO kinds VALUES (1, '2026-03-04 05:06:07Z', '2026-03-04', '1 mon -2 days', '\x00ff', 0.1, 'ä\')",
+    )
+    alter(db, "GRANT USAGE ON SCHEMA evil TO {}", odd)
+    alter(db, "ALTER TABLE kinds OWNER TO {}", odd)
+    for name, value in SETTINGS.items():
+        alter(db, f"ALTER ROLE {{}} SET {name} = {value}", odd)
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    checked = on(manifest, "check")
+    assert checked.exit_code == Exit.OK, checked.output
+    run(manifest)
+    db.execute("INSERT INTO kinds SELECT 2, at, day, i, b, f, t FROM kinds")
+    run(manifest)
+    assert len(rows := db.query("SELECT * FROM replica.kinds ORDER BY 1")) == 2
+    assert rows == db.query("SELECT * FROM kinds ORDER BY 1")
+
+
+@pytest.mark.parametrize("whose", ["ROLE", "DATABASE"])
+def test_what_an_administrator_forbids(db: Database, manifest: Path, odd: str, whose: str) -> None:
+    """A hint names the setting or the limit, and its owner: the role or the database."""
+    name = odd if whose == "ROLE" else db.name
+    quoted = sql.Identifier(name).as_string(None)
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    alter(db, f"ALTER {whose} {{}} SET default_transaction_read_only = on", name)
+    found = " ".join(on(manifest, "check").output.split())
+    assert "[store_read_only]" in found, found
+    assert f"default_transaction_read_only of {whose.lower()} {name} is on" in found
+    assert f"ALTER {whose} {quoted} RESET default_transaction_read_only" in found
+    with db.connect(options="-c default_transaction_read_only=off") as admin:
+        admin.execute(f"ALTER {whose} {quoted} RESET default_transaction_read_only")  # type: ignore[arg-type]  # a name
+        admin.execute(f"ALTER {whose} {quoted} CONNECTION LIMIT 0")  # type: ignore[arg-type]  # a name
+    found = " ".join(on(manifest, "check").output.split())
+    assert "[too_many_connections]" in found, found
+    assert f"ALTER {whose} {quoted} CONNECTION LIMIT -1" in found
+
+
+def test_a_role_that_may_not_replicate(db: Database, manifest: Path, odd: str) -> None:
+    """The hint of a running engine names the role, and so does that of a check."""
+    alter(db, "ALTER ROLE {} NOREPLICATION", odd)
+    reset = sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(odd)).as_string(None)
+    assert reset in " ".join(on(manifest, "check").output.split())
+    with pytest.raises(LevadaError) as raised:
+        replace(db.connection, user=odd).connect_replication()
+    assert raised.value.code == "replication_privilege_missing"
+    assert raised.value.hint == reset

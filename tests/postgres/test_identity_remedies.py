@@ -1,0 +1,47 @@
+"""Replica identities with a generated column, which PostgreSQL 18 refuses."""
+
+from __future__ import annotations
+
+from tests.rigs.database import Database
+
+from levada.postgres.preflight import PreflightRequest, preflight
+
+REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
+
+KEYS = {
+    "full": ("id int", "ALTER TABLE {} REPLICA IDENTITY FULL"),
+    "in_key": ("id int, PRIMARY KEY (id, twice)", ""),
+    "unused_key": ("id int PRIMARY KEY", "ALTER TABLE {} REPLICA IDENTITY FULL"),
+}
+
+
+def test_a_generated_column_in_the_identity(versions: Database) -> None:
+    """The hint works: before an upgrade to 18 on older versions, and at once on 18. FULL is never one."""
+    for name, (key, then) in KEYS.items():
+        with versions.connect() as c:
+            c.execute(f'CREATE TABLE "{name}" (n int, twice int GENERATED ALWAYS AS (n * 2) STORED, {key})')  # type: ignore[arg-type]
+            if then:
+                c.execute(then.format(f'"{name}"'))  # type: ignore[arg-type]  # a name
+            c.execute(f'INSERT INTO "{name}" (n, id) VALUES (1, 1)')  # type: ignore[arg-type]  # a name
+    with versions.connect() as c:
+        is_18 = c.info.server_version >= 180_000
+        if not is_18:
+            c.execute("CREATE PUBLICATION p FOR TABLE full_, in_key, unused_key".replace("full_", '"full"'))
+    code = "identity_missing" if is_18 else "upgrade_refuses_updates"
+    hints = [p.hint for p in preflight(versions.connection, REQUEST) if p.code == code]
+    assert len(hints) == 3, hints
+    assert not [h for h in hints if "IDENTITY FULL" in h]
+    default = 'ALTER TABLE "public"."{}" REPLICA IDENTITY DEFAULT'
+    for name in KEYS:
+        [hint] = [h for h in hints if default.format(name) in h]
+        assert ("add a primary key without twice" in hint) == (name != "unused_key")
+    with versions.connect() as c:
+        c.execute("ALTER TABLE in_key DROP CONSTRAINT in_key_pkey, ADD PRIMARY KEY (id)")
+        c.execute('ALTER TABLE "full" ADD PRIMARY KEY (id)')
+        for name in KEYS:
+            c.execute(default.format(name))  # type: ignore[arg-type]  # a name
+        if is_18:
+            c.execute('CREATE PUBLICATION p FOR TABLE "full", in_key, unused_key')
+        for name in KEYS:
+            c.execute(f'UPDATE "{name}" SET n = 2')  # type: ignore[arg-type]  # a name
+    assert not [p for p in preflight(versions.connection, REQUEST) if p.code in (code, "identity_missing")]
