@@ -27,6 +27,7 @@ SLOT = SlotStatus(
     safe_wal_size=None,
     invalidation_reason=None,
     failover=None,
+    synced=False,
 )
 SERVER = ServerState(IDENTITY, Lsn(1000), False, {}, SLOT)
 WITNESS = Witness(Lsn(180), 740, 1_000_000)
@@ -147,7 +148,42 @@ def test_a_session_begins(known: KnownSource, now: ServerState, plan: SessionPla
             "source_changed",
             id="a timeline back",
         ),
+        pytest.param(
+            replace(KNOWN, identity=replace(IDENTITY, timeline=2)),
+            replace(SERVER, in_recovery=True),
+            Transient,
+            "source_behind",
+            id="a standby that has not followed a failover",
+        ),
         pytest.param(KNOWN, replace(SERVER, slot=None), SlotLost, "slot_missing", id="no slot"),
+        pytest.param(
+            KNOWN,
+            replace(server(identity={"started_at": "later"}), slot=None, in_recovery=True),
+            Transient,
+            "source_standby",
+            id="another standby",
+        ),
+        pytest.param(
+            KNOWN,
+            server(identity={"started_at": "later"}, slot={"synced": True, "temporary": True}, in_recovery=True),
+            Transient,
+            "source_standby",
+            id="another standby that copies the slot",
+        ),
+        pytest.param(
+            KNOWN,
+            server(identity={"started_at": "later"}, slot={"wal_status": "lost"}, in_recovery=True),
+            Transient,
+            "source_standby",
+            id="a former primary that has lost its slot",
+        ),
+        pytest.param(
+            KNOWN,
+            replace(SERVER, slot=None, in_recovery=True),
+            SlotLost,
+            "slot_missing",
+            id="no slot on the standby that is the source",
+        ),
         pytest.param(KnownSource(), replace(SERVER, slot=None), SlotLost, "slot_missing", id="no slot at first"),
         pytest.param(
             KNOWN, server(slot={"wal_status": "lost"}), SlotLost, "slot_lost", id="a slot whose WAL is removed"

@@ -97,7 +97,8 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     made = Catalog()
     made.store.next_epoch()
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
-    monkeypatch.setattr(module, "read_table_description", made.describe)
+    monkeypatch.setattr(module, "describe_without_waiting", made.describe)
+    monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
     monkeypatch.setattr(module, "read_publication_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 

@@ -15,6 +15,7 @@ from levada.destinations.ownership import Owner
 from levada.destinations.postgres.state import State
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import (
+    describe_without_waiting,
     list_tables,
     published_tables,
     read_table_schema,
@@ -300,6 +301,27 @@ def test_partitions_below_an_attached_one_may_have_had_rows(db: Database) -> Non
     assert leaf(db, "r", "r_1_1").born
     attached = [leaf(db, "r", name) for name in ("aside_1", "aside_2")]
     assert [(one.born, one.empty) for one in attached] == [(False, False), (False, True)]
+
+
+def test_a_description_does_not_wait_for_a_locked_table(db: Database) -> None:
+    """The columns of a locked table are known to the stream. Their defaults are read once the lock has ended."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, note text DEFAULT 'none')",
+        "CREATE TABLE r (id int DEFAULT 1) PARTITION BY RANGE (id)",
+        "CREATE TABLE r_1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r_2 (id int)",
+        "ALTER TABLE r ATTACH PARTITION r_2 FOR VALUES FROM (10) TO (20)",
+    )
+    with db.connection.connect() as c:
+        free = {name: describe_without_waiting(c, table_id(db, name)) for name in ("t", "r")}
+        with db.connect() as holder, holder.transaction():
+            holder.execute("LOCK TABLE t, r, r_1, r_2")
+            c.execute("SET lock_timeout = '3s'")
+            for name, description in free.items():
+                locked = describe_without_waiting(c, table_id(db, name))
+                assert [col.name for col in locked.columns] == [col.name for col in description.columns]
+                assert locked.primary_key == description.primary_key
+        assert [col.default for col in free["t"].columns] == [None, "'none'::text"]
 
 
 def test_a_look_does_not_wait_for_a_locked_table(db: Database) -> None:

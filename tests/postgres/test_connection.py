@@ -184,12 +184,10 @@ def test_refused_logins_need_a_person(db: Database, secret_role: str, tmp_path: 
         "source_tls_failed": [replace(db.connection, sslmode=m) for m in ("require", "verify-full")],
         "credentials_unreadable": [replace(db.connection, credentials=tmp_path / "absent")],
     }
-    retried = {"source_auth_failed", "credentials_unreadable"}
     for code, connections in cases.items():
         for connection in connections:
             for error in both_ways(connection):
-                expected = LoginFailed if code in retried else NeedsOperator
-                assert (type(error), error.code) == (expected, code), error
+                assert (type(error), error.code) == (LoginFailed, code), error
                 assert "hunter2" not in str(error)
                 assert error.hint
 
@@ -259,7 +257,25 @@ def test_ended_backend_is_transient(db: Database) -> None:
         ("57P03", "the database system is starting up", Transient, "source_starting"),
         (None, "connection failed: FATAL:  the database system is shutting down", Transient, "source_starting"),
         (None, "FATAL:  sorry, too many clients already", Transient, "too_many_connections"),
-        (None, 'no pg_hba.conf entry for host "10.0.0.1", user "x"', NeedsOperator, "source_access_denied"),
+        (None, 'no pg_hba.conf entry for host "10.0.0.1", user "x"', LoginFailed, "source_access_denied"),
+        (None, 'FATAL:  permission denied for database "shop"', LoginFailed, "source_access_denied"),
+        (None, 'FATAL:  database "shop" is not currently accepting connections', LoginFailed, "source_access_denied"),
+        (None, 'FATAL:  database "shop" does not exist', LoginFailed, "source_database_missing"),
+        (None, 'FATAL:  too many connections for role "shop"', Transient, "too_many_connections"),
+        (None, "FATAL:  permission denied to start WAL sender", LoginFailed, "replication_privilege_missing"),
+        ("53300", "number of requested standby connections exceeds max_wal_senders", Transient, "no_free_wal_sender"),
+        ("53600", "a resource of a later version", Transient, "source_out_of_resources"),
+        ("57P04", "terminating connection because the database was dropped", Transient, "source_stopping"),
+        ("55000", "logical decoding cannot be used while in recovery", Transient, "source_standby"),
+        ("55000", 'cannot use replication slot "s" for logical decoding', Transient, "source_standby"),
+        ("25006", "cannot execute pg_logical_emit_message() during recovery", Transient, "source_standby"),
+        (
+            "55000",
+            'logical decoding on standby requires "wal_level" >= "logical" on the primary',
+            Transient,
+            "wal_level_not_logical",
+        ),
+        ("42501", "permission denied for database shop", NeedsOperator, "insufficient_privilege"),
         ("55006", 'replication slot "s" is active for PID 42', Transient, "slot_active"),
         ("53400", "all replication slots are in use", Transient, "no_free_slot"),
         ("55000", 'can no longer access replication slot "s"', SlotLost, "slot_lost"),
@@ -267,7 +283,7 @@ def test_ended_backend_is_transient(db: Database) -> None:
         ("42704", 'replication slot "s" does not exist', SlotLost, "slot_missing"),
         ("42704", 'publication "p" does not exist', SlotLost, "publication_missing"),
         ("42501", "permission denied for table t", NeedsOperator, "insufficient_privilege"),
-        ("25006", "cannot execute INSERT in a read-only transaction", NeedsOperator, "source_read_only"),
+        ("25006", "cannot execute INSERT in a read-only transaction", Transient, "source_read_only"),
         ("25P03", "terminating connection due to idle-in-transaction timeout", Transient, "session_timeout"),
         ("40001", "could not serialize access due to concurrent update", Transient, "serialization_conflict"),
         ("42703", 'column "c" does not exist', NeedsOperator, "column_missing"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.rigs.recording import Recording
 
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
@@ -44,8 +44,6 @@ def config_ref(tmp_path: Path) -> ConfigRef:
 def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
     """Return the tables as an engine that starts has them."""
     registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
-    found = SourceTables(
-        (PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {})
-    )
+    found = SourceTables((StreamedTable(TABLE, NAME),), PublicationState("levada_shop", None, {}, {}))
     registry.membership.adopt(found, (), resync=False)
     return registry, registry.tables[TABLE]

@@ -15,10 +15,10 @@ from tests.runtime import samples
 from levada.capture import CaptureWorker
 from levada.cli.render import changed_lines
 from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
-from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
+from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.report.snapshot import fatal_progress, table_progress
 from levada.runtime.stages.capture import CaptureThread
@@ -42,7 +42,7 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> TableRegistry:
     store.next_epoch()
     store.update_table_replication_states({ID: phase})
     registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1, lambda table, columns: None)
-    published = (PublishedTable(ID, NAME, "r", (), None, None),)
+    published = (StreamedTable(ID, NAME),)
     registry.membership.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
     return registry
 
@@ -93,7 +93,7 @@ def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyP
     """While a stream is open there is no silence. Without one it grows."""
     worker, now = SimpleNamespace(connected=True), 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    capture = CaptureThread(cast(CaptureWorker, worker), RetryLimits, lambda error: None)
+    capture = CaptureThread(cast(CaptureWorker, worker), lambda error: None)
     now = 160.0
     assert capture.silent_s() == 0.0
     worker.connected, now = False, 440.0

@@ -10,7 +10,7 @@ import pytest
 from tests.rigs.recording import Recording
 from tests.runtime.one_table import NAME, TABLE, config_ref
 
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import TableConfig
 from levada.runtime.tables.registry import TableRegistry
@@ -21,7 +21,7 @@ from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
 from levada.values import SnapshotId, TableId
 
-FOUND = SourceTables((PublishedTable(TABLE, NAME, "r", (), None, None),), PublicationState("levada_shop", None, {}, {}))
+FOUND = SourceTables((StreamedTable(TABLE, NAME),), PublicationState("levada_shop", None, {}, {}))
 
 
 @pytest.fixture

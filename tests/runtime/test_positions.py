@@ -10,7 +10,7 @@ from tests.runtime.one_table import NAME, TABLE, config_ref
 
 from levada.copy.kept import KeptCopy
 from levada.copy.plan import RangePlan
-from levada.postgres.catalog import PublishedTable
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.membership import PublicationState
 from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.registry import TableRegistry
@@ -34,7 +34,7 @@ def test_an_interrupted_copy_needs_the_changes_since_its_beginning(
     store_kept_copy(store, TABLE, KeptCopy("basis", "place", SINCE, RangePlan((), 1), {}))
     ledger = Ledger({TABLE: newest})
     registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None, ledger)
-    published = (PublishedTable(TABLE, NAME, "r", (), None, None),)
+    published = (StreamedTable(TABLE, NAME),)
     found = SourceTables(published, PublicationState("levada_shop", None, {}, {}))
     registry.membership.adopt(found, (), resync=False)
     copy = registry.tables[TABLE].copy

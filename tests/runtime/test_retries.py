@@ -18,8 +18,10 @@ from levada.errors import (
     rebuild,
 )
 from levada.runtime.config import RetryLimits
+from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
 from levada.runtime.tables.retries import park
+from levada.runtime.tables.retry_state import RetryState
 from levada.status import RetryPolicy
 from levada.stores.codecs import phase_from_json, phase_to_json
 from levada.stores.phases import (
@@ -48,7 +50,7 @@ def test_transient_errors_wait_longer_each_time_then_ask() -> None:
 
     Its hint then has the command for another attempt.
     """
-    error = Transient("source_unreachable", "no route", hint="free disk space")
+    error = Transient("commit_conflict", "another writer", hint="free disk space")
     waits = [park(error, n, LIMITS, NOW) for n in (1, 2, 3)]
     assert [w.next_retry for w in waits] == [NOW + timedelta(seconds=10), NOW + timedelta(seconds=15), None]
     assert waits[2].retry_policy is RetryPolicy.MANUAL_RETRY
@@ -98,6 +100,30 @@ def test_refused_credentials_are_retried(kind: type[LevadaError]) -> None:
 def test_a_copy_that_yields_is_retried_without_end() -> None:
     """It is no failed attempt."""
     assert park(Yielded("copy_yielded", "waits"), 1000, LIMITS, NOW).retry_policy is RetryPolicy.TIMED_RETRY
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Transient("source_unreachable", "the network broke"),
+        Transient("no_free_slot", "all are in use"),
+        LoginFailed("source_auth_failed", "the password changes"),
+    ],
+    ids=lambda e: e.code,
+)
+def test_a_source_that_is_away_is_no_failure_of_a_table(error: LevadaError) -> None:
+    """The table is retried without end, after the shortest delay, and its failed attempts are not counted."""
+    state = RetryState()
+    for now in range(100):
+        attempt = state.failed(error, 0.0, now)
+        parked = park(error, attempt, LIMITS, NOW)
+        assert (parked.retry_policy, parked.next_retry) == (RetryPolicy.TIMED_RETRY, NOW + timedelta(seconds=10))
+    assert state.failed(Transient("commit_conflict", "another writer"), 0.0, 100.0) == 1
+
+
+def test_the_stream_reconnects_within_ten_seconds() -> None:
+    """The delays grow to that, however long the source is away."""
+    assert [reconnect_delay(n) for n in (1, 2, 3, 4, 5, 6, 7, 10_000)] == [0.5, 1, 2, 4, 8, 10, 10, 10]
 
 
 def test_an_error_of_another_process_keeps_its_policy() -> None:

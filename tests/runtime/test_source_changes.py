@@ -101,7 +101,7 @@ def test_an_attempt_is_reported_once(rig: Rig, db: Database) -> None:
 
     The number is the first again once a session has begun.
     """
-    rig.config = replace(rig.config, retries=RetryLimits(delay_s=0.5, max_delay_s=600.0))
+    rig.config = replace(rig.config, retries=RetryLimits(delay_s=600.0, max_delay_s=600.0))
     rig.start()
     rig.wait_caught_up()
     seen: dict[int, set[ErrorProgress]] = {}

@@ -119,7 +119,7 @@ def test_a_table_is_copied_when_all_its_changes_are_published_again() -> None:
 
 def test_failed_attempts_are_counted_in_a_row() -> None:
     """The first attempt has the number 1, and a success begins again."""
-    state, error = RetryState(), Transient("source_unreachable", "no route")
+    state, error = RetryState(), Transient("commit_conflict", "another writer")
     assert [state.failed(error, 0.0, 1.0), state.failed(error, 0.0, 2.0)] == [1, 2]
     state.begin_again()
     assert state.failed(error, 0.0, 3.0) == 1

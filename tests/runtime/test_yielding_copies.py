@@ -19,7 +19,7 @@ from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 YIELDED = Yielded("copy_yielded", "the copy of public.orders gave way to PID 7, which waits for a lock")
-FAILED = Transient("source_unreachable", "no route")
+FAILED = Transient("commit_conflict", "another writer")
 ROUNDS = 20
 
 

@@ -71,6 +71,14 @@ class StallingProxy:
             for link in self._links:
                 link.resume()
 
+    def lead_to(self, target: int) -> None:
+        """End every connection, and forward those to come to another port, as an address does after a failover."""
+        with self._lock:
+            self._target = target
+            for link in self._links:
+                link.close()
+            self._links.clear()
+
     def close(self) -> None:
         """End every connection."""
         self._listener.close()
@@ -82,9 +90,13 @@ class StallingProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
             with self._lock:
                 self._links.append(_Link(client, server, stalled=self._stalled))
 

@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import until
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.stores import Document, Key, PostgresStore, TableAction
@@ -253,13 +253,35 @@ def test_missing_privileges_on_an_existing_store_are_named_at_once(
     resolved.close()
 
 
-def test_read_only_database_is_named(db: Database) -> None:
-    """On a standby, or where writes are off, the error says that another place is needed."""
-    with psycopg.connect(db.uri, autocommit=True) as admin:
-        admin.execute(f"ALTER DATABASE {db.name} SET default_transaction_read_only = on")
-    with pytest.raises(NeedsOperator) as caught:
-        PostgresStore(db.connection, "shop").next_epoch()
-    assert caught.value.code == "store_read_only"
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ("DATABASE {database}", "of database {database}"),
+        ("ROLE {role}", "of role {role}"),
+        ("ROLE {role} IN DATABASE {database}", "of role {role} in database {database}"),
+    ],
+)
+def test_a_read_only_store_is_waited_for(db: Database, role: str, whose: str, said: str) -> None:
+    """A setting that makes it read-only is named with its owner. The write goes on once the setting is undone."""
+    names = {"database": db.name, "role": role}
+    db.execute(f"GRANT CREATE ON DATABASE {db.name} TO {role}")  # type: ignore[arg-type]
+    setting = f"{whose.format(**names)} {{}} default_transaction_read_only"
+    with closing(PostgresStore(replace(db.connection, user=role), "shop")) as store:
+        store.next_epoch()
+        db.execute(f"ALTER {setting.format('SET')} = on")  # type: ignore[arg-type]
+        terminate(db)
+        with ThreadPoolExecutor() as pool:
+            written = pool.submit(store.update_table_replication_states, {ORDERS: Init()})
+            error = until(lambda: store.last_error, lambda e: e is not None and e.code == "store_read_only")
+            with db.connect() as admin:
+                admin.execute("SET default_transaction_read_only = off")
+                admin.execute(f"ALTER {setting.format('RESET')}")  # type: ignore[arg-type]
+            written.result()
+        assert error is not None
+        assert f"default_transaction_read_only {said.format(**names)} is on" in error.message
+        assert error.hint == "ALTER " + setting.format("RESET").replace(role, f'"{role}"').replace(
+            db.name, f'"{db.name}"'
+        )
 
 
 def test_closed_store_says_so(store: PostgresStore) -> None:

@@ -18,7 +18,7 @@ from levada.errors import SlotLost, Transient
 from levada.pgoutput.decoder import TransactionScan
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.server import ServerIdentity, ServerState
-from levada.postgres.slots import SlotStatus, validate_slot
+from levada.postgres.slots import SlotStatus, passing_standby, validate_slot
 from levada.values import Lsn, Witness
 
 _SLICE_MESSAGES: Final = 50_000
@@ -99,10 +99,13 @@ def plan_session(known: KnownSource, server: ServerState, slot: str, database: s
 
     Raise SlotLost ``source_changed`` if it is another server, or has another history. Raise SlotLost
     ``slot_missing`` or ``slot_lost`` if the slot no longer has every change. Raise NeedsOperator ``slot_foreign``,
-    and Transient ``source_behind`` for a standby that has not replayed its WAL yet.
+    Transient ``source_behind`` for a standby that has not replayed its WAL yet, and ``source_standby`` for one without
+    the slot that was not the source before.
     """
     _require_same_server(known, server)
     status = server.slot
+    if _is_passing_standby(known, server):
+        raise passing_standby(slot)
     if status is None:
         raise SlotLost("slot_missing", f"there is no replication slot {slot}", hint=RESYNC_ALL)
     try:
@@ -175,6 +178,12 @@ def _require_same_server(known: KnownSource, server: ServerState) -> None:
             f"its database has the OID {now.database_oid}, but the tables were copied from OID {before.database_oid}"
         )
     if now.timeline < before.timeline:
+        if server.in_recovery:
+            raise Transient(
+                "source_behind",
+                f"the source is a standby on timeline {now.timeline}, which does not follow timeline {before.timeline}"
+                " yet",
+            )
         raise _changed(f"it is on timeline {now.timeline}, but was on timeline {before.timeline} before")
     if now.timeline > before.timeline:
         switch = server.switches.get(before.timeline)
@@ -186,6 +195,17 @@ def _require_same_server(known: KnownSource, server: ServerState) -> None:
                 f"timeline {before.timeline} ended at {switch}, but WAL up to {read} was read from it:"
                 " the failover lost transactions that are in the tables"
             )
+
+
+def _is_passing_standby(known: KnownSource, server: ServerState) -> bool:
+    """Return True for a standby without a slot to read from, unless the stream has read from it since its start.
+
+    A failover meets it for a moment. PostgreSQL copies a failover slot to standbys, where it cannot be read. The slot
+    of a former primary may be lost there.
+    """
+    if not server.in_recovery or server.identity == known.identity:
+        return False
+    return server.slot is None or server.slot.synced or server.slot.lost
 
 
 def _require_wal(known: KnownSource, server: ServerState) -> None:

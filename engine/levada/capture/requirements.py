@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from levada.errors import NeedsOperator
-from levada.postgres.catalog import published_tables
+from levada.postgres.catalog import streamed_tables
 from levada.postgres.preflight import PreflightRequest, find_problems, refuse
 from levada.postgres.publications import (
     inspect_coverage,
@@ -75,7 +75,7 @@ def table_not_published(
 def _published(connection: psycopg.Connection[Any], publication: str) -> frozenset[QualifiedTable]:
     if read_publication(connection, publication) is None:
         return frozenset()
-    return frozenset(t.name for t in published_tables(connection, publication))
+    return frozenset(t.name for t in streamed_tables(connection, publication))
 
 
 def _require_coverage(

@@ -17,13 +17,14 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
-from levada.postgres.catalog import read_table_description, read_type_infos
+from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
 from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
+from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
@@ -256,7 +257,8 @@ class TableResolver(SchemaResolver):
         now = self._published(before, description)
         attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
         if attnums is None:
-            raise _ambiguous(name)
+            streamed = published_generated_columns(self._connected(), self._publication).get(relation.table)
+            raise generated_error(self._publication, name, streamed) if streamed else _ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
         names = {attnum: column.name for attnum, column in by_attnum.items()}
         left_out = excluded_attnums(names, excluded, before, {c.attnum: c.name for c in now})
@@ -359,7 +361,8 @@ class TableResolver(SchemaResolver):
 
     def _describe(self, table: TableId) -> TableDescription | None:
         try:
-            return read_table_description(self._connected(), table)
+            # A table that another session has locked must not stop the capture of all others.
+            return describe_without_waiting(self._connected(), table)
         except NeedsOperator as error:
             if error.code != "table_missing":
                 raise

@@ -13,7 +13,7 @@ from levada.capture.requirements import table_not_published
 from levada.capture.streams import BatchSource
 from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, TableChanges
 from levada.pgoutput.copybinary import CopyDecoder, select_list
-from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema
+from levada.postgres.catalog import Leaf, PublishedTable, published_tables, read_table_schema, streamed_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
@@ -77,7 +77,8 @@ class SnapshotSource(BatchSource):
                         yield ChangeBatch((changes,), rows.num_rows, 0, None, True, None, _NONE_COMMITTED, None)
 
     def _require(self, tables: Sequence[QualifiedTable]) -> list[PublishedTable]:
-        published = {t.name: t for t in published_tables(self._connection, self._publication)}
+        ids = [t.id for t in streamed_tables(self._connection, self._publication) if t.name in tables]
+        published = {t.name: t for t in published_tables(self._connection, self._publication, ids)}
         if missing := [t for t in tables if t not in published]:
             raise table_not_published(self._connection, self._publication, missing)
         return [published[t] for t in tables]

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from levada.cli.exit_codes import Exit
 from levada.cli.new_manifest import NewPipeline, manifest_text
 from levada.cli.output import console, working
-from levada.errors import LevadaError, LoginFailed, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.estimates import TableEstimate, estimate_tables
@@ -35,6 +35,8 @@ _MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OPTIONAL_TLS: Final = ("prefer", "allow")
 _MANIFEST: Final = "pipeline.yaml"
+_WHATEVER_MODE: Final = ("source_auth_failed", "credentials_unreadable")
+"""Codes of logins that fail with any sslmode."""
 _NAMES: Final = ServerNames(
     host="the DSN's host",
     database="the DSN's database",
@@ -193,9 +195,9 @@ def _connected(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, psyc
     for mode in modes:
         try:
             return mode, _with_mode(source, mode).connect(application="init")
-        except LoginFailed:
-            raise
         except LevadaError as error:
+            if error.code in _WHATEVER_MODE:
+                raise
             last = error
     if last.code == "source_tls_failed" and TlsMode.DISABLE not in modes:
         hint = "if the network is trusted, add ?sslmode=disable to the DSN"

@@ -6,19 +6,35 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
 
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.streamed import leaves_of, streamed_relations
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+
+
+def _without(query: sql.SQL, waits: Mapping[LiteralString, LiteralString]) -> sql.SQL:
+    text = query.as_string(None)
+    for call, constant in waits.items():
+        assert call in text, call
+        text = text.replace(call, constant)
+    return sql.SQL(text)
+
+
+_WITHOUT_WAITS: Final = _without(
+    DESCRIPTION_QUERY,
+    {"pg_catalog.pg_get_expr(d.adbin, d.adrelid)": "NULL", "pg_catalog.pg_relation_size(l.oid) = 0": "false"},
+)
+"""The description without the functions that wait for a table that another session has locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,14 @@ class Leaf:
     blocks: int
     bytes: int
     """Size of the table and its TOAST table, without indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedTable:
+    """A table that a publication streams."""
+
+    id: TableId
+    name: QualifiedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +95,67 @@ class PublishedTable:
 
 
 # Row filters and column lists exist since version 15. Before that, the catalog has no such columns.
-_LIMITS: Final = sql.SQL(
-    "pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[] FROM pg_publication p"
-    " CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
-    " LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid"
-)
-_NO_LIMITS: Final = sql.SQL(
-    "NULL, NULL::int2[] FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t"
-)
-_PUBLISHED: Final = sql.SQL("""
-SELECT l.id, l.schema, l.name, l.rows, l.blocks, l.bytes, c.oid, n.nspname, c.relname, c.relkind, {limits}
+_LIMITS: Final = sql.SQL("pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[]")
+_NO_LIMITS: Final = sql.SQL("NULL, NULL::int2[]")
+_STREAMED: Final = sql.SQL("""
+FROM {streamed} t
+JOIN pg_publication p ON p.pubname = %(publication)s
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
 JOIN pg_class c ON c.oid = t.relid
 JOIN pg_namespace n ON n.oid = c.relnamespace
+""")
+_PUBLISHED: Final = sql.SQL("""
+SELECT l.id, l.schema, l.name, l.rows, l.blocks, l.bytes, c.oid, n.nspname, c.relname, c.relkind, {limits}
+{streamed}
 LEFT JOIN LATERAL (
     SELECT lc.oid AS id, ln.nspname AS schema, lc.relname AS name, lc.reltuples::bigint AS rows,
         coalesce(pg_relation_size(lc.oid), 0) / current_setting('block_size')::int AS blocks,
         coalesce(pg_table_size(lc.oid), 0) AS bytes
     FROM (
         SELECT c.oid WHERE c.relkind = 'r'
-        UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p WHERE c.relkind = 'p' AND p.isleaf
+        UNION ALL SELECT p.relid FROM {leaves} p WHERE c.relkind = 'p'
     ) AS leaf(id)
     -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
     CROSS JOIN LATERAL (SELECT * FROM pg_class r WHERE r.oid = leaf.id AND r.relkind = 'r' OFFSET 0) lc
     JOIN pg_namespace ln ON ln.oid = lc.relnamespace
 ) l ON true
-WHERE p.pubname = %s AND n.nspname <> {own}
+WHERE n.nspname <> {own} AND (%(tables)s::oid[] IS NULL OR c.oid = ANY (%(tables)s::oid[]))
 ORDER BY n.nspname, c.relname, l.schema, l.name
 """)
 
 
 @source_errors("reading the publication's tables")
-def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[PublishedTable, ...]:
-    """Return the tables that the publication streams, ordered by name.
+def published_tables(
+    conn: psycopg.Connection[Any], publication: str, tables: Collection[TableId] | None = None
+) -> tuple[PublishedTable, ...]:
+    """Return the tables that the publication streams, ordered by name, or those of ``tables``.
 
-    Partitions are returned instead of their root unless the publication publishes through the root. Raise NeedsOperator
-    ``publication_missing``.
+    Partitions are returned instead of their root unless the publication publishes through the root. Wait for each
+    returned table that another session has locked. Raise NeedsOperator ``publication_missing``.
     """
     limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
+    streamed = _STREAMED.format(streamed=streamed_relations(conn))
+    query = _PUBLISHED.format(limits=limits, streamed=streamed, leaves=leaves_of("c.oid"), own=sql.Literal(SEAL_SCHEMA))
     with qualified_names(conn):
-        rows = conn.execute(_PUBLISHED.format(limits=limits, own=sql.Literal(SEAL_SCHEMA)), [publication]).fetchall()
-        known = conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone()
-    if known is None:
+        wanted = None if tables is None else [int(t) for t in tables]
+        rows = conn.execute(query, {"publication": publication, "tables": wanted}).fetchall()
+        _require_publication(conn, publication)
+    return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
+
+
+@source_errors("listing the publication's tables")
+def streamed_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[StreamedTable, ...]:
+    """Return the same tables as `published_tables`, but only their names, without waiting for a lock."""
+    query = sql.SQL("SELECT c.oid, n.nspname, c.relname {streamed} WHERE n.nspname <> {own} ORDER BY 2, 3").format(
+        streamed=_STREAMED.format(streamed=streamed_relations(conn)), own=sql.Literal(SEAL_SCHEMA)
+    )
+    rows = conn.execute(query, {"publication": publication}).fetchall()
+    _require_publication(conn, publication)
+    return tuple(StreamedTable(TableId(oid), QualifiedTable(schema, name)) for oid, schema, name in rows)
+
+
+def _require_publication(conn: psycopg.Connection[Any], publication: str) -> None:
+    if conn.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone() is None:
         # Not FOR ALL TABLES: PostgreSQL would reject updates of tables without a replica identity.
         safe, _ = leave_out_unidentified(conn, publication, set(list_tables(conn)))
         raise NeedsOperator(
@@ -119,7 +163,6 @@ def published_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[P
             f"there is no publication {publication} in database {conn.info.dbname}",
             hint=create_statement(publication, sorted(safe)),
         )
-    return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 
 
 @source_errors("listing the database's tables")
@@ -156,11 +199,12 @@ def read_table_ids(
     return {QualifiedTable(schema, name): TableId(oid) for schema, name, oid in rows}
 
 
-def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
+def read_table_description(
+    conn: psycopg.Connection[Any], table_id: TableId, query: sql.SQL = DESCRIPTION_QUERY
+) -> TableDescription:
     """Return the catalog's description of the table. Raise NeedsOperator ``table_missing``."""
-    query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = %s")
     with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
-        row = conn.execute(query, [int(table_id)]).fetchone()
+        row = conn.execute(query + sql.SQL(" WHERE c.oid = %s"), [int(table_id)]).fetchone()
     if row is None:
         raise NeedsOperator(
             "table_missing",
@@ -168,6 +212,21 @@ def read_table_description(conn: psycopg.Connection[Any], table_id: TableId) -> 
             hint="create the table, or exclude it in spec.tables",
         )
     return TableDescription.from_json(row[0])
+
+
+def describe_without_waiting(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
+    """Return the same as `read_table_description`, without defaults if another session has locked the table.
+
+    Raise NeedsOperator ``table_missing``.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            return read_table_description(conn, table_id)
+    except Transient as error:
+        if error.code != "lock_timeout":
+            raise
+    return read_table_description(conn, table_id, _WITHOUT_WAITS)
 
 
 def read_table_descriptions(

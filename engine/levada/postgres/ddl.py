@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from levada.errors import DecodeError, NeedsOperator
+from levada.errors import DecodeError, NeedsOperator, Transient
 from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, SIGNATURES, TRIGGER, create_statements
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
@@ -126,7 +126,7 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
                 sql.SQL("COMMENT ON EVENT TRIGGER {} IS {}").format(sql.Identifier(TRIGGER), sql.Literal(mark))
             )
             create_key(conn, TRIGGER)
-    except NeedsOperator as error:
+    except (NeedsOperator, Transient) as error:
         if error.code not in ("insufficient_privilege", "source_read_only"):
             raise
         _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from levada.postgres.failures import source_errors
+from levada.postgres.streamed import leaves_of
 from levada.values import QualifiedTable
 
 _EXACT_BYTES: Final = sql.SQL("pg_table_size(l.oid)")
@@ -65,12 +66,11 @@ def _estimate(
         CROSS JOIN LATERAL (
             SELECT c.oid AS oid, c.reltuples AS reltuples WHERE c.relkind <> 'p'
             UNION ALL
-            SELECT t.relid, p.reltuples FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
-            WHERE c.relkind = 'p' AND t.isleaf
+            SELECT t.relid, p.reltuples FROM {leaves} t JOIN pg_class p ON p.oid = t.relid WHERE c.relkind = 'p'
         ) AS l
         GROUP BY 1, 2, c.oid, c.relreplident""")
     names = [[t.schema for t in tables], [t.name for t in tables]]
-    rows = conn.execute(query.format(size=size_of), names).fetchall()
+    rows = conn.execute(query.format(size=size_of, leaves=leaves_of("c.oid")), names).fetchall()
     return {
         QualifiedTable(schema, name): TableEstimate(count if known else None, size, identity, size_of is _EXACT_BYTES)
         for schema, name, known, count, size, identity in rows

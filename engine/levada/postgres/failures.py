@@ -24,8 +24,11 @@ _CHECK_ADDRESS: Final = "check {host}, the network, and that PostgreSQL runs the
 class Failure:
     """One kind of failure: how to recognise it, and the error to raise.
 
-    ``pattern`` is searched in English messages, for failures without an SQLSTATE of their own. libpq, for example,
-    returns none for a rejected login. ``hint`` has fields of `ServerNames` in braces.
+    ``sqlstates`` are SQLSTATEs, or classes of them, which have two characters. ``pattern`` is searched in English
+    messages, for failures without an SQLSTATE of their own. libpq, for example, returns none for a rejected login.
+    ``hint`` has fields of `ServerNames` in braces.
+
+    The error is retried by a running engine if a person or the server can end the cause within minutes.
     """
 
     code: str
@@ -47,9 +50,17 @@ FAILURES: Final = (
     Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist', hint=RESYNC_ALL),
     # A temporary slot of a process that has just ended, or of another driver that starts at the same moment.
     Failure("slot_exists", Transient, pattern=r'replication slot ".*" already exists'),
+    # The address leads to a standby for a while, as in each failover.
+    Failure(
+        "source_standby",
+        Transient,
+        pattern=r"cannot be used while in recovery|during recovery$|^recovery is in progress"
+        r'|cannot use replication slot ".*" for logical decoding',
+        hint="nothing if a failover is under way. Otherwise set {host} to the primary, or promote the standby",
+    ),
     Failure(
         "wal_level_not_logical",
-        NeedsOperator,
+        Transient,
         pattern=r'requires "?(effective_)?wal_level',
         hint="ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
     ),
@@ -85,7 +96,7 @@ FAILURES: Final = (
         sqlstates=("57P03",),
         pattern="the database system is|not yet accepting connections",
     ),
-    Failure("source_stopping", Transient, sqlstates=("57P01", "57P02")),
+    Failure("source_stopping", Transient, sqlstates=("57P01", "57P02", "57P04")),
     Failure(
         "too_many_connections",
         Transient,
@@ -119,22 +130,34 @@ FAILURES: Final = (
     ),
     Failure(
         "replication_privilege_missing",
-        NeedsOperator,
+        LoginFailed,
         pattern="must be superuser or replication role"
         "|permission denied to start WAL sender|permission denied to use replication slots",
         hint="ALTER ROLE {role} REPLICATION",
     ),
     Failure(
         "source_tls_failed",
-        NeedsOperator,
+        LoginFailed,
         pattern="requires a valid client certificate|certificate authentication failed|alert certificate required",
         hint="set {tls}.certSecretRef to a Secret with a certificate of role {role}, which a CA of {server} has signed",
     ),
     Failure(
         "source_access_denied",
-        NeedsOperator,
+        LoginFailed,
         pattern="pg_hba.conf",
         hint="add a line for this role, database and address to pg_hba.conf of {server}, then SELECT pg_reload_conf()",
+    ),
+    Failure(
+        "source_access_denied",
+        LoginFailed,
+        pattern="FATAL:  permission denied for database",
+        hint="GRANT CONNECT ON DATABASE … TO …, with the database of the message and the role that connects",
+    ),
+    Failure(
+        "source_access_denied",
+        LoginFailed,
+        pattern="is not currently accepting connections",
+        hint="ALTER DATABASE … ALLOW_CONNECTIONS true, with the database of the message",
     ),
     Failure(
         "source_auth_failed",
@@ -145,14 +168,14 @@ FAILURES: Final = (
     ),
     Failure(
         "source_database_missing",
-        NeedsOperator,
+        LoginFailed,
         sqlstates=("3D000",),
         pattern='FATAL:  (database "|no such database)',
         hint="check {database}",
     ),
     Failure(
         "source_tls_failed",
-        NeedsOperator,
+        LoginFailed,
         pattern="certificate|SSL error|SSL negotiation|does not support SSL|sslmode",
         hint="check {tls}: the mode, and that its CA signed the certificate of {server}",
     ),
@@ -202,7 +225,7 @@ FAILURES: Final = (
     Failure(
         "source_out_of_resources",
         Transient,
-        sqlstates=("53000", "53100", "53200", "53400"),
+        sqlstates=("53",),
         hint="free disk space or memory at {server}, or raise the limit in the message",
     ),
     Failure(
@@ -213,9 +236,9 @@ FAILURES: Final = (
     ),
     Failure(
         "source_read_only",
-        NeedsOperator,
+        Transient,
         sqlstates=("25006",),
-        hint="the server is a standby or read-only: run this on the primary",
+        hint="if this persists, find the setting: SHOW default_transaction_read_only; SELECT pg_is_in_recovery();",
     ),
     Failure(
         "table_missing",
@@ -252,7 +275,7 @@ def find_failure(sqlstate: str | None, message: str) -> Failure:
             return failure
     if sqlstate is None:
         return _UNREACHABLE
-    return next((f for f in FAILURES if sqlstate in f.sqlstates), _UNKNOWN)
+    return next((f for f in FAILURES if sqlstate in f.sqlstates or sqlstate[:2] in f.sqlstates), _UNKNOWN)
 
 
 def source_error(doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE) -> LevadaError:

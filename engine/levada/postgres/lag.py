@@ -10,7 +10,7 @@ import psycopg
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
-from levada.postgres.slots import SlotStatus, inspect_slot, require_own_slot
+from levada.postgres.slots import SlotStatus, inspect_slot, passing_standby, require_own_slot
 from levada.values import Lsn
 
 _PROBE_TIMEOUT_MS: Final = 10_000
@@ -55,13 +55,16 @@ class LagSample:
 def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
     """Return the slot's lag, or None if the slot does not exist.
 
-    Raise Transient after at most 10 seconds, and NeedsOperator ``slot_foreign`` for a slot of another database.
+    Raise Transient after at most 10 seconds, and ``source_standby`` for a standby without a slot that can be read.
+    Raise NeedsOperator ``slot_foreign`` for a slot of another database.
     """
     with connection.connect(application="lag") as conn, source_errors(f"measuring the lag of slot {slot}"):
         conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
         head = _position(conn, _HEAD)
         standby = conn.execute(_STANDBY).fetchone()
+    if standby is not None and (status is None or status.synced):
+        raise passing_standby(slot)
     if status is None:
         return None
     require_own_slot(status, connection.database)

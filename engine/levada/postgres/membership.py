@@ -28,6 +28,7 @@ from levada.postgres.publications import (
     publish_hint,
     unidentified_relations,
 )
+from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable, TableId, resync_command
 
 
@@ -136,7 +137,7 @@ WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.re
 """)
 
 # Row filters, column lists and schemas of publications exist since version 15.
-_LIMITS: Final = {"row_filter": sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), "columns": sql.SQL("r.prattrs::int2[]")}
+_LIMITS: Final = {"row_filter": ROW_FILTER, "columns": sql.SQL("r.prattrs::int2[]")}
 _NO_LIMITS: Final = {"row_filter": sql.SQL("NULL::text"), "columns": sql.SQL("NULL::int2[]")}
 # Moving a table to another schema rewrites the row of its type, and so does moving it back.
 _SCHEMAS: Final = sql.SQL("""

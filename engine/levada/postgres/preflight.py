@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import LevadaError, NeedsOperator, SlotLost
+from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import declined_trigger
@@ -26,20 +26,27 @@ from levada.postgres.publications import (
     publish_all_hint,
     read_publication,
 )
-from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, validate_slot
+from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
-from levada.postgres.table_locks import locks_named
+from levada.postgres.streamed import streamed_names
+from levada.postgres.table_checks import (
+    TableProperties,
+    column_errors,
+    generated_error,
+    published_generated_columns,
+    read_table_properties,
+    reading_problems,
+)
+from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
-from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
-_PUBLISHES_GENERATED: Final = 180000
 _SMALL_RETENTION_MB: Final = 1024
 
 
@@ -103,62 +110,14 @@ FROM pg_roles r WHERE r.rolname = current_user
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """The properties of one selected table that are checked."""
-
-    name: QualifiedTable
-    may_select: bool
-    hides_rows: bool
-    has_identity: bool
-    has_key: bool
-    reserved: tuple[str, ...]
-
-
-# Partitions are read one by one, and each streams old rows by its own replica identity.
-_TABLES: Final = """
-SELECT n.nspname, c.relname,
-    bool_and(has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT')),
-    bool_or(row_security_active(l.oid)),
-    bool_and(l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
-        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-        AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
-    c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
-        WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indisprimary),
-    ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-        AND starts_with(a.attname::text, %(reserved)s) ORDER BY a.attnum)
-FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t(schema, name)
-JOIN pg_namespace n ON n.nspname = t.schema
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
-CROSS JOIN LATERAL (
-    SELECT c.oid UNION SELECT p.relid::oid FROM pg_partition_tree(c.oid) p WHERE p.isleaf) AS part(oid)
-JOIN pg_class l ON l.oid = part.oid
-GROUP BY n.nspname, c.relname, c.oid, c.relreplident
-ORDER BY 1, 2
-"""
-
-_STREAMED: Final = """
-SELECT n.nspname, c.relname FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
-JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = %s
-"""
-
-_GENERATED: Final = """
-SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
-FROM pg_publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
-JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attgenerated <> '' AND a.attnum = ANY (t.attrs)
-WHERE p.pubname = %s GROUP BY 1, 2 ORDER BY 1, 2
-"""
-
-
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem, errors first. An unreachable source is returned as the only problem."""
     try:
         with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
     except LevadaError as error:
-        return (Problem(Severity.ERROR, error.code, error.message, error.hint),)
+        passes = isinstance(error, Transient)
+        return (Problem(Severity.ERROR, error.code, error.message, error.hint, passes=passes),)
 
 
 @source_errors("checking the source")
@@ -199,11 +158,12 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"the source is a standby of PostgreSQL {server.version // 10000}. A standby can be a source since version"
             f" {_OLDEST_STANDBY // 10000}",
             "set spec.source.host to the primary",
+            passes=True,
         )
         return
     slot = inspect_slot(conn, request.slot)
     publication = read_publication(conn, request.publication)
-    streamed = {QualifiedTable(*r) for r in conn.execute(_STREAMED, [request.publication])}
+    streamed = streamed_names(conn, request.publication)
     possible = list_tables(conn)
     selected = {t for t in (*possible, *streamed) if request.selects(t)}
     yield from written_problems(list_written_tables(conn) & streamed & selected, request.publication)
@@ -212,8 +172,9 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from declined_trigger(declined=not request.ddl_trigger)
     if publication is not None:
         yield from _operation_problems(conn, publication)
-        if server.version >= _PUBLISHES_GENERATED:
-            yield from _generated_problems(conn, publication, request)
+        for name, columns in published_generated_columns(conn, publication.name).items():
+            if request.selects(name):
+                yield _warning(generated_error(publication.name, name, columns))
         if request.managed:
             yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
@@ -230,10 +191,12 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             f"create a table, or correct spec.tables. {_replicable(possible)}",
         )
     yield from upgrade_problems(conn, wanted & streamed)
-    for table in _read_tables(conn, wanted):
-        yield from _reading_problems(table, server.role)
+    if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
+        yield _warning(table_locked("tables are published and copied once their locks end", locks))
+    for table in read_table_properties(conn, wanted):
+        yield from reading_problems(table, server.role)
         yield from _table_problems(conn, table, publication, table.name in streamed)
-        yield from _column_problems(table, request.excluded_columns(table.name))
+        yield from map(_warning, column_errors(table, request.excluded_columns(table.name)))
     for name, missing in missing_columns(conn, {table: request.excluded_columns(table) for table in wanted}):
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
@@ -241,7 +204,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
         # It concerns this table only, whose copy is refused, so the others can start.
         if (error := flaw_error(name, flaws)) is not None:
-            yield Problem(Severity.WARNING, error.code, error.message, error.hint)
+            yield _warning(error)
 
 
 def _replicable(possible: Sequence[QualifiedTable]) -> str:
@@ -290,7 +253,10 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
 
 
 def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightRequest) -> Iterator[Problem]:
-    if slot is not None:
+    if slot is not None and slot.synced:
+        error = passing_standby(slot.name)
+        yield Problem(Severity.ERROR, error.code, error.message, error.hint, passes=True)
+    elif slot is not None:
         try:
             validate_slot(slot, server.database)
         except LevadaError as error:
@@ -314,7 +280,8 @@ def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightR
 def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
     """Yield a problem unless there is room for the stream and all copies.
 
-    It is an error if there is no room for the stream and one copy. Otherwise copies wait for each other.
+    It is an error if there is no room for the stream and one copy. Otherwise copies wait for each other. Copies of a
+    pipeline that has tables wait until there is room.
     """
     wanted, free = main + copies, room.most - room.used
     if free >= wanted:
@@ -327,6 +294,8 @@ def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
         f" {main} for the stream and {copies} for concurrent copies",
         f"{unused}ALTER SYSTEM SET {room.setting} = {room.used + wanted}; then restart PostgreSQL."
         " Or lower spec.copy.maxConcurrentTables",
+        spares_others=free >= main,
+        passes=True,
     )
 
 
@@ -341,24 +310,9 @@ def _operation_problems(conn: psycopg.Connection[Any], publication: Publication)
         yield Problem(Severity.WARNING, "publication_operations", message, publish_all_hint(conn, publication.name))
 
 
-def _generated_problems(
-    conn: psycopg.Connection[Any], publication: Publication, request: PreflightRequest
-) -> Iterator[Problem]:
-    """Yield a problem for each table whose generated columns are streamed, because a copy does not have them.
-
-    PostgreSQL 18 streams them with ``publish_generated_columns``.
-    """
-    for schema, name, columns in conn.execute(_GENERATED, [publication.name]).fetchall():
-        table = QualifiedTable(schema, name)
-        if request.selects(table):
-            yield Problem(
-                Severity.ERROR,
-                "generated_columns_published",
-                f"publication {publication.name} streams generated columns of table {table}: {', '.join(columns)}."
-                " Levada does not replicate generated columns",
-                _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication.name)
-                + ", and remove them from column lists",
-            )
+def _warning(error: LevadaError) -> Problem:
+    """Return the problem of a single table that is not copied now. The others can start."""
+    return Problem(Severity.WARNING, error.code, error.message, error.hint)
 
 
 def _identity_problems(
@@ -393,37 +347,8 @@ def _coverage_problems(
             yield Problem(Severity.ERROR, code, message, hint, spares_others=not missing)
 
 
-def require_readable(conn: psycopg.Connection[Any], table: QualifiedTable) -> None:
-    """Raise NeedsOperator ``select_privilege_missing`` or ``row_security`` if a copy could not read every row."""
-    role = conn.execute("SELECT current_user::text").fetchall()[0][0]
-    for found in _read_tables(conn, {table}):
-        for problem in _reading_problems(found, role):
-            raise NeedsOperator(problem.code, problem.message, hint=f"{problem.hint}; then levada retry MANIFEST TABLE")
-
-
-def _reading_problems(table: _Table, role: str) -> Iterator[Problem]:
-    name = _sql("{}.{}", table.name.schema, table.name.name)
-    if not table.may_select:
-        yield Problem(
-            Severity.ERROR,
-            "select_privilege_missing",
-            f"role {role} has no SELECT privilege on table {table.name}",
-            _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
-            + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
-            spares_others=True,
-        )
-    if table.hides_rows:
-        yield Problem(
-            Severity.ERROR,
-            "row_security",
-            f"row-level security may hide rows of table {table.name} from role {role}",
-            _sql("ALTER ROLE {} BYPASSRLS", role),
-            spares_others=True,
-        )
-
-
 def _table_problems(
-    conn: psycopg.Connection[Any], table: _Table, publication: Publication | None, streamed: bool
+    conn: psycopg.Connection[Any], table: TableProperties, publication: Publication | None, streamed: bool
 ) -> Iterator[Problem]:
     name = _sql("{}.{}", table.name.schema, table.name.name)
     if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
@@ -441,28 +366,6 @@ def _table_problems(
             f"table {table.name} has no primary key, so its rows cannot be upserted. It is written to a changelog",
             f"ALTER TABLE {name} ADD PRIMARY KEY (…); then, if it was copied before: {resync_command(table.name)}",
         )
-
-
-def _column_problems(table: _Table, excluded: AbstractSet[str]) -> Iterator[Problem]:
-    for column in table.reserved:
-        if column not in excluded:
-            rename = _sql("ALTER TABLE {}.{} RENAME COLUMN {} TO …", table.name.schema, table.name.name, column)
-            yield Problem(
-                Severity.ERROR,
-                "reserved_column_name",
-                f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which Levada reserves",
-                f"{rename}, or exclude it in the table's TableSync",
-            )
-
-
-def _read_tables(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTable]) -> Iterable[_Table]:
-    parameters = {
-        "schemas": [t.schema for t in tables],
-        "names": [t.name for t in tables],
-        "reserved": RESERVED_PREFIX,
-    }
-    for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
-        yield _Table(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
 
 
 def _sql(template: str, *names: str) -> str:

@@ -18,7 +18,8 @@ class Severity(StrEnum):
 class Problem:
     """A problem of the source. ``hint`` is the SQL that resolves it, if there is any.
 
-    ``spares_others`` is True if it concerns one table, without which a pipeline that has run before starts.
+    ``spares_others`` is True if it concerns one table, or only copies, without which a pipeline that has run before
+    starts. ``passes`` is True if it ends without a change of the manifest, so that such a start waits for its end.
     """
 
     severity: Severity
@@ -26,6 +27,7 @@ class Problem:
     message: str
     hint: str = ""
     spares_others: bool = False
+    passes: bool = False
 
 
 def of_restart(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -13,6 +13,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.replica_identity import identified
+from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
 from levada.printable import counted
 from levada.values import QualifiedTable
 
@@ -105,7 +106,7 @@ WITH required AS (
     SELECT oid, pubname FROM pg_publication WHERE pubname = %(publication)s
 ), published AS (
     SELECT t.relid, {row_filter} AS row_filter, {column_list} AS column_list
-    FROM publication p CROSS JOIN LATERAL pg_get_publication_tables(p.pubname) t
+    FROM publication p CROSS JOIN {streamed} t
     LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
 ), covering AS (
     SELECT DISTINCT ON (r.oid) r.oid AS of, p.*, n.nspname, c.relname
@@ -118,8 +119,7 @@ WITH required AS (
 SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     coalesce(pg_has_role(current_user, r.relowner, 'USAGE'), false),
     r.oid IS NOT NULL AND NOT EXISTS (
-        SELECT FROM (SELECT r.oid UNION ALL SELECT relid FROM pg_partition_tree(r.oid) WHERE r.relkind = 'p' AND isleaf)
-            AS leaf(id)
+        SELECT FROM (SELECT r.oid UNION SELECT relid FROM {leaves} t) AS leaf(id)
         -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
         CROSS JOIN LATERAL (SELECT FROM pg_class l WHERE l.oid = leaf.id AND NOT {identified} OFFSET 0) bare),
     by.nspname, by.relname,
@@ -128,7 +128,7 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
         EXISTS (SELECT FROM publication p JOIN pg_publication_rel m ON m.prpubid = p.oid
             JOIN (SELECT relid FROM pg_partition_ancestors(r.oid)) a ON a.relid = m.prrelid)
         OR (SELECT count(*) > 0 AND bool_and(l.relid IN (SELECT relid FROM published))
-            FROM pg_partition_tree(r.oid) l WHERE l.isleaf)),
+            FROM {leaves} l)),
     by.row_filter, coalesce(by.column_list, false)
 FROM required r
 LEFT JOIN covering by ON by.of = r.oid
@@ -136,7 +136,7 @@ ORDER BY r.schema, r.name
 """)
 
 # REPLICA IDENTITY of a root changes no partition. If the root gets FULL, each partition needs it, also one with a key.
-_UNIDENTIFIED: Final = """
+_UNIDENTIFIED: Final = sql.SQL("""
 WITH relation AS (
     SELECT wanted.schema, wanted.name, c.oid AS root, l.oid, l.relnamespace, l.relname, l.relreplident,
         l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
@@ -145,13 +145,14 @@ WITH relation AS (
     FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
     JOIN pg_namespace n ON n.nspname = wanted.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-    JOIN pg_class l ON l.oid = c.oid OR l.oid IN (SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf)
+    CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid FROM {leaves} t) AS part(id)
+    CROSS JOIN LATERAL (SELECT k.* FROM pg_class k WHERE k.oid = part.id OFFSET 0) l
 )
 SELECT r.schema, r.name, n.nspname, r.relname FROM relation r JOIN pg_namespace n ON n.oid = r.relnamespace
 WHERE NOT r.identified OR r.relreplident <> 'f'
     AND EXISTS (SELECT FROM relation other WHERE other.oid = r.root AND NOT other.identified)
 ORDER BY r.oid = r.root, n.nspname, r.relname
-"""
+""").format(leaves=leaves_of("c.oid"))
 
 
 @source_errors("reading the publication")
@@ -298,9 +299,7 @@ def publish_all_hint(conn: psycopg.Connection[Any], publication: str) -> str:
 
     It first gives a replica identity to published tables without one, whose UPDATEs and DELETEs would fail then.
     """
-    rows = conn.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
-    published = {QualifiedTable(*row) for row in rows}
-    broken = [t.name for t in _read_tables(conn, publication, published) if t.breaks]
+    broken = [t.name for t in _read_tables(conn, publication, streamed_names(conn, publication)) if t.breaks]
     relations = unidentified_relations(conn, broken)
     statement = sql.SQL("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')")
     publish = statement.format(sql.Identifier(publication)).as_string(None)
@@ -345,7 +344,7 @@ def _statement(publication: str, found: Publication | None, missing: Collection[
 
 def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iterable[QualifiedTable]) -> list[_Table]:
     if conn.info.server_version >= 150000:
-        row_filter, column_list = sql.SQL("pg_get_expr(r.prqual, r.prrelid)"), sql.SQL("r.prattrs IS NOT NULL")
+        row_filter, column_list = ROW_FILTER, sql.SQL("r.prattrs IS NOT NULL")
     else:
         row_filter, column_list = sql.SQL("NULL::text"), sql.SQL("false")
     wanted = sorted(required)
@@ -355,7 +354,11 @@ def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iter
         "publication": publication,
     }
     query = _TABLES.format(
-        row_filter=row_filter, column_list=column_list, identified=identified(conn.info.server_version)
+        row_filter=row_filter,
+        column_list=column_list,
+        identified=identified(conn.info.server_version),
+        streamed=streamed_relations(conn),
+        leaves=leaves_of("r.oid"),
     )
     rows = conn.execute(query, parameters).fetchall()
     return [_table(*row) for row in rows]

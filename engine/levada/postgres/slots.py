@@ -97,6 +97,8 @@ class SlotStatus:
     """Since PostgreSQL 17. On 16, ``conflicting`` is reported as ``recovery_conflict``."""
     failover: bool | None
     """Since PostgreSQL 17."""
+    synced: bool
+    """True on a standby that copies the slot from its primary, since PostgreSQL 17. Only the primary's can be read."""
 
     @property
     def lost(self) -> bool:
@@ -129,6 +131,7 @@ def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
         invalidation_reason=slot.get("invalidation_reason")
         or ("recovery_conflict" if slot.get("conflicting") else None),
         failover=slot.get("failover"),
+        synced=bool(slot.get("synced")),
     )
 
 
@@ -175,6 +178,17 @@ def _failover_unsupported(name: str) -> NeedsOperator:
         "failover_unsupported",
         f"slot {name} cannot be a failover slot: PostgreSQL has them since version 17",
         hint="set spec.source.slot.failover to false",
+    )
+
+
+def passing_standby(name: str) -> Transient:
+    """Return the error of a standby without the slot, which an address leads to during a failover."""
+    return Transient(
+        "source_standby",
+        f"the source is a standby, on which there is no slot {name} that can be read. Changes are read again once the"
+        " standby is promoted, or once the address leads to the primary",
+        hint="nothing if a failover is under way. Otherwise set spec.source.host to the primary. To replicate from this"
+        f" standby from now on: {RESYNC_ALL}",
     )
 
 

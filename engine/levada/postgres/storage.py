@@ -11,6 +11,7 @@ from psycopg import sql
 
 from levada.postgres.description import FLAW, STORAGE_QUERY, STORAGE_WITHOUT_SIZES
 from levada.postgres.failures import source_errors
+from levada.postgres.streamed import leaves_of
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import TableStorage
 from levada.values import Lsn, QualifiedTable, TableId
@@ -35,12 +36,12 @@ SELECT wanted.schema, wanted.name, f.flaw
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace r ON r.nspname = wanted.schema
 JOIN pg_class c ON c.relnamespace = r.oid AND c.relname = wanted.name
-CROSS JOIN LATERAL pg_partition_tree(c.oid) t
+CROSS JOIN LATERAL {leaves} t
 JOIN pg_class l ON l.oid = t.relid AND l.relkind = 'r'
 JOIN pg_namespace s ON s.oid = l.relnamespace
 CROSS JOIN LATERAL (SELECT {flaw}) AS f(flaw)
 WHERE f.flaw IS NOT NULL AND NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND NOT pubviaroot)
-""").format(flaw=FLAW)
+""").format(flaw=FLAW, leaves=leaves_of("c.oid"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +15,8 @@ from levada.values import QualifiedTable
 
 _NAMED: Final = 3
 """The largest number of locks in an error message."""
+_EXCLUSIVE: Final = "AccessExclusiveLock"
+"""The mode that keeps a table from being read."""
 
 # The modes that keep a table from being published or read: those that conflict with SHARE UPDATE EXCLUSIVE, which
 # ALTER PUBLICATION takes. Every query takes weaker ones. A prepared transaction has no PID.
@@ -60,6 +62,11 @@ class TableLock:
         return f"table {self.table} is locked by PID {self.pid} ({', '.join([*session, self.mode])})"
 
     @property
+    def exclusive(self) -> bool:
+        """Return True if the table cannot be read."""
+        return self.mode == _EXCLUSIVE
+
+    @property
     def release(self) -> str:
         """Return the SQL that ends the lock, or finds the transaction that holds it."""
         if self.pid is None:
@@ -91,7 +98,18 @@ def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable
         locks = [lock for lock in read_table_locks(conn) if selects(lock.root)]
         if not locks:
             raise
-        more = f", and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
-        message = f"{error.message}: {', '.join(map(str, locks[:_NAMED]))}{more}"
-        hint = f"if the lock does not end by itself: {locks[0].release}"
-        raise Transient("table_locked", message, hint=hint) from error
+        raise table_locked(error.message, locks) from error
+
+
+def table_locked(what: str, locks: Sequence[TableLock]) -> Transient:
+    """Return the error of ``what`` other sessions' locks prevent. The hint ends the first of them."""
+    more = f", and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
+    message = f"{what}: {', '.join(map(str, locks[:_NAMED]))}{more}"
+    return Transient("table_locked", message, hint=f"if the lock does not end by itself: {locks[0].release}")
+
+
+def require_unlocked(conn: psycopg.Connection[Any], table: QualifiedTable) -> None:
+    """Raise Transient ``table_locked`` if another session keeps the table, or a partition of it, from being read."""
+    locks = [lock for lock in read_table_locks(conn) if lock.root == table and lock.exclusive]
+    if locks:
+        raise table_locked(f"the copy of table {table} waits", locks)

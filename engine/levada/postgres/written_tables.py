@@ -60,4 +60,5 @@ def written_problems(tables: AbstractSet[QualifiedTable], publication: str) -> I
         " commit would be replicated again, without end",
         f"exclude such tables in spec.tables, for example {{schema: {first.schema}, name: {first.name}}}, or keep the"
         " store and the catalog in another database",
+        spares_others=True,
     )

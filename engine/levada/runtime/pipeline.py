@@ -33,6 +33,7 @@ from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.destination_place import require_same_place, save_place
 from levada.runtime.source.ownership import Claim, claim
+from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.slot_release import release_slot
 from levada.runtime.source.staging_place import save_staging
@@ -451,7 +452,7 @@ class Pipeline:
             else:
                 break
             attempt += 1
-            delay = self.config.retries.delay(attempt)
+            delay = reconnect_delay(attempt)
             _log.warning("the tables cannot be resynced yet, next attempt in %.0f s: %s", delay, self._error)
             self._stop_asked.wait(delay)
         if self._stop_asked.is_set():

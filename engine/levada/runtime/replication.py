@@ -34,7 +34,7 @@ from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
 
 if TYPE_CHECKING:
-    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.catalog import StreamedTable
     from levada.runtime.source.preparation import SourceState
     from levada.values import PipelineOwner
 
@@ -92,7 +92,7 @@ def prepare_replication(
     config, store = around.config_ref.current, around.store
     log, record = SegmentLog(staging, config.name), SourceRecord(store)
 
-    def check_tables(tables: tuple[PublishedTable, ...]) -> None:
+    def check_tables(tables: tuple[StreamedTable, ...]) -> None:
         _check_tables(config, store, around.destination, tables)
 
     source = prepare_source(config, store, record, log, check_tables, lost, owner=owner, waiting=calls.waiting)
@@ -103,7 +103,7 @@ def prepare_replication(
     worker = assemble_worker(
         around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory
     )
-    capture = CaptureThread(worker, lambda: around.config_ref.current.retries, lambda error: inbox.put(Fatal(error)))
+    capture = CaptureThread(worker, lambda error: inbox.put(Fatal(error)))
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
@@ -130,7 +130,7 @@ def prepare_replication(
 
 
 def _check_tables(
-    config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[PublishedTable, ...]
+    config: PipelineConfig, store: PipelineStore, destination: Destination, tables: tuple[StreamedTable, ...]
 ) -> None:
     """Apply the requests made while the engine was stopped.
 

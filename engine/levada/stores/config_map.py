@@ -67,7 +67,7 @@ _LONGEST_PAUSE_S: Final = 0.1
 _FIRST_DELAY_S: Final = 0.1
 _LONGEST_DELAY_S: Final = 5.0
 _FIRST_PATIENCE_S: Final = 3.0
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 600.0
 """Seconds to wait for an API server that has answered before. This is about the duration of its upgrade."""
 
 _T = TypeVar("_T")

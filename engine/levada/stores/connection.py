@@ -26,6 +26,8 @@ def store_error(error: LevadaError) -> LevadaError:
     message = f"the store's server: {error.message}"
     if isinstance(error, Transient):
         return Transient("store_unreachable", message, hint=error.hint)
-    if isinstance(error, LoginFailed):
+    if error.code == "source_auth_failed":
         return LoginFailed("store_login_failed", message, hint=error.hint)
+    if isinstance(error, LoginFailed):
+        return LoginFailed("store_unusable", message, hint=error.hint)
     return NeedsOperator("store_unusable", message, hint=error.hint)

@@ -16,6 +16,7 @@ from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, StaleEpoch, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.postgres.read_only import is_read_only, read_only_reason
 from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
 from levada.stores.migrations import MIGRATIONS, migrate
@@ -67,18 +68,18 @@ _Connection = psycopg.Connection[tuple[Any, ...]]
 class StoreWaits:
     """The longest waits, in seconds: for a lock, and for a server that has answered before.
 
-    The second one is about the duration of a restart or a password change.
+    The second one is about the duration of a maintenance window, and shorter than ``health.progressDeadlineSeconds``.
     """
 
     lock_s: float = 10.0
-    server_s: float = 120.0
+    server_s: float = 600.0
 
 
 class PostgresStorage(Storage):
     """One pipeline's rows in a schema's tables, over one connection that is opened again when it is lost.
 
     A statement whose connection was lost runs again, so each method has the same effect if it runs twice. Raise the
-    last Transient after two seconds, or after two minutes if the server has answered before and the pipeline does not
+    last Transient after two seconds, or after ten minutes if the server has answered before and the pipeline does not
     stop. Raise NeedsOperator for errors that a retry cannot resolve. ``migrations`` are those of this release.
     """
 
@@ -164,11 +165,9 @@ class PostgresStorage(Storage):
         # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         migrate(connection, self._schema, self._migrations)
-        connection.execute(
-            "INSERT INTO epochs (pipeline) SELECT %(p)s WHERE NOT EXISTS (SELECT FROM epochs WHERE pipeline = %(p)s)"
-            " ON CONFLICT DO NOTHING",
-            {"p": self._pipeline},
-        )
+        # A server that is read-only can still be read.
+        if not connection.execute("SELECT FROM epochs WHERE pipeline = %s", [self._pipeline]).fetchall():
+            connection.execute("INSERT INTO epochs (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", [self._pipeline])
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -293,6 +292,16 @@ def _missing_grants(connection: PostgresConnection, schema: str) -> str:
         return ""
 
 
+def _read_only_reason(connection: PostgresConnection) -> tuple[str, str]:
+    """Return why the server refuses to write, and how that ends. Both are empty if that cannot be read."""
+    try:
+        with connection.connect(application="store") as conn:
+            return read_only_reason(conn)
+    except LevadaError as error:
+        _log.debug("the reason why the store is read-only cannot be read: %s", error)
+        return "", ""
+
+
 @contextmanager
 def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's, with hints about a store."""
@@ -300,6 +309,10 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
         with source_errors(doing, connection.names):
             yield
     except Transient as error:
+        if is_read_only(error):
+            reason, hint = _read_only_reason(connection)
+            message = f"{error.message}: {reason}" if reason else error.message
+            raise Transient("store_read_only", message, hint=hint or error.hint) from error
         if error.code != "lock_timeout":
             raise _of_server(error, connection) from error
         name = sql.Literal(schema).as_string(None)
@@ -310,11 +323,7 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
         hint = f"another session holds a lock on a table of the store, find it: {holders}"
         raise Transient("store_locked", error.message, hint=hint) from error
     except NeedsOperator as error:
-        match error.code:
-            case "insufficient_privilege":
-                hint = _missing_grants(connection, schema) or error.hint
-                raise NeedsOperator("store_privilege_missing", error.message, hint=hint) from error
-            case "source_read_only":
-                hint = "choose another kind of store in spec.store"
-                raise NeedsOperator("store_read_only", error.message, hint=hint) from error
+        if error.code == "insufficient_privilege":
+            hint = _missing_grants(connection, schema) or error.hint
+            raise NeedsOperator("store_privilege_missing", error.message, hint=hint) from error
         raise _of_server(error, connection) from error

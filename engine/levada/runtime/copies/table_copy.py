@@ -24,10 +24,10 @@ from levada.destinations.answers import perform, require_durability, require_fla
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_column_names, read_table_description
-from levada.postgres.preflight import require_readable
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
+from levada.postgres.table_checks import require_copyable
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.source.record import SourceRecord
@@ -444,7 +444,7 @@ class TableCopy:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
             published = published_table(connection, config.publication.name, table, name)
-            require_readable(connection, name)
+            require_copyable(connection, config.publication.name, name, settings.excluded_columns)
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             if missing := self._require_excluded(connection, table, name, settings.excluded_columns):

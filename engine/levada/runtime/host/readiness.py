@@ -101,6 +101,14 @@ def source_problems(manifests: Manifests, config: PipelineConfig, secrets: Path 
     return of_restart(problems) if begun else problems
 
 
+def copied_before(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> bool:
+    """Return True if the store has a copied table of the pipeline, False as well if the store cannot be read."""
+    try:
+        return _read_store(manifests, config, secrets).begun
+    except LevadaError:
+        return False
+
+
 def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -> CoverageReport:
     """Return which of the selected tables the publication has, and its limitations.
 

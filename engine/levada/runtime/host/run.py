@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada.errors import InvalidManifest, NeedsOperator, Transient
-from levada.postgres.problems import Severity
+from levada.postgres.problems import Problem, Severity
+from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
 from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher
@@ -19,10 +20,12 @@ from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
-from levada.runtime.host.readiness import source_problems
+from levada.runtime.host.readiness import copied_before, source_problems
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
 from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
+from levada.runtime.source.reconnect import reconnect_delay
+from levada.runtime.tables.retries import SOURCE_AWAY
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
@@ -31,7 +34,8 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
 _WATCH_S: Final = 1.0
-_RETRY_S: Final = 2.0
+_WAITED_FOR: Final = SOURCE_AWAY | {"store_read_only", "store_unreachable"}
+"""Codes of a source or a store that is away, for which a start waits once tables were copied."""
 _START_PATIENCE_S: Final = 10.0
 """Seconds that an interrupted start may take to end, so that it is closed in order.
 
@@ -72,6 +76,8 @@ class Run:
         self._deadline = deadline
         self._pipeline: Pipeline | None = None
         self._restarting = False
+        self._copied = False
+        self._attempts = 0
 
     def progress(self) -> Progress | None:
         """Return the newest progress, or None before there is a pipeline. From any thread."""
@@ -110,11 +116,9 @@ class Run:
         parts = self._parts
         try:
             config = pipeline_config(parts.watcher.running, secrets=parts.secrets, work_dir=parts.work_dir)
-            problems = self._wait_for(
-                "checking the source", lambda: source_problems(parts.watcher.running, config, parts.secrets)
-            )
-            if any(p.severity is Severity.ERROR for p in problems):
-                return Refused(problems)
+            while problems := self._source_errors(config):
+                if not self._may_wait(problems, config):
+                    return Refused(problems)
             while (end := self._run_pipeline()) is None:
                 pass
         except InvalidManifest:
@@ -125,6 +129,36 @@ class Run:
                 raise
             return Refused.by(error)
         return end
+
+    def _source_errors(self, config: PipelineConfig) -> tuple[Problem, ...]:
+        """Return the problems of the source if there is an error among them, otherwise none."""
+        manifests, secrets = self._parts.watcher.running, self._parts.secrets
+        problems = self._wait_for("checking the source", lambda: source_problems(manifests, config, secrets))
+        return problems if any(p.severity is Severity.ERROR for p in problems) else ()
+
+    def _may_wait(self, problems: tuple[Problem, ...], config: PipelineConfig) -> bool:
+        """Wait before the source is checked again, and return True. Return False if that does not help."""
+        errors = [p for p in problems if p.severity is Severity.ERROR]
+        if not all(p.passes for p in errors) or not self._copied_before(config):
+            return False
+        self._wait_to_start(f"{errors[0].message} [{errors[0].code}]")
+        return True
+
+    def _copied_before(self, config: PipelineConfig) -> bool:
+        """Return True if the pipeline has copied tables, so that its start waits for a source that is away."""
+        self._copied = self._copied or copied_before(self._parts.watcher.running, config, self._parts.secrets)
+        return self._copied
+
+    def _wait_to_start(self, reason: str) -> None:
+        """Wait before the next attempt to start. Raise `Interrupted` if a stop or the deadline comes first."""
+        self._attempts += 1
+        delay_s = reconnect_delay(self._attempts)
+        _log.warning("cannot start the pipeline yet, next try in %.0f s: %s", delay_s, reason)
+        until = time.monotonic() + delay_s
+        while time.monotonic() < until:
+            if self._is_over():
+                raise Interrupted
+            time.sleep(_POLL_S)
 
     def _wait_for(
         self,
@@ -175,17 +209,19 @@ class Run:
                     interrupt=pipeline.request_stop,
                 )
             except (NeedsOperator, Transient) as error:
-                if not (error.retried and self._restarting) or self._is_over():
+                # The destination may be unavailable for a moment, or has not got the new keys yet. That must not end a
+                # process that ran before. A start is no stricter than a running pipeline, which waits for its source.
+                again = error.retried and self._restarting
+                away = isinstance(error, Transient) and error.code in _WAITED_FOR
+                if self._is_over() or not (again or (away and self._copied_before(made.config))):
                     if isinstance(error, Transient):
                         raise
                     self._pipeline = None
                     return Refused.by(error)
-                # The destination may be unavailable for a moment, or has not got the new keys yet. That must not end a
-                # process that ran before.
-                _log.warning("cannot restart the pipeline yet, retrying in %.0f s: %s", _RETRY_S, error)
                 self._pipeline = None
-                time.sleep(_RETRY_S)
+                self._wait_to_start(str(error))
                 return None
+            self._attempts = 0
             return self._follow(pipeline, secret)
 
     def _follow(self, pipeline: Pipeline, secret: SecretWatcher) -> Outcome | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from levada.errors import LevadaError, SlotLost
 from levada.postgres.failures import RESYNC_ALL
@@ -36,6 +37,9 @@ from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, TableId
 
+_REPORTED: Final = ("slot_foreign", "source_standby")
+"""Codes of a slot's sample that are the pipeline's error."""
+
 
 def slot_progress(manifests: Manifests, *, secrets: Path | None = None) -> SlotProgress:
     """Return the slot's lag and retained WAL as of now. Without a slot, every number is None.
@@ -50,7 +54,8 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
 
     Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
     a slot that is gone, and ``slot_released`` if the guard dropped it. It is ``slot_foreign`` if the slot of that name
-    belongs to another database, and ``store_empty`` if the store has lost the pipeline's state.
+    belongs to another database, ``source_standby`` if the source is a standby without it, and ``store_empty`` if the
+    store has lost the pipeline's state.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
@@ -155,7 +160,7 @@ def _slot_state(config: PipelineConfig, stored: _Stored) -> tuple[SlotProgress, 
     try:
         slot = _sample_slot(config)
     except LevadaError as error:
-        return SlotProgress(config.slot.name), error if error.code == "slot_foreign" else None
+        return SlotProgress(config.slot.name), error if error.code in _REPORTED else None
     held = stored.empty and not config.slot.resync_when_lost
     return slot, find_lost_state(config) if held else _lost(config, slot, stored)
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from levada.errors import NeedsOperator, Transient
-from levada.postgres.catalog import PublishedTable, published_tables, read_table_ids
+from levada.errors import NeedsOperator
+from levada.postgres.catalog import read_table_ids, streamed_tables
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.source.ownership import identify, require_own, source_holdings
@@ -18,7 +18,6 @@ from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
-_ATTEMPTS: Final = 5
 _LISTED: Final = 20
 """The number of tables whose names a hint has."""
 
@@ -94,24 +93,14 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     Raise NeedsOperator ``publication_missing`` if there is no publication.
     """
     try:
-        published = _published(config)
+        with config.source.connect(application="tables") as connection:
+            published = streamed_tables(connection, config.publication.name)
     except NeedsOperator as error:
         if error.code != "publication_missing" or not config.publication.managed:
             raise
         # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
         raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
     return {t.name: t.id for t in published if config.selects(t.name)}
-
-
-def _published(config: PipelineConfig, attempts: int = _ATTEMPTS) -> tuple[PublishedTable, ...]:
-    """Return the tables of the publication. If one of them is dropped meanwhile, they are read again."""
-    try:
-        with config.source.connect(application="tables") as connection:
-            return published_tables(connection, config.publication.name)
-    except Transient as error:
-        if error.code != "catalog_changed" or attempts == 1:
-            raise
-    return _published(config, attempts - 1)
 
 
 def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> list[QualifiedTable]:

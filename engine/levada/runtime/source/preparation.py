@@ -19,7 +19,7 @@ from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
-from levada.postgres.catalog import PublishedTable, list_tables, published_tables
+from levada.postgres.catalog import StreamedTable, list_tables, streamed_tables
 from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
@@ -28,11 +28,13 @@ from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage
+from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
-from levada.postgres.table_locks import locks_named
+from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw
+from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
@@ -54,6 +56,9 @@ from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 _log = logging.getLogger(__name__)
 
 _SLOT_WAIT_S: Final = 60.0
+_COVER_ATTEMPTS: Final = 3
+_LOCK_S: Final = 1.0
+"""Seconds to wait for the lock of a table that is added to the publication. Discovery tries again soon."""
 _MOST_ADDED: Final = 10
 """The number of tables whose SQL a hint has."""
 _REPORTED_WITH_TABLES: Final = frozenset({"identity_missing", "publication_incomplete"})
@@ -71,7 +76,7 @@ class SourceState:
     resync: bool
 
     @property
-    def tables(self) -> tuple[PublishedTable, ...]:
+    def tables(self) -> tuple[StreamedTable, ...]:
         """Return the tables that are replicated."""
         return self.found.published
 
@@ -90,7 +95,7 @@ def prepare_source(
     store: PipelineStore,
     record: SourceRecord,
     log: SegmentLog,
-    found: Callable[[tuple[PublishedTable, ...]], None] = lambda tables: None,
+    found: Callable[[tuple[StreamedTable, ...]], None] = lambda tables: None,
     lost: SlotLost | None = None,
     *,
     owner: PipelineOwner | None = None,
@@ -154,9 +159,9 @@ def discover(
 
     A managed publication without an owner's comment gets that of ``owner``. This also covers a publication that was
     created again under a running engine. Raise StaleEpoch if the publication needs a change and another process has
-    taken over the pipeline, and Transient ``table_locked`` if a selected table stays locked for too long.
+    taken over the pipeline, and Transient ``table_locked`` if sessions lock one table after the other meanwhile.
     """
-    with locks_named(connection, config.selects):
+    with locks_named(connection, config.selects), read_only_named(connection):
         return _discover(config, connection, store, owner)
 
 
@@ -165,7 +170,7 @@ def _discover(
 ) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
-    incomplete = report = None
+    incomplete = locked = report = None
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.selects)}
         withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
@@ -173,7 +178,7 @@ def _discover(
         report = inspect_coverage(connection, name, selected)
         unidentified = report.unidentified
         if missing := {*report.missing}.difference(unidentified):
-            ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch)
+            locked = _cover(connection, name, missing, store.require_epoch)
             incomplete, report = _incomplete(config, inspect_coverage(connection, name, missing)), None
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
@@ -183,7 +188,29 @@ def _discover(
     report = report or inspect_coverage(connection, name, {t.name for t in published})
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, report.refusing, sizes)
+    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes)
+
+
+def _cover(
+    connection: psycopg.Connection[Any],
+    publication: str,
+    required: Collection[QualifiedTable],
+    check: Callable[[], None],
+) -> Transient | None:
+    """Add the required tables to the publication. Return the error of those that other sessions have locked."""
+    for attempt in range(1, _COVER_ATTEMPTS + 1):
+        missing = set(inspect_coverage(connection, publication, set(required)).missing)
+        locks = [lock for lock in read_table_locks(connection) if lock.table in missing] if missing else []
+        free = set(required) - {lock.table for lock in locks}
+        try:
+            ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
+        except Transient as error:
+            # Another session has locked one of them since.
+            if error.code != "lock_timeout" or attempt == _COVER_ATTEMPTS:
+                raise
+        else:
+            break
+    return table_locked(f"publication {publication} lacks tables for now", locks) if locks else None
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
@@ -194,14 +221,15 @@ def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) 
     return selected.difference(inspect_coverage(connection, config.publication.name, selected).blocked)
 
 
-def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[PublishedTable, ...]:
+def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[StreamedTable, ...]:
     try:
-        tables = published_tables(connection, config.publication.name)
+        tables = streamed_tables(connection, config.publication.name)
     except NeedsOperator as error:
         if error.code != "publication_missing":
             raise
         return ()
-    return tuple(t for t in tables if config.selects(t.name))
+    written = list_written_tables(connection)
+    return tuple(t for t in tables if config.selects(t.name) and t.name not in written)
 
 
 def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator | None:
@@ -219,6 +247,8 @@ def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator
 
 
 def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
+    if not tables.published and tables.locked is not None:
+        raise tables.locked
     if not tables.published:
         raise NeedsOperator(
             "no_tables_selected",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from levada.capture import CapturePosition, CaptureWorker
 from levada.errors import LevadaError
-from levada.runtime.config import RetryLimits
+from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import ErrorProgress, RetryPolicy
 from levada.values import TableId
@@ -19,16 +19,13 @@ _log = logging.getLogger(__name__)
 
 
 class CaptureThread:
-    """Runs `CaptureWorker` until it is stopped. After an error that allows a retry it runs again.
+    """Runs `CaptureWorker` until it is stopped. After an error that allows a retry it runs again, within seconds.
 
     ``failed`` is called once, from this thread, with an error that allows no retry. Capture has ended then.
     """
 
-    def __init__(
-        self, worker: CaptureWorker, limits: Callable[[], RetryLimits], failed: Callable[[LevadaError], None]
-    ) -> None:
+    def __init__(self, worker: CaptureWorker, failed: Callable[[LevadaError], None]) -> None:
         self._worker = worker
-        self._limits = limits
         self._failed = failed
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
@@ -97,7 +94,7 @@ class CaptureThread:
                 known = as_levada_error(error)
                 # A session that began counts as a success, because the source answered.
                 self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
-                delay = self._limits().delay(self.attempts) if known.retried else None
+                delay = reconnect_delay(self.attempts) if known.retried else None
                 self._error = _progress(known, self.attempts, delay)
                 # Without the hint, whose commands the log could not complete. The status has it.
                 said = f"{known.message} [{known.code}]"

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from levada.postgres.preflight import require_readable
+from levada.postgres.table_checks import require_copyable
+from levada.postgres.table_locks import require_unlocked
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
@@ -92,7 +93,9 @@ class CopyStage(Stage):
         try:
             # First, so that the copy that the destination has stays if the table cannot be read.
             with self._config_ref.current.source.connect(application="copy") as connection:
-                require_readable(connection, name)
+                publication = self._config_ref.current.publication.name
+                require_copyable(connection, publication, name, plan.settings.excluded_columns)
+                require_unlocked(connection, name)
             if elsewhere:
                 ended = self._dedicated().run(table, name, plan, cancelled, started, since)
                 copied = ended or self._copier.complete(table, name, plan, cancelled, started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,8 @@ def check_interval_s(tables: int) -> float:
 
 class Discovery:
     """Calls ``discover`` every ``discovery_s`` seconds, after `soon`, and when ``has_gaps`` returns True.
+
+    While tables are locked, which cannot be added then, it is called every few seconds.
 
     One call runs at a time, in a thread. The methods are for the supervisor's thread.
     """
@@ -106,6 +109,8 @@ class Discovery:
         self._running = False
         if report.tables is not None:
             self._table_count = len(report.tables.published)
+            if report.tables.locked is not None:
+                self._next = min(self._next, time.monotonic() + _CHECK_S)
         return report.tables is not None and report.config.selects == self._config_ref.current.selects
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
-    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.catalog import StreamedTable
     from levada.stores.interface import PipelineStore
 
 TargetNameOf = Callable[[QualifiedTable, QualifiedTable], TargetName | None]
@@ -43,7 +43,7 @@ def find_misplaced(
 
 
 def refuse_collisions(
-    config: PipelineConfig, store: PipelineStore, target: TargetNameOf, tables: Iterable[PublishedTable]
+    config: PipelineConfig, store: PipelineStore, target: TargetNameOf, tables: Iterable[StreamedTable]
 ) -> None:
     """Raise NeedsOperator ``destination_collision`` if the manifest gives one place to several tables.
 

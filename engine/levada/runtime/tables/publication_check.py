@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import find_gaps, published_again
@@ -25,15 +25,15 @@ class PublicationCheck:
         self._phases = phases
         self._unidentified: frozenset[QualifiedTable] = frozenset()
         self._refusing: frozenset[TableId] = frozenset()
-        self.incomplete: NeedsOperator | None = None
-        """The tables that cannot be added to a managed publication, None if there are none."""
+        self.incomplete: LevadaError | None = None
+        """The tables that cannot be added to a managed publication, for ever or for now. None if there are none."""
 
     def check(self, source: SourceTables) -> None:
         """Compare the publication with the membership that each copy has seen."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self._tables.records:
                 self._phases.park_until_resync(self._tables.records[table], gap)
-        self._log_incomplete(source.incomplete)
+        self._log_incomplete(source.incomplete or source.locked)
         self._log_unidentified(frozenset(source.unidentified))
         self._log_refusing(frozenset(r.id for r in self._tables.records.values() if r.name in source.refusing))
 
@@ -47,7 +47,7 @@ class PublicationCheck:
         """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
         return table in self._refusing
 
-    def _log_incomplete(self, found: NeedsOperator | None) -> None:
+    def _log_incomplete(self, found: LevadaError | None) -> None:
         if found is not None and str(found) != str(self.incomplete):
             _log.warning("%s [%s]. %s", found.message, found.code, found.hint)
         self.incomplete = found

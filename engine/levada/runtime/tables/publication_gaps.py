@@ -42,9 +42,8 @@ def published_table(
 
     Raise NeedsOperator ``table_not_published`` if the publication no longer has it.
     """
-    for published in published_tables(connection, publication):
-        if published.id == table:
-            return published
+    for published in published_tables(connection, publication, [table]):
+        return published
     raise table_not_published(connection, publication, [name])
 
 

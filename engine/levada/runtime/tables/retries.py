@@ -36,6 +36,35 @@ AWAY: Final = frozenset(
 )
 """Codes of a destination or a disk that no table can be written to, unless another one is."""
 
+SOURCE_AWAY: Final = frozenset(
+    {
+        "credentials_unreadable",
+        "lock_timeout",
+        "no_free_slot",
+        "no_free_wal_sender",
+        "replication_privilege_missing",
+        "session_timeout",
+        "slot_exists",
+        "snapshot_gone",
+        "source_access_denied",
+        "source_auth_failed",
+        "source_behind",
+        "source_database_missing",
+        "source_read_only",
+        "source_silent",
+        "source_standby",
+        "source_starting",
+        "source_stopping",
+        "source_tls_failed",
+        "source_unreachable",
+        "table_locked",
+        "too_many_connections",
+        "wal_level_not_logical",
+    }
+)
+"""Codes of sessions that the source or the network ended, that the source does not accept now, or that wait for others.
+"""
+
 
 def is_away(error: BaseException) -> bool:
     """Return True if an error may be that of the whole destination, so that no table can be written."""
@@ -43,8 +72,11 @@ def is_away(error: BaseException) -> bool:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return True if an error counts as a failed attempt. A copy that yields to other sessions does not fail."""
-    return not isinstance(error, LevadaError) or error.counts
+    """Return True if an error counts as a failed attempt of its table.
+
+    A copy does not fail when it yields to other sessions or waits for them, nor while the source is away.
+    """
+    return not isinstance(error, LevadaError) or (error.counts and not (error.retried and error.code in SOURCE_AWAY))
 
 
 def park(

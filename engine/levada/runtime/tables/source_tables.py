@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from levada.errors import NeedsOperator
-from levada.postgres.catalog import PublishedTable
+from levada.errors import NeedsOperator, Transient
+from levada.postgres.catalog import StreamedTable
 from levada.postgres.membership import PublicationState
 from levada.values import QualifiedTable, TableId
 
@@ -17,12 +17,14 @@ class SourceTables:
 
     ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
     have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
-    others that cannot be added. ``sizes`` are the bytes of those ``published`` tables that are not locked.
+    others that cannot be added, and ``locked`` while it lacks others that another session has locked. ``sizes`` are
+    the bytes of those ``published`` tables that are not locked.
     """
 
-    published: tuple[PublishedTable, ...]
+    published: tuple[StreamedTable, ...]
     publication: PublicationState
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete: NeedsOperator | None = None
+    locked: Transient | None = None
     refusing: tuple[QualifiedTable, ...] = ()
     sizes: Mapping[TableId, int] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from levada.stores.phases import Init
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.catalog import StreamedTable
 
 
 def apply_requested_resyncs(store: PipelineStore) -> None:
@@ -30,7 +30,7 @@ def apply_requested_resyncs(store: PipelineStore) -> None:
             store.request_table_action(table, action)
 
 
-def apply_manifest_resyncs(config: PipelineConfig, store: PipelineStore, tables: Iterable[PublishedTable]) -> None:
+def apply_manifest_resyncs(config: PipelineConfig, store: PipelineStore, tables: Iterable[StreamedTable]) -> None:
     """Put the tables back to Init whose settings or ``resyncNonce`` in the manifest request a resync."""
     for table in tables:
         controls, phase = store.get_table_controls(table.id), store.get_table_replication_state(table.id)

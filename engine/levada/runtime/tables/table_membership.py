@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from levada.errors import NeedsOperator
+from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.tables.excluded_columns import ExcludedColumns
@@ -133,7 +133,7 @@ class TableMembership:
         return self._publication.refuses_updates(table)
 
     @property
-    def incomplete(self) -> NeedsOperator | None:
+    def incomplete(self) -> LevadaError | None:
         """The tables that cannot be added to a managed publication, None if there are none."""
         return self._publication.incomplete
 

@@ -1,0 +1,160 @@
+"""The properties of a table that its copy and its stream need, and the errors of a table that lacks one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import NeedsOperator
+from levada.postgres.problems import Problem, Severity
+from levada.postgres.streamed import leaves_of, streamed_relations
+from levada.schema.changes import RESERVED_PREFIX
+from levada.values import QualifiedTable, resync_command
+
+_PUBLISHES_GENERATED: Final = 180000
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """The properties of one selected table that are checked."""
+
+    name: QualifiedTable
+    may_select: bool
+    hides_rows: bool
+    has_identity: bool
+    has_key: bool
+    reserved: tuple[str, ...]
+
+
+# Partitions are read one by one, and each streams old rows by its own replica identity.
+_TABLES: Final = sql.SQL("""
+SELECT n.nspname, c.relname,
+    bool_and(has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT')),
+    bool_or(row_security_active(l.oid)),
+    bool_and(l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
+        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
+        AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
+    c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
+        WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indisprimary),
+    ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        AND starts_with(a.attname::text, %(reserved)s) ORDER BY a.attnum)
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t(schema, name)
+JOIN pg_namespace n ON n.nspname = t.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM {leaves} p) AS part(oid)
+-- OFFSET makes PostgreSQL look up each relation. It would read all of pg_class for each table.
+CROSS JOIN LATERAL (SELECT k.oid, k.relnamespace, k.relreplident FROM pg_class k WHERE k.oid = part.oid OFFSET 0) l
+GROUP BY n.nspname, c.relname, c.oid, c.relreplident
+ORDER BY 1, 2
+""").format(leaves=leaves_of("c.oid"))
+
+# A column list publishes generated columns whatever the publication's option is.
+_GENERATED: Final = sql.SQL("""
+SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
+FROM {streamed} t JOIN pg_publication p ON p.pubname = %(publication)s
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
+JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated <> ''
+    AND CASE WHEN r.prattrs IS NULL THEN p.pubgencols = 's' AND a.attgenerated = 's'
+        ELSE a.attnum = ANY (r.prattrs::int2[]) END
+GROUP BY 1, 2 ORDER BY 1, 2
+""")
+
+
+def read_table_properties(
+    conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTable]
+) -> Iterable[TableProperties]:
+    """Yield the properties of those tables that exist, ordered by name."""
+    parameters = {
+        "schemas": [t.schema for t in tables],
+        "names": [t.name for t in tables],
+        "reserved": RESERVED_PREFIX,
+    }
+    for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
+        yield TableProperties(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
+
+
+def require_copyable(
+    conn: psycopg.Connection[Any], publication: str, table: QualifiedTable, excluded: AbstractSet[str]
+) -> None:
+    """Raise NeedsOperator if a copy could not read every row, or could not be followed by the stream.
+
+    The codes are ``select_privilege_missing``, ``row_security``, ``reserved_column_name`` and
+    ``generated_columns_published``.
+    """
+    role = conn.execute("SELECT current_user::text").fetchall()[0][0]
+    for found in read_table_properties(conn, {table}):
+        for problem in reading_problems(found, role):
+            raise NeedsOperator(problem.code, problem.message, hint=f"{problem.hint}; then levada retry MANIFEST TABLE")
+        for error in column_errors(found, excluded):
+            raise error
+    for name, columns in published_generated_columns(conn, publication).items():
+        if name == table:
+            raise generated_error(publication, table, columns)
+
+
+def reading_problems(table: TableProperties, role: str) -> Iterator[Problem]:
+    """Yield the reasons why a copy by this role could not read every row."""
+    name = _sql("{}.{}", table.name.schema, table.name.name)
+    if not table.may_select:
+        yield Problem(
+            Severity.ERROR,
+            "select_privilege_missing",
+            f"role {role} has no SELECT privilege on table {table.name}",
+            _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
+            + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
+            spares_others=True,
+        )
+    if table.hides_rows:
+        yield Problem(
+            Severity.ERROR,
+            "row_security",
+            f"row-level security may hide rows of table {table.name} from role {role}",
+            _sql("ALTER ROLE {} BYPASSRLS", role),
+            spares_others=True,
+        )
+
+
+def column_errors(table: TableProperties, excluded: AbstractSet[str]) -> Iterator[NeedsOperator]:
+    """Yield an error for each column whose name is reserved, without the excluded ones."""
+    for column in table.reserved:
+        if column not in excluded:
+            rename = _sql("ALTER TABLE {}.{} RENAME COLUMN {} TO …", table.name.schema, table.name.name, column)
+            yield NeedsOperator(
+                "reserved_column_name",
+                f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which Levada reserves, so the"
+                " table is not copied",
+                hint=f"{rename}, or exclude it in the table's TableSync; then {resync_command(table.name)}",
+            )
+
+
+def published_generated_columns(conn: psycopg.Connection[Any], publication: str) -> Mapping[QualifiedTable, list[str]]:
+    """Return the generated columns that are streamed, by table. PostgreSQL streams them since version 18."""
+    if conn.info.server_version < _PUBLISHES_GENERATED:
+        return {}
+    query = _GENERATED.format(streamed=streamed_relations(conn))
+    rows = conn.execute(query, {"publication": publication}).fetchall()
+    return {QualifiedTable(schema, name): columns for schema, name, columns in rows}
+
+
+def generated_error(publication: str, table: QualifiedTable, columns: Iterable[str]) -> NeedsOperator:
+    """Return the error of a table whose generated columns are streamed, because a copy does not have them."""
+    return NeedsOperator(
+        "generated_columns_published",
+        f"publication {publication} streams generated columns of table {table}: {', '.join(columns)}. Levada does not"
+        " replicate generated columns, so the table is not copied",
+        hint="publish the table with a list of its other columns: "
+        + _sql("ALTER PUBLICATION {} DROP TABLE {}.{}; ", publication, table.schema, table.name)
+        + _sql("ALTER PUBLICATION {} ADD TABLE {}.{} (…)", publication, table.schema, table.name)
+        + f"; then {resync_command(table)}. Or, before the first copy, "
+        + _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication),
+    )
+
+
+def _sql(template: str, *names: str) -> str:
+    return sql.SQL(template).format(*map(sql.Identifier, names)).as_string(None)

@@ -1,0 +1,139 @@
+"""A table that another session locks, as VACUUM FULL does. The other tables start and go on, and new ones come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, Rig, table
+
+from levada.postgres.problems import Severity
+from levada.postgres.publications import inspect_coverage
+from levada.runtime.config import RetryLimits
+from levada.runtime.source.preparation import check_source
+from levada.status import RetryPolicy
+from levada.values import QualifiedTable
+
+BAD: LiteralString = "CREATE TABLE bad (id int PRIMARY KEY, note text DEFAULT 'none')"
+PARTITIONED: tuple[LiteralString, ...] = (
+    "CREATE TABLE bad (id int PRIMARY KEY, note text DEFAULT 'none') PARTITION BY RANGE (id)",
+    "CREATE TABLE bad_low PARTITION OF bad FOR VALUES FROM (0) TO (1000)",
+)
+
+
+@pytest.fixture
+def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
+    """A pipeline over orders, bad and later, not started. Only orders exists."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    made = Rig(db, tmp_path)
+    made.config = replace(
+        made.config,
+        selects=Only("orders", "bad", "later"),
+        discovery_s=0.2,
+        retries=RetryLimits(max_attempts=2, delay_s=0.2, max_delay_s=0.2),
+    )
+    yield made
+    made.stop()
+
+
+@contextmanager
+def locked(db: Database, name: str = "bad") -> Iterator[psycopg.Connection[Any]]:
+    """Hold the lock of ALTER TABLE, VACUUM FULL and CLUSTER. Whatever waits for it fails before the lock ends."""
+    with db.connect() as holder:
+        holder.autocommit = False
+        holder.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")  # type: ignore[arg-type]
+        yield holder
+        holder.rollback()
+
+
+@pytest.mark.parametrize("lock", ["bad", "bad_low", "filtered"])
+def test_a_start_does_not_wait_for_a_locked_table(rig: Rig, db: Database, lock: str) -> None:
+    """Neither does a check, nor discovery. Changes of the other table are applied meanwhile."""
+    db.execute(*(PARTITIONED if lock == "bad_low" else (BAD,)))
+    if lock == "filtered":
+        db.execute("CREATE PUBLICATION filtered FOR TABLE orders, bad WHERE (id > 0)")
+        rig.config = replace(rig.config, publication=replace(rig.config.publication, name="filtered", managed=False))
+    rig.start()
+    rig.wait_caught_up()
+    rig.stop()
+    with locked(db, "bad_low" if lock == "bad_low" else "bad"):
+        found = check_source(rig.config, begun=True)
+        assert [(p.code, p.severity) for p in found] == [("table_locked", Severity.WARNING)]
+        with rig.config.source.connect() as connection:
+            wanted = {QualifiedTable("public", name) for name in ("orders", "bad")}
+            assert inspect_coverage(connection, rig.config.publication.name, wanted).satisfied
+        rig.start()
+        db.execute("INSERT INTO orders VALUES (1)")
+        rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+        if lock != "filtered":
+            db.execute("CREATE TABLE later (id int PRIMARY KEY)")
+            rig.wait(lambda p: any(t.table.name == "later" for t in p.tables))
+    db.execute("INSERT INTO bad VALUES (1)")
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows["bad"] == 1
+    assert rig.destination.copies_of("bad") == 1
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+def test_a_new_table_that_is_locked_is_published_later(rig: Rig, db: Database, running: bool) -> None:
+    """The status names the session that holds the lock. Other new tables do not wait, and it is copied afterwards."""
+    rig.start()
+    rig.wait_caught_up()
+    if not running:
+        rig.stop()
+    with db.connect() as holder:
+        holder.execute("BEGIN")
+        holder.execute(BAD)
+        holder.execute("COMMIT; BEGIN; LOCK TABLE bad IN ACCESS EXCLUSIVE MODE")
+        db.execute("CREATE TABLE later (id int PRIMARY KEY)")
+        if not running:
+            rig.start()
+        seen = rig.wait(
+            lambda p: p.publication.error is not None and {t.table.name for t in p.tables} == {"orders", "later"}
+        )
+        error = seen.publication.error
+        assert error is not None
+        assert error.code == "table_locked"
+        assert f"table public.bad is locked by PID {holder.info.backend_pid}" in error.reason
+        holder.execute("COMMIT")
+    copied = ("orders", "bad", "later")
+    rig.wait(lambda p: p.publication.error is None and all(rig.destination.copies_of(t) == 1 for t in copied))
+    rig.wait_caught_up()
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+def test_a_copy_waits_for_a_locked_table(rig: Rig, db: Database, running: bool) -> None:
+    """However often it is tried, it needs no command. The error names the session, and the other table goes on."""
+    db.execute(BAD, "CREATE PUBLICATION p FOR TABLE orders")
+    rig.config = replace(rig.config, publication=replace(rig.config.publication, name="p", managed=False))
+    rig.start()
+    rig.wait_caught_up()
+    if not running:
+        rig.stop()
+    with db.connect() as holder:
+        holder.execute("BEGIN; ALTER PUBLICATION p ADD TABLE bad; COMMIT; BEGIN")
+        holder.execute("LOCK TABLE bad IN ACCESS EXCLUSIVE MODE")
+        if not running:
+            rig.start()
+        db.execute("INSERT INTO orders VALUES (1)")
+        tries = set()
+
+        def tried(seen: Any) -> bool:
+            found = [t.error for t in seen.tables if t.table.name == "bad" and t.error is not None]
+            tries.update(error.next_retry for error in found)
+            return len(tries) > 3
+
+        error = table(rig.wait(tried), "bad").error
+        assert error is not None
+        assert (error.code, error.retry_policy) == ("table_locked", RetryPolicy.TIMED_RETRY)
+        assert f"PID {holder.info.backend_pid}" in error.reason
+        rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
+        holder.execute("COMMIT")
+    rig.wait(lambda p: rig.destination.copies_of("bad") == 1)
+    rig.wait_caught_up()
