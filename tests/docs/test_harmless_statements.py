@@ -11,7 +11,10 @@ from tests.rigs.pipeline import Rig
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "schema-changes.md"
 STATEMENTS: Final[dict[str, LiteralString]] = {
     "ADD COLUMN ... GENERATED ALWAYS AS": "ALTER TABLE {} ADD g int GENERATED ALWAYS AS (id * 2) STORED",
-    "SET EXPRESSION": "ALTER TABLE {} ALTER e SET EXPRESSION AS (id * 3)",
+    "SET EXPRESSION": (
+        "ALTER TABLE {0} ADD e int GENERATED ALWAYS AS (id * 2) STORED;"
+        " ALTER TABLE {0} ALTER e SET EXPRESSION AS (id * 3)"
+    ),
     "SET/DROP NOT NULL": "ALTER TABLE {} ALTER v SET NOT NULL",
     "SET DEFAULT": "ALTER TABLE {} ALTER v SET DEFAULT 5",
     "CHECK": "ALTER TABLE {} ADD CHECK (v > 0)",
@@ -50,7 +53,7 @@ def test_harmless_statements(db: Database, tmp_path: Path) -> None:
     tables = {f"t{number}": statement for number, statement in enumerate(STATEMENTS.values())}
     with db.connect() as connection:
         for table in tables:
-            columns = "id int PRIMARY KEY, v int DEFAULT 1, t text, m mood, e int GENERATED ALWAYS AS (id * 2) STORED"
+            columns = "id int PRIMARY KEY, v int DEFAULT 1, t text, m mood"
             connection.execute(f"CREATE TABLE {table} ({columns})".encode())
             connection.execute(f"INSERT INTO {table} (id) VALUES (1)".encode())
         rig = Rig(db, tmp_path)

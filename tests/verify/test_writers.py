@@ -9,6 +9,9 @@ import pytest
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.verified_shop import Shop
 
+from levada.copy.guard import LockLimits
+from levada.runtime.limits import Limits
+
 
 def swap_keys(connection: psycopg.Connection, rng: random.Random) -> None:
     """Exchange the keys of two rows in one statement."""
@@ -43,7 +46,11 @@ def test_no_false_difference_while_rows_change(shop: Shop) -> None:
 
 
 def test_no_false_difference_during_ddl(shop: Shop) -> None:
-    """TRUNCATE and changes of columns cause no difference either. A comparison that they disturb begins again."""
+    """TRUNCATE and changes of columns cause no difference either. A comparison that they disturb begins again.
+
+    It gives way late, because these statements never pause for long enough.
+    """
+    shop.config["limits"] = Limits(locks=LockLimits(blocked_s=10.0))
     prepare(shop)
     with writers(shop.db, insert_some, update_some, truncate, alter):
         for _ in range(5):
