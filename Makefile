@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ test: setup lint ## Lint, then run the tests that need no cluster, except nightl
 
 test-nightly: setup ## Run the rest of them: faults under a running engine, other forms of one destination, scenarios
 	$(BIN)/pytest $(NO_CLUSTER) -m nightly --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)
+
+test-servers: setup ## Run the tests that need PostgreSQL alone on 14, 15 as Debian ships it, 16, 17 and 18 (SERVERS=versions)
+	for version in $(SERVERS); do \
+		$(BIN)/pytest $(NO_CLUSTER) -m "near and not quick" --server $$version $(PARALLEL) $(PYTEST_ARGS) || exit; done
+
+SERVERS := 14 15 16 17 18
 
 test-mutants: setup ## Seed faults into the code, one at a time, and say which tier of tests finds each (MUTANTS=names)
 	$(BIN)/python -m tests.mutants $(MUTANTS)

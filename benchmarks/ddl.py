@@ -21,6 +21,7 @@ from typing import LiteralString
 
 import psycopg
 from benchmarks.measure import Meter, table
+from tests.servers.postgres import DEBIAN
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.catalog import list_tables, published_tables
@@ -47,23 +48,12 @@ STATEMENTS: dict[LiteralString, tuple[LiteralString, LiteralString, LiteralStrin
 }
 
 
-class DebianPostgres(EmbeddedPostgres):
-    """A server of the distribution's package, in a folder of its own."""
-
-    def __init__(self, data: Path, programs: Path) -> None:
-        super().__init__(data, settings=SETTINGS)
-        self.bin = programs
-
-    def _open_programs(self) -> None:
-        """Leave the package's files as they are."""
-
-
 SETTINGS = {"max_locks_per_transaction": "256", "autovacuum": "off"}
 
 
 def server_in(folder: Path) -> EmbeddedPostgres:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda p: float(p.parts[4]))
-    return DebianPostgres(folder, found[-1].parent) if found else EmbeddedPostgres(folder, settings=SETTINGS)
+    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda p: float(p.parts[4]))
+    return EmbeddedPostgres(folder, programs=found[-1].parent if found else None, settings=SETTINGS)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,6 +16,7 @@ from tests.rigs.database import Database, StartPostgres
 from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
+from tests.servers.postgres import server_options
 from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
     pytest_addoption,
@@ -65,9 +66,17 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def start_postgres() -> StartPostgres:
+def start_postgres(request: pytest.FixtureRequest) -> StartPostgres:
     """Return the function that runs a server of a test's own in a temporary folder."""
-    return temporary_postgres
+    wanted = request.config.getoption("--server")
+    if wanted is None:
+        return temporary_postgres
+    options = server_options(wanted)
+
+    def start(**more: Any) -> AbstractContextManager[EmbeddedPostgres]:
+        return temporary_postgres(**({} if more.keys() & {"version", "programs"} else options), **more)
+
+    return start
 
 
 @pytest.fixture(scope="session")
@@ -95,8 +104,9 @@ def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """Create an empty database. Drop its slots and the database itself afterwards."""
     name = f"test_{next(_numbers)}"
     with psycopg.connect(postgres.uri(), autocommit=True) as admin:
-        # Not through the WAL, which every slot would read.
-        admin.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
+        # Not through the WAL, which every slot would read, and which 14 cannot.
+        by_files = " STRATEGY FILE_COPY" if admin.info.server_version >= 150000 else ""
+        admin.execute(f"CREATE DATABASE {name}{by_files}")
     try:
         yield Database(postgres, name)
     finally:

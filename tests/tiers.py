@@ -55,19 +55,27 @@ _PROGRAMS: Final = frozenset({"pg_ctl", "initdb", "java", "bash", *(f"python{ver
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that finds tests which depend on those of another file."""
+    """Add the options: another server, and the one that finds tests which depend on those of another file."""
+    parser.addoption("--server", type=int, metavar="VERSION", help="run the tests on this version of PostgreSQL")
     parser.addoption("--shuffle-files", type=int, metavar="SEED", help="run the files in the random order of this seed")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Report the seed of the order."""
-    seed = config.getoption("--shuffle-files")
-    return None if seed is None else f"files in the random order of --shuffle-files {seed}"
+    """Report the server and the seed of the order, if they are not the usual ones."""
+    server, seed = config.getoption("--server"), config.getoption("--shuffle-files")
+    said = [] if server is None else [f"PostgreSQL {server}"]
+    return (
+        ", ".join([*said, f"files in the random order of --shuffle-files {seed}"] if seed is not None else said) or None
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier and its group. Those whose group takes longest come first, or files are shuffled."""
+    server = config.getoption("--server")
     for item in items:
+        newer = item.get_closest_marker("since")
+        if server is not None and newer is not None and server < newer.args[0]:
+            item.add_marker(pytest.mark.skip(reason=f"PostgreSQL has it since version {newer.args[0]}"))
         needs = needs_of(item)
         item.stash[_NEEDS] = needs
         if "faults" in item.path.parts or _is_same_for_another_form(item) or _is_long_scenario(item, needs):

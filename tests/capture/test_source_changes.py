@@ -153,6 +153,7 @@ def test_a_slot_that_was_made_again(capture: Capture, db: Database) -> None:
     assert refused(capture).code == "slot_lost"
 
 
+@pytest.mark.since(17)
 def test_a_failover_slot(capture: Capture, db: Database) -> None:
     """A slot that exists becomes a failover slot where that is asked for."""
     db.execute("CREATE TABLE a (id int PRIMARY KEY, n int)")

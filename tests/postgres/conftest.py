@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from tests.rigs.database import Database, StartPostgres
+from tests.servers.postgres import older_options
 
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.slots import drop_slot
@@ -28,8 +29,8 @@ def own_server(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="module")
 def older(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
-    """A server of the oldest version at hand."""
-    with start_postgres(version=16) as server:
+    """Debian's 15 with its JIT, or 16 where that cannot be had."""
+    with start_postgres(**older_options()) as server:
         yield server
 
 

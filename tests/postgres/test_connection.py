@@ -44,6 +44,7 @@ def both_ways(connection: PostgresConnection) -> list[LevadaError]:
     return errors
 
 
+@pytest.mark.since(16)
 def test_a_password_in_python(db: Database, secret_role: str) -> None:
     """It logs in both ways, and is in no representation of the connection. A Secret's folder comes first."""
     connection = replace(db.connection, user=secret_role, password="first")
@@ -133,6 +134,7 @@ def test_session_settings_do_not_depend_on_the_role(db: Database) -> None:
     pg.finish()
 
 
+@pytest.mark.since(17)
 def test_a_limit_of_transactions_ends_no_copy_and_no_stream(db: Database) -> None:
     """A database's transaction_timeout for applications does not count, nor for a snapshot that is exported."""
     db.execute(f"ALTER DATABASE {db.name} SET transaction_timeout = '300ms'")
@@ -155,6 +157,7 @@ def test_names_mean_the_servers_own(db: Database, role: str) -> None:
         assert c.execute("SELECT length('a'), current_setting('lock_timeout')").fetchone() == (1, "1min")
 
 
+@pytest.mark.since(16)
 def test_password_is_read_at_each_connect(db: Database, secret_role: str, tmp_path: Path) -> None:
     """A rotated password needs no new object, no line break in the file, and is in no pickle."""
     connection = replace(db.connection, user=None, credentials=credentials(tmp_path / "c", secret_role, "first"))
@@ -168,6 +171,7 @@ def test_password_is_read_at_each_connect(db: Database, secret_role: str, tmp_pa
     assert pickle.loads(pickle.dumps(connection)) == connection
 
 
+@pytest.mark.since(16)
 def test_refused_logins_need_a_person(db: Database, secret_role: str, tmp_path: Path) -> None:
     """The errors of a wrong or missing password, of an unknown role and of an unknown database differ.
 

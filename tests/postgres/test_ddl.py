@@ -255,7 +255,11 @@ def test_nobody_elses_alter_fails(db: Database, role: str) -> None:
         c.execute("CREATE FUNCTION mine.format_type(oid, int) RETURNS text LANGUAGE sql AS 'SELECT 1 / 0; SELECT null'")
         c.execute("SET search_path = mine, pg_catalog")
         c.execute("ALTER TABLE t ADD a int DEFAULT 1")
-    db.execute("REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC, postgres")
+    with db.connect() as admin:
+        flush = ", boolean" if admin.info.server_version >= 170000 else ""
+        admin.execute(
+            f"REVOKE ALL ON FUNCTION pg_logical_emit_message(boolean, text, text{flush}) FROM PUBLIC, postgres"
+        )
     db.execute("ALTER FUNCTION levada_ddl.emit_table_change() SECURITY INVOKER")
     notices: list[str] = []
     with replace(db.connection, user=role).connect() as c:

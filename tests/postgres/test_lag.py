@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.waiting import until
 from tests.servers.standby import logged_snapshots, standby_of
@@ -56,6 +57,7 @@ def quiet_sample(db: Database) -> tuple[LagSample, Lsn]:
             return sample, Lsn.parse(after)
 
 
+@pytest.mark.since(18)
 def test_a_standby_says_how_near_a_slot_is_to_its_loss(start_postgres: StartPostgres) -> None:
     """The safe bytes fall while WAL is kept, until the slot is lost. The server's own figure does not change."""
     with ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.postgres.streams import open_stream, prepare
 from tests.rigs.database import Database, StartPostgres, connection_to
 
@@ -193,6 +194,7 @@ def test_room_for_the_stream_and_the_copies_is_counted(db: Database) -> None:
     assert few == {"no_free_slot": Severity.WARNING, "no_free_wal_sender": Severity.WARNING}
 
 
+@pytest.mark.since(18)
 def test_server_that_cannot_replicate_is_told(start_postgres: StartPostgres) -> None:
     """The server's own settings are checked: WAL, room, retention and encoding."""
     settings = {
@@ -245,6 +247,7 @@ def test_lost_slot_is_a_warning_here(start_postgres: StartPostgres) -> None:
     assert found == {"slot_lost": Severity.WARNING, "slot_retention_small": Severity.WARNING}
 
 
+@pytest.mark.since(18)
 def test_published_generated_columns_are_reported(db: Database) -> None:
     """A column that the stream has and a copy lacks is reported for each table, whichever way it is published."""
     db.execute(

@@ -141,6 +141,7 @@ def test_tables_that_can_be_added_are(tables: Database) -> None:
         tables.execute("DROP OWNED BY adder CASCADE", "DROP ROLE adder")
 
 
+@pytest.mark.since(18)
 @pytest.mark.parametrize(
     "columns",
     [

