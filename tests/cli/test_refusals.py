@@ -148,6 +148,7 @@ def test_a_publication_of_what_levada_writes(folder: Path, db: Database) -> None
             assert_told(result, Exit.PREFLIGHT, "written_tables_published", *words)
 
 
+@pytest.mark.since(16)
 def test_a_wrong_password(folder: Path, db: Database) -> None:
     """The login is refused, and the hint leads to the credentials."""
     with psycopg.connect(db.uri, autocommit=True) as c:

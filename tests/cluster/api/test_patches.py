@@ -19,7 +19,7 @@ from levada_operator.names import RESTART_ON
 
 BASES: dict[str, dict[str, Any]] = {
     "lake": {
-        "source": {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}}},
+        "source": {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "certSecretRef": {"name": "certificate"}}},
         "destination": {"iceberg": {"catalog": {"warehouse": "s3://lake/wh"}}},
         "staging": {"uri": "s3://lake/staging"},
         "driver": {"tokenSecretRef": {"name": "driver-token", "key": "token"}},
@@ -68,7 +68,7 @@ BASES: dict[str, dict[str, Any]] = {
                     "host": "store",
                     "database": "store",
                     "credentialsSecretRef": {"name": "store"},
-                    "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}},
+                    "tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "certSecretRef": {"name": "certificate"}},
                 }
             }
         },
