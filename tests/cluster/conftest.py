@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.kubectl import Kubectl, established, eventually
 
 from levada.local.cache import cache_folder, only_process
 
@@ -27,7 +27,7 @@ def cluster() -> Kubectl:
     # Several processes that each find none would all create them, and all but one fail.
     with only_process(cache_folder() / "tests" / "crds"):
         kubectl("apply", "-f", str(ROOT / "crds"))
-    kubectl("wait", "--for=condition=Established", "crd", "pipelines.levada.dev", "tablesyncs.levada.dev")
+    established(kubectl, "crd", "pipelines.levada.dev", "tablesyncs.levada.dev")
     eventually(lambda: not kubectl.run("get", "pipelines,tablesyncs", check=False).returncode)
     return kubectl
 

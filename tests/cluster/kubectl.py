@@ -111,6 +111,11 @@ def eventually(check: Callable[[], _T], limit_s: float = LIMIT_S) -> _T:
     return answer
 
 
+def established(kubectl: Kubectl, *named: str) -> None:
+    """Wait until the API server serves the CRDs. kubectl's own wait fails for one that has no status yet."""
+    eventually(lambda: not kubectl.run("wait", "--for=condition=Established", *named, check=False).returncode)
+
+
 def _message(check: Callable[[], object], answer: object) -> str:
     code = "the condition"
     with suppress(OSError, TypeError):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
+from tests.cluster.kubectl import Kubectl, established, eventually
 
 ROOT: Final = Path(__file__).parents[3]
 CORPUS: Final = ROOT / "tests" / "spec" / "corpus" / "good"
@@ -51,7 +51,7 @@ def install(cluster: Kubectl) -> Iterator[Any]:
     def apply(**arguments: Any) -> None:
         for body in definitions(**arguments):
             cluster.apply(body, options=("--server-side", "--force-conflicts"))
-            cluster("wait", "--for=condition=Established", f"crd/{body['metadata']['name']}", PATIENCE)
+            established(cluster, f"crd/{body['metadata']['name']}")
 
     yield apply
     for body in definitions(versions={"v1alpha1": True}, storage="v1alpha1"):

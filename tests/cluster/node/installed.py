@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
+from tests.cluster.kubectl import PATIENCE, Kubectl, established, eventually
 
 ROOT: Final = Path(__file__).parents[3]
 CHART: Final = ROOT / "charts" / "levada"
@@ -82,7 +82,7 @@ def removed(cluster: Kubectl) -> Iterator[None]:
     finally:
         _uninstall(cluster)
         cluster("apply", "-f", str(CRDS))
-        cluster("wait", "--for=condition=Established", "-f", str(CRDS))
+        established(cluster, "-f", str(CRDS))
 
 
 def _uninstall(cluster: Kubectl) -> None:

@@ -14,7 +14,7 @@ import yaml
 from tests.cluster.bringup.images import builder, ensure_image
 from tests.cluster.bringup.layout import Layout
 from tests.cluster.bringup.node import enter
-from tests.cluster.kubectl import Kubectl
+from tests.cluster.kubectl import Kubectl, established
 from tests.cluster.node.installed import NAMESPACE, removed
 from tests.cluster.node.pages import environment
 from tests.cluster.node.place import new_place
@@ -70,7 +70,7 @@ def kinds_of_prometheus(cluster: Kubectl) -> Iterator[None]:
         }
         body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
         cluster.apply({**body, "metadata": {"name": name}, "spec": spec})
-    cluster("wait", "--for=condition=Established", "crd", *names)
+    established(cluster, "crd", *names)
     yield
     cluster("delete", "crd", *names)
 
