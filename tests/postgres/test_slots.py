@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.postgres.streams import kinds, open_stream, prepare, receive_until
 from tests.rigs.database import Database, StartPostgres, connection_to
+from tests.rigs.waiting import until
+from tests.servers.standby import logged_snapshots, standby_of
 
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres
@@ -244,3 +246,25 @@ def test_lag_is_measured_without_a_stream(versions: Database) -> None:
     assert 0 <= first.lag_bytes < second.lag_bytes <= second.retained_bytes
     assert second.lag_bytes > 100_000
     assert second.status.name == "s"
+
+
+@pytest.mark.since(17)
+def test_a_copied_slot_can_be_read_once_its_standby_is_promoted(start_postgres: StartPostgres) -> None:
+    """PostgreSQL marks the slot as synced from then on as well, where that has no meaning."""
+    with start_postgres() as primary:
+        db = Database(primary, "postgres")
+        db.execute("SELECT pg_create_physical_replication_slot('standby')", "CREATE PUBLICATION p FOR ALL TABLES")
+        settings = {"primary_slot_name": "standby", "sync_replication_slots": "on"}
+        with standby_of(primary, settings) as standby, db.connection.connect() as conn:
+            create_slot(conn, "s", failover=True)
+            copy = Database(standby, "postgres").connection
+            with copy.connect() as there:
+                with logged_snapshots(primary):
+                    until(lambda: inspect_slot(there, "s"), lambda slot: slot is not None and not slot.temporary)
+                request = PreflightRequest("s", "p", True, lambda table: False, 2)
+                assert "source_standby" in {p.code for p in preflight(copy, request)}
+                there.execute("SELECT pg_promote()")
+                promoted = inspect_slot(there, "s")
+            assert promoted is not None
+            assert not promoted.synced
+            assert "source_standby" not in {p.code for p in preflight(copy, request)}

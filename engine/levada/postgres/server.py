@@ -89,7 +89,7 @@ def read_server(connection: PostgresConnection, slot: str) -> ServerState:
             Lsn.parse(wal_end),
             recovering == "t",
             _switches(ask, int(timeline)),
-            None if row is None else slot_status(json.loads(row)),
+            None if row is None else slot_status(json.loads(row), in_recovery=recovering == "t"),
         )
     finally:
         pg.finish()

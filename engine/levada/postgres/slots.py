@@ -109,13 +109,14 @@ class SlotStatus:
 @source_errors("reading the replication slot")
 def inspect_slot(conn: psycopg.Connection[Any], name: str) -> SlotStatus | None:
     """Return the slot's status, or None if it does not exist."""
-    row = conn.execute("SELECT to_jsonb(s) FROM pg_replication_slots s WHERE slot_name = %s", [name]).fetchone()
+    query = "SELECT to_jsonb(s), pg_is_in_recovery() FROM pg_replication_slots s WHERE slot_name = %s"
+    row = conn.execute(query, [name]).fetchone()
     if row is None:
         return None
-    return slot_status(row[0])
+    return slot_status(row[0], in_recovery=row[1])
 
 
-def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
+def slot_status(slot: Mapping[str, Any], *, in_recovery: bool) -> SlotStatus:
     """Return the status of a ``pg_replication_slots`` row that was read as JSON."""
     return SlotStatus(
         name=slot["slot_name"],
@@ -131,7 +132,8 @@ def slot_status(slot: Mapping[str, Any]) -> SlotStatus:
         invalidation_reason=slot.get("invalidation_reason")
         or ("recovery_conflict" if slot.get("conflicting") else None),
         failover=slot.get("failover"),
-        synced=bool(slot.get("synced")),
+        # The column keeps its value when the standby is promoted, and has no meaning from then on.
+        synced=in_recovery and bool(slot.get("synced")),
     )
 
 
