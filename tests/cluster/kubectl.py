@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tests.cluster.api_server import MERGE, api_server
+from tests.rigs.waiting import until
 
 LIMIT_S: Final = 600
 """The limit of every wait: much longer than anything takes on a busy machine."""
@@ -102,13 +102,8 @@ class Kubectl:
 
 def eventually(check: Callable[[], _T], limit_s: float = LIMIT_S) -> _T:
     """Return the first true answer. Fail with the last one, and with what was read for it. Tests set no other limit."""
-    deadline = time.monotonic() + limit_s
     _seen.clear()
-    while not (answer := check()):
-        if time.monotonic() > deadline:
-            raise AssertionError(_message(check, answer))
-        time.sleep(0.1)
-    return answer
+    return until(check, report=lambda: _message(check), limit_s=limit_s)
 
 
 def established(kubectl: Kubectl, *named: str) -> None:
@@ -116,9 +111,9 @@ def established(kubectl: Kubectl, *named: str) -> None:
     eventually(lambda: not kubectl.run("wait", "--for=condition=Established", *named, check=False).returncode)
 
 
-def _message(check: Callable[[], object], answer: object) -> str:
+def _message(check: Callable[[], object]) -> str:
     code = "the condition"
     with suppress(OSError, TypeError):
         code = inspect.getsource(check).strip()
     read = [f"{' '.join(key)}: {json.dumps(value, indent=1)[:6000]}" for key, value in _seen.items()]
-    return "\n".join([f"never: {code}", f"last answer: {answer!r}", "last read:", *read])
+    return "\n".join([f"never: {code}", "last read:", *read])

@@ -8,20 +8,20 @@ import sys
 from collections.abc import Sequence
 
 from tests.lint.external import UnavailableError
-from tests.lint.rules import IN_CI, READY, RULES, Rule, name_of, summary_of
+from tests.lint.rules import IN_CI, RULES, Rule, name_of, summary_of
 from tests.lint.tree import ROOT, Tree
 
 
 def main() -> int:
     """Print what the rules find, and return 1 if they find anything."""
-    every = {name_of(rule): rule for rule in (*RULES, *IN_CI, *READY)}
+    every = {name_of(rule): rule for rule in (*RULES, *IN_CI)}
     parser = argparse.ArgumentParser(prog="python -m tests.lint", description="Check the project's files by its rules.")
     parser.add_argument("rules", nargs="*", metavar="RULE", help="run these alone")
     parser.add_argument("--list", action="store_true", help="print the rules")
     parser.add_argument("--ci", action="store_true", help="run the rules that only CI runs")
     options = parser.parse_args()
     if options.list:
-        notes = {**dict.fromkeys(IN_CI, " In CI only."), **dict.fromkeys(READY, " Not yet part of a run.")}
+        notes = dict.fromkeys(IN_CI, " In CI only.")
         print("\n".join(f"{name}: {summary_of(rule)}{notes.get(rule, '')}" for name, rule in every.items()))
         return 0
     if unknown := [name for name in options.rules if name not in every]:

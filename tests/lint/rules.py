@@ -65,6 +65,7 @@ RULES: Final[tuple[Rule, ...]] = (
     machine_paths,
     names_of_examples,
     overwritten_constants,
+    own_waits,
     parsed_names,
     paths_on_pages,
     pool_jobs,
@@ -81,8 +82,6 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 IN_CI: Final[tuple[Rule, ...]] = (actionlint, documentation, jar_checksums, shellcheck, zizmor)
 """Rules that are slow, or whose program may have to be installed first."""
-READY: Final[tuple[Rule, ...]] = (own_waits,)
-"""Rules that the tree does not follow yet."""
 
 
 def name_of(rule: Rule) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import operator
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from tests.cluster.bringup.layout import (
     Layout,
 )
 from tests.cluster.bringup.settings import write_settings
+from tests.rigs.waiting import until
 
 _CONTROLLERS: Final = Path("/sys/fs/cgroup")
 
@@ -63,8 +63,8 @@ def down(layout: Layout) -> None:
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(init, signal.SIGKILL)
-    while Path(f"/proc/{init}").exists() or Path(f"/sys/class/net/{DEVICE}").exists():
-        time.sleep(0.05)
+    left = (Path(f"/proc/{init}"), Path(f"/sys/class/net/{DEVICE}"))
+    until(lambda: [path for path in left if path.exists()], operator.not_)
     layout.init.unlink(missing_ok=True)
     for folder in _cgroups():
         _remove_cgroup(folder / CGROUP)
@@ -172,12 +172,14 @@ def _set_weight(folder: Path) -> None:
 
 def _remove_cgroup(folder: Path) -> None:
     """Remove a cgroup with those in it. The kernel may need a moment after their last process."""
-    deadline = time.monotonic() + 10
-    while folder.exists() and time.monotonic() < deadline:
+
+    def remaining() -> list[str]:
         for path, _, _ in os.walk(folder, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
-        time.sleep(0.1)
+        return [path for path, _, _ in os.walk(folder)]
+
+    until(remaining, operator.not_)
 
 
 def _succeeds(layout: Layout, *command: str | Path, inside: bool = False) -> bool:
@@ -189,11 +191,12 @@ def _succeeds(layout: Layout, *command: str | Path, inside: bool = False) -> boo
     return done.returncode == 0
 
 
-def _until(layout: Layout, check: Callable[[], object], what: str, seconds: float = 600) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() > deadline:
-            for log in sorted(layout.logs.glob("*.log")):
-                print(f"--- {log}", *log.read_text(errors="replace").splitlines()[-5:], sep="\n", file=sys.stderr)
-            raise TimeoutError(f"not within {seconds:.0f} s: {what}; the logs are in {layout.logs}")
-        time.sleep(0.1)
+def _until(layout: Layout, check: Callable[[], object], what: str) -> None:
+    """Wait for a step of the start. Fail with the last lines of each log."""
+
+    def report() -> str:
+        logs = sorted(layout.logs.glob("*.log"))
+        ends = ("\n".join(log.read_text(errors="replace").splitlines()[-5:]) for log in logs)
+        return f"waited until {what}\n" + "\n".join(f"--- {log}\n{end}" for log, end in zip(logs, ends, strict=True))
+
+    until(check, report=report, limit_s=600)
