@@ -42,6 +42,14 @@ class Holding:
     owner: PipelineOwner
 
 
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The owner after a takeover, and the places that belonged to the former one."""
+
+    owner: PipelineOwner
+    places: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Claim:
     """The claim of one start. ``new`` is True if the store had no owner record before."""
@@ -175,10 +183,11 @@ def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner
     return owner
 
 
-def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, former: str) -> PipelineOwner:
-    """Make this Pipeline the owner of everything that the Pipeline with the UID ``former`` owns, and return its owner.
+def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, former: str) -> Takeover:
+    """Make this Pipeline the owner of everything that the Pipeline with the UID ``former`` owns.
 
-    From then on a running engine of the former owner is refused by its epoch. Calling it again changes nothing more.
+    From then on a running engine of the former owner is refused by its epoch. If ``former`` owns nothing, because it
+    never did or because everything was taken over before, nothing changes, and this Pipeline's own engine runs on.
     Raise NeedsOperator ``not_the_owner`` if a place belongs to a third owner, and ``unknown_owner`` if no place belongs
     to ``former`` or to this one.
     """
@@ -187,19 +196,22 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     owner = identify(config, record, volatile=isinstance(store, MemoryStore))
     held = list(holdings(config, record, staging))
     require_own(config, owner, held)
-    if not any(h.owner.uid in (former, owner.uid) for h in held):
+    if not held:
         raise NeedsOperator(
             "unknown_owner",
             f"no state, slot, publication or staging folder of pipeline {config.full_name} belongs to UID {former}",
             hint="levada run MANIFEST",
         )
+    places = tuple(h.place for h in held if h.owner.uid != owner.uid)
+    if not places:
+        return Takeover(replace(owner, new=False), ())
     owner = claim(config, store, staging).owner
     store.next_epoch()
     _add_former_name(config, store, owner, held)
     if config.publication.managed:
         with config.source.connect(application="owner") as connection:
             mark_publication(connection, config.publication.name, owner)
-    return replace(owner, new=False)
+    return Takeover(replace(owner, new=False), places)
 
 
 def release(
