@@ -19,6 +19,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.copies.abandoned_orders import withdraw_orders
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
+from levada.runtime.report.aging import aged
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
 from levada.runtime.report.snapshot import (
@@ -102,6 +103,7 @@ class Pipeline:
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
+        self._published_at = time.monotonic()
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._stop_asked = threading.Event()
@@ -215,12 +217,16 @@ class Pipeline:
         """Return the newest progress. From any thread, without waiting.
 
         The tables are as of ``at``, when the supervisor published them. It publishes nothing while it waits for the
-        store. The stream and the slot are as of now, because the cause of a failing store often affects them too.
+        store. Then their lags grow by the clock. The stream and the slot are as of now, because the cause of a failing
+        store often affects them too.
         """
         store, replication = StoreProgress(fatal_progress(self._store.last_error)), self._replication
         published = replace(self._progress, store=store)
+        age_s = time.monotonic() - self._published_at
         if replication is None:
             return published
+        if published.state is PipelineState.RUNNING and age_s > self.config.limits.aging_s:
+            published = aged(published, age_s, replication.capture.position.rows)
         return replace(
             published,
             slot=self._sampler.progress(),
@@ -490,6 +496,7 @@ class Pipeline:
             memory=self._memory,
             trends=self._trends,
         )
+        self._published_at = time.monotonic()  # First, so that no reader takes the new progress for an old one.
         self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)
 
 
