@@ -206,7 +206,7 @@ class Pipeline:
     def run_until(self, done: Callable[[Progress], bool], timeout_s: float | None = None) -> Progress:
         """Wait until ``done(progress)`` is true, and return that progress.
 
-        Raise TimeoutError after ``timeout_s`` seconds. If the pipeline ends before, raise the error that ended it, or
+        Raise TimeoutError after ``timeout_s`` seconds, and any error of ``done``. If the pipeline ends before, raise the error that ended it, or
         NeedsOperator ``pipeline_stopped``. Raise NeedsOperator ``pipeline_not_started`` before `start`.
         """
         if self._starter is None:
@@ -236,6 +236,8 @@ class Pipeline:
     def caught_up(self) -> Callable[[Progress], bool]:
         """Return a predicate on progress: every table is Ready and has applied all that is committed at the source now.
 
+        Suspended tables do not count. Tables that need a manual retry do not keep others from it: once the others are
+        there, the predicate raises NeedsOperator ``tables_errored``, and ``no_tables_selected`` if no table is left.
         The predicate also waits for the next comparison with the catalog, because an ALTER TABLE may have changed rows
         without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
         because LSNs of another history cannot be compared.
