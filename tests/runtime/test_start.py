@@ -380,33 +380,6 @@ def test_before_the_start(rig: Rig) -> None:
     pipeline.stop()
 
 
-class Stopping(Recording):
-    """Stops its pipeline from one of its own calls."""
-
-    pipeline: Pipeline | None = None
-    returned = False
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        assert self.pipeline is not None
-        self.pipeline.stop()
-        self.returned = True
-        return super().write_events(events, mark)
-
-
-def test_a_destination_may_stop_its_pipeline(rig: Rig, db: Database) -> None:
-    """A stop from a thread of the pipeline does not wait for itself. The batch that called it is finished."""
-    stopping = Stopping()
-    rig.destination = stopping
-    rig.start()
-    rig.wait_caught_up()
-    stopping.pipeline = rig.running
-    assert rig.running is not None
-    db.execute("INSERT INTO orders VALUES (1)")
-    assert rig.running.wait(LIMIT_S)
-    assert stopping.returned
-    assert stopping.applied_rows == {"orders": 1}
-
-
 class Opening(Recording):
     """Holds its pipeline's start until a test lets it go on."""
 

@@ -6,12 +6,12 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Discovered, Report
+from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
@@ -61,7 +61,7 @@ class Discovery:
         self._running = False
         self._table_count = 0
         self._check_fails = False
-        self._pool = ThreadPoolExecutor(1, "levada-discovery")
+        self._pool = MarkedPool(1, "levada-discovery")
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
