@@ -25,7 +25,6 @@ from levada.runtime.source.staging_place import require_same_staging
 from levada.segments.owner_file import OWNER_FILE, claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.stores.interface import OwnerRecord, PipelineStore
-from levada.stores.memory import MemoryStore
 from levada.stores.slot_owners import slot_owners
 from levada.values import LOCAL_OWNER, PipelineOwner
 
@@ -177,7 +176,7 @@ def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner
     Raise NeedsOperator ``not_the_owner`` if the store's state belongs to another one.
     """
     record = store.get_owner_record()
-    owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+    owner = identify(config, record, volatile=store.volatile)
     if record is not None and record.owner is not None and record.owner.uid != owner.uid:
         raise not_the_owner(f"the state of pipeline {config.name} in the store", record.owner, owner)
     return owner
@@ -193,7 +192,7 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     """
     config = replace(config, take_over_from=former)
     record = store.get_owner_record()
-    owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+    owner = identify(config, record, volatile=store.volatile)
     held = list(holdings(config, record, staging))
     require_own(config, owner, held)
     if not held:
@@ -242,7 +241,7 @@ def _release_store(store: PipelineStore, owner: PipelineOwner, *, forget: bool) 
 def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[PipelineOwner, bool]:
     for _ in range(_ATTEMPTS):
         record = store.get_owner_record()
-        owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+        owner = identify(config, record, volatile=store.volatile)
         wanted = (record or OwnerRecord(None, "", "")).handed_over(owner, config.slot.name, config.publication.name)
         if record is not None and (record.owner is None or record.owner.uid != owner.uid):
             if record.owner is not None and record.owner.uid != config.take_over_from:
