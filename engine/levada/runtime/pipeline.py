@@ -17,6 +17,7 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
+from levada.runtime.config_rules import require_valid
 from levada.runtime.copies.abandoned_orders import withdraw_orders
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
 from levada.runtime.report.aging import aged
@@ -94,6 +95,7 @@ class Pipeline:
         destination: Destination,
         spark: SparkSession | None = None,
     ) -> None:
+        require_valid(config)
         check_table_settings(config, destination)
         check_cuts(config, destination)
         self._config_ref = ConfigRef(config)
@@ -157,8 +159,9 @@ class Pipeline:
 
         A running copy continues with its settings. It is cancelled if its table is suspended, no longer selected, or
         needs a copy with other settings. Raise ValueError if a field differs that a running pipeline cannot change,
-        such as the source, the staging area and the slot.
+        such as the source, the staging area and the slot, and NeedsOperator ``config_invalid`` if one breaks a rule.
         """
+        require_valid(config)
         require_same(self._config_ref.current, config)
         check_table_settings(config, self._destination)
         check_cuts(config, self._destination)
