@@ -298,7 +298,7 @@ def test_a_start_that_waits_for_the_destination_can_be_stopped(rig: Rig, db: Dat
     """The progress shows why the pipeline waits. A stop ends the start, which has made nothing at the source."""
     late = Late(1)
     rig.destination = late
-    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=2, delay_s=3600))
+    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=2, delay_s=3600, max_delay_s=3600))
     pipeline = Pipeline(rig.config, store=rig.store(), destination=late)
     errors: list[BaseException] = []
 

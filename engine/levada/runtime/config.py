@@ -200,7 +200,7 @@ class PipelineConfig:
 
 def _selects_failed(table: QualifiedTable, what: str) -> Transient:
     return Transient(
-        SELECTS_FAILED,
+        "selects_failed",
         f"PipelineConfig.selects {what} for table {table}",
         hint="let it return True or False for each table, and call Pipeline.reconfigure or start the pipeline again",
     )
