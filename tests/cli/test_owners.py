@@ -251,13 +251,34 @@ def test_ownership_is_taken_over_by_naming_the_former(
     for _ in range(2):
         assert laptop.on(monkeypatch, "takeover", "--from", "uid-1", "--yes").exit_code == 0
     [(uid, epoch)] = orders.query("SELECT owner_uid, epoch FROM levada.pipelines")
-    assert (uid.startswith("local-"), epoch) == (True, 3)
+    assert (uid.startswith("local-"), epoch) == (True, 2)
     with orders.connect() as connection:
         assert read_publication_owner(connection, "levada_a__shop") == PipelineOwner(uid, "a/shop")
     assert code_of(former.begin) == "not_the_owner"
     laptop.begin()
     nothing = Side(orders, tmp_path, "c", "uid-3", store={"postgres": {"schema": "others"}})
     assert "[unknown_owner]" in nothing.on(monkeypatch, "takeover", "--from", "uid-1", "--yes").stderr
+
+
+def test_a_takeover_of_nothing_leaves_the_engine_of_the_owner(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A UID that owns no place changes none: not the owner's own, not an unknown one, nor a former one once more."""
+    former, laptop = Side(orders, tmp_path, "a", "uid-1"), Side(orders, tmp_path, "a", "")
+    former.begin()
+    assert laptop.on(monkeypatch, "takeover", "--from", "uid-1", "--yes").exit_code == 0
+    laptop.begin()
+    [(own,)] = orders.query("SELECT owner_uid FROM levada.pipelines")
+    everything = "SELECT * FROM levada.pipelines"
+    with laptop.opened() as (_, running):
+        running.next_epoch()
+        before = orders.query(everything)
+        for uid in (own, "uid-1", "uid-9"):
+            done = laptop.on(monkeypatch, "takeover", "--from", uid, "--yes")
+            assert done.exit_code == 0, done.stderr
+            assert f"already: nothing of it belongs to UID {uid}" in done.stdout.replace("\n", " ")
+            running.require_epoch()
+        assert orders.query(everything) == before
 
 
 def test_a_takeover_needs_the_slot_of_the_state(orders: Database, tmp_path: Path) -> None:

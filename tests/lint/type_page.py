@@ -30,6 +30,21 @@ of numeric(p, s), arrays with several dimensions or another lower bound than 1, 
 are those after 9999 up to there.
 
 Generated columns are not replicated: the source computes them from the other columns.
+
+## Reading a changelog
+
+A changelog has one row for each change, with the operation in `_levada_op`: `I`, `U`, `D`, or `T` for a TRUNCATE. The
+order is that of `_levada_commit_lsn` and `_levada_ordinal`. Copied rows have no ordinal, and come before the changes of
+their LSN. An update that moves a key is two rows of one ordinal: first the `D` of the former key, then the `I` of the
+new one. A destination that delivers at least once may have a change twice, with the same LSN and ordinal.
+
+PostgreSQL does not send a TOASTed value that an update leaves as it is, unless the table has REPLICA IDENTITY FULL. The
+value is NULL in the changelog then, and `_levada_unchanged` has the names of such columns. A reader carries each over:
+
+- from the row that the key had before this change,
+- or, if a `D` has the same LSN and ordinal, from the row that this `D` removes.
+
+`levada.testing.fold_changelog(schema, changes)` does that, and returns the rows that the changes add up to.
 """
 
 

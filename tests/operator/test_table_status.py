@@ -80,6 +80,10 @@ UNREAD: dict[str, Observed] = {
             capture={"connected": False, "error": error_document(code="source_auth_failed")},
         ),
     ),
+    "the engine's store does not answer": running(
+        WAS_READY,
+        report=progress(table_document(lagSeconds=280), store={"error": error_document(code="store_unreachable")}),
+    ),
 }  # fmt: skip
 
 

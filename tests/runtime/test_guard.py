@@ -166,7 +166,7 @@ def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, d
         rig.config,
         guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 1 << 20),),
         guard_patience_s=0.0,
-        retries=RetryLimits(delay_s=0.1, max_delay_s=0.1, max_attempts=10_000),
+        retries=RetryLimits(delay_s=0.1, max_delay_s=0.1, max_attempts=1_000),
     )
     start = threading.Thread(target=rig.start)
     start.start()

@@ -10,7 +10,7 @@ import struct
 import threading
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -81,12 +81,14 @@ def test_before_there_is_a_pipeline() -> None:
 
 def test_not_ready_says_why() -> None:
     """A ready pipeline runs, is connected, and has no error that stops it. A parked table does not count."""
-    assert not_ready(running()) == ""
-    assert not_ready(samples.progress(samples.table(error=samples.error(), phase="Errored"))) == ""
-    assert "not open" in not_ready(running(capture=samples.capture(connected=False)))
-    assert "slot shop is not active" in not_ready(running(slot=samples.slot(name="shop", active=False)))
-    assert not_ready(running(state=PipelineState.STOPPING)) == "stopping"
-    assert "[slot_lost]" in not_ready(running(error=samples.error(code="slot_lost")))
+    now = datetime.now(UTC)
+    assert not_ready(running(), now) == ""
+    assert not_ready(running(tables=(samples.table(error=samples.error(), phase="Errored"),)), now) == ""
+    assert "not open" in not_ready(running(capture=samples.capture(connected=False)), now)
+    assert "slot shop is not active" in not_ready(running(slot=samples.slot(name="shop", active=False)), now)
+    assert not_ready(running(state=PipelineState.STOPPING), now) == "stopping"
+    assert "[slot_lost]" in not_ready(running(error=samples.error(code="slot_lost")), now)
+    assert "last reported at" in not_ready(running(), now + timedelta(minutes=2))
 
 
 def test_failed_pipeline_is_not_alive() -> None:

@@ -298,7 +298,7 @@ def test_a_start_that_waits_for_the_destination_can_be_stopped(rig: Rig, db: Dat
     """The progress shows why the pipeline waits. A stop ends the start, which has made nothing at the source."""
     late = Late(1)
     rig.destination = late
-    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=2, delay_s=3600))
+    rig.config = replace(rig.config, retries=RetryLimits(max_attempts=2, delay_s=3600, max_delay_s=3600))
     pipeline = Pipeline(rig.config, store=rig.store(), destination=late)
     errors: list[BaseException] = []
 
@@ -378,33 +378,6 @@ def test_before_the_start(rig: Rig) -> None:
     pipeline.run_until(pipeline.caught_up(), LIMIT_S)
     pipeline.stop()
     pipeline.stop()
-
-
-class Stopping(Recording):
-    """Stops its pipeline from one of its own calls."""
-
-    pipeline: Pipeline | None = None
-    returned = False
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        assert self.pipeline is not None
-        self.pipeline.stop()
-        self.returned = True
-        return super().write_events(events, mark)
-
-
-def test_a_destination_may_stop_its_pipeline(rig: Rig, db: Database) -> None:
-    """A stop from a thread of the pipeline does not wait for itself. The batch that called it is finished."""
-    stopping = Stopping()
-    rig.destination = stopping
-    rig.start()
-    rig.wait_caught_up()
-    stopping.pipeline = rig.running
-    assert rig.running is not None
-    db.execute("INSERT INTO orders VALUES (1)")
-    assert rig.running.wait(LIMIT_S)
-    assert stopping.returned
-    assert stopping.applied_rows == {"orders": 1}
 
 
 class Opening(Recording):

@@ -55,7 +55,7 @@ def test_a_status_shows_the_store_while_it_is_waited_for(db: Database) -> None:
         write.result()
     store.close()
     waiting = samples.progress(store=StoreProgress(samples.error(code="store_locked")))
-    assert "[store_locked]" in not_ready(waiting)
+    assert "[store_locked]" in not_ready(waiting, waiting.at)
     [line] = errors(waiting)
     assert line.startswith("store: ")
     assert "[store_locked]" in line

@@ -10,6 +10,7 @@ from typing import Final
 
 from levada.capture.message_stream import MessageStream
 from levada.errors import Transient
+from levada.threads import marked_thread
 from levada.values import Lsn, Witness
 
 _log = logging.getLogger(__name__)
@@ -133,9 +134,7 @@ class Acknowledger:
             self._next_staged = now + min(_STAGED_INTERVAL_S, self._idle_interval_s)
             self._persisting_since = now
             persist = self._persist_ack(lsn, witness)
-            self._persister = threading.Thread(
-                target=self._persist, args=(lsn, persist), name="levada-position", daemon=True
-            )
+            self._persister = marked_thread(self._persist, "levada-position", lsn, persist)
             self._persister.start()
 
     def _persist(self, lsn: Lsn, persist: Callable[[], object]) -> None:  # runs in the persister thread

@@ -27,6 +27,7 @@ from levada.postgres.publications import CoverageReport, ensure_coverage, inspec
 from levada.postgres.slots import create_slot, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.stores.memory import MemoryStore
+from levada.threads import marked_thread
 from levada.values import Lsn, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ class WalSource(BatchSource):
         self._tracker = AckTracker(Lsn(0), stream.acknowledge)
         self._closed = threading.Event()
         self._abandoned = False
-        self._keeper = threading.Thread(target=self._keep_alive, name="levada-keepalive", daemon=True)
+        self._keeper = marked_thread(self._keep_alive, "levada-keepalive")
         self._keeper.start()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ def takeover(manifests: Manifests, secrets: Path | None, work_dir: Path, former:
     """Take over, after asking for confirmation unless ``confirmed``. A running engine of the former owner ends."""
     if not confirmed and not typer.confirm(f"End every engine of {former}, and take over what it owns?"):
         raise typer.Abort
-    owner = take_over_pipeline(manifests, former, secrets=secrets, work_dir=work_dir)
-    console().print(f"the owner of pipeline {manifests.pipeline.metadata.name} is {owner}", markup=False)
+    done = take_over_pipeline(manifests, former, secrets=secrets, work_dir=work_dir)
+    nothing = "" if done.places else f" already: nothing of it belongs to UID {former}"
+    console().print(f"the owner of pipeline {manifests.pipeline.metadata.name} is {done.owner}{nothing}", markup=False)
     return Exit.OK

@@ -28,6 +28,7 @@ from levada.postgres.connection import PostgresConnection, clamp_application_nam
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.schema import ReplicatedTableSchema
+from levada.threads import marked_thread
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class TableGuard:
         self._ended: LevadaError | None = None
         self._released = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="levada-copy-guard", daemon=True)
+        self._thread = marked_thread(self._watch, "levada-copy-guard")
 
     def ended(self) -> LevadaError | None:
         """Return the error with which the copy must stop, or None while it may continue."""

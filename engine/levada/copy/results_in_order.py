@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from levada.copy.tasks import TaskQueue, TaskRunner, run_queue
 from levada.errors import LevadaError, Transient
+from levada.threads import marked_thread
 
 _log = logging.getLogger(__name__)
 
@@ -72,9 +73,7 @@ class OrderedResults(Generic[T]):
         self._stop = threading.Event()
         self._waiting = False
         self._progress_at = time.monotonic()
-        self._thread = threading.Thread(
-            target=self._run, args=(runner, parallel), name="levada-batch-tasks", daemon=True
-        )
+        self._thread = marked_thread(self._run, "levada-batch-tasks", runner, parallel)
         self._thread.start()
 
     def __iter__(self) -> Iterator[Result[T]]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 import cloudpickle
 
 from levada.errors import LevadaError, Transient
+from levada.threads import marked_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,10 +211,7 @@ class _Run(Generic[T]):
         self._lock = threading.Lock()
 
     def run(self, queue: TaskQueue[T], parallel: int) -> None:
-        threads = [
-            threading.Thread(target=self._work, args=(queue,), name="levada-task", daemon=True)
-            for _ in range(min(parallel, len(queue)))
-        ]
+        threads = [marked_thread(self._work, "levada-task", queue) for _ in range(min(parallel, len(queue)))]
         for thread in threads:
             thread.start()
         self._wait(threads)

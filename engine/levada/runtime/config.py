@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from levada.errors import Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import TablePattern
 from levada.runtime.limits import Limits
@@ -16,6 +17,8 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
+SELECTS_FAILED: Final = "selects_failed"
+"""The code of a selection that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,27 @@ class PipelineConfig:
         """The name with its namespace, if it has one."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    def is_selected(self, table: QualifiedTable) -> bool:
+        """Return True if ``selects`` does. Raise Transient ``selects_failed`` if it raises, or returns no bool.
+
+        A table that was taken for another one would be left out, or miss changes.
+        """
+        try:
+            selected: object = self.selects(table)
+        except Exception as error:
+            raise _selects_failed(table, f"raised {type(error).__name__}: {error}") from error
+        if not isinstance(selected, bool):
+            raise _selects_failed(table, f"returned a {type(selected).__name__}")
+        return selected
+
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return the settings of a table."""
         return self.tables.get(table, self.default_table)
+
+
+def _selects_failed(table: QualifiedTable, what: str) -> Transient:
+    return Transient(
+        "selects_failed",
+        f"PipelineConfig.selects {what} for table {table}",
+        hint="let it return True or False for each table, and call Pipeline.reconfigure or start the pipeline again",
+    )

@@ -40,7 +40,7 @@ class ConfigRef:
 
     def selects(self, table: QualifiedTable) -> bool:
         """Return True if the current configuration selects the table."""
-        return self._config.selects(table)
+        return self._config.is_selected(table)
 
 
 def require_same(old: PipelineConfig, new: PipelineConfig) -> None:

@@ -42,7 +42,8 @@ class Limits:
     """The limits of one pipeline.
 
     The order of a dedicated copy is read every ``order_poll_s``, and the slot's lag every ``lag_sample_s``. A clean-up
-    waits ``session_end_s`` for the database session of an engine that has ended.
+    waits ``session_end_s`` for the database session of an engine that has ended. Figures that are not published again
+    for ``aging_s`` grow by the clock.
     """
 
     ranges: RangeLimits = field(default_factory=RangeLimits)
@@ -53,3 +54,4 @@ class Limits:
     order_poll_s: float = 2.0
     lag_sample_s: float = 5.0
     session_end_s: float = 30.0
+    aging_s: float = 15.0

@@ -13,14 +13,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from levada.destinations.interface import Destination
-from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
+from levada.runtime.config_rules import require_valid
 from levada.runtime.copies.abandoned_orders import withdraw_orders
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
+from levada.runtime.report.aging import aged
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
+from levada.runtime.report.requests import ask, not_started
 from levada.runtime.report.snapshot import (
     Trends,
     capture_progress,
@@ -59,6 +62,7 @@ from levada.segments.memory import MemoryBudget
 from levada.segments.staging import Staging
 from levada.status import CutProgress, PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
+from levada.threads import marked_thread, running_for, runs_for
 from levada.verify.table import VerifyOptions
 
 if TYPE_CHECKING:
@@ -71,7 +75,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-_OWN_THREADS: Final = ("levada-supervisor", "levada-capture", "levada-apply", "levada-copy", "levada-resync")
 
 
 class Pipeline:
@@ -92,6 +95,7 @@ class Pipeline:
         destination: Destination,
         spark: SparkSession | None = None,
     ) -> None:
+        require_valid(config)
         check_table_settings(config, destination)
         check_cuts(config, destination)
         self._config_ref = ConfigRef(config)
@@ -102,6 +106,7 @@ class Pipeline:
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
+        self._published_at = time.monotonic()
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._stop_asked = threading.Event()
@@ -110,11 +115,9 @@ class Pipeline:
         self._trends = Trends()
         self._sampler = LagSampler(config.source, config.slot.name, config.limits.lag_sample_s)
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
-        self._starter: threading.Thread | None = None
-        """The thread that called `start`, None before."""
+        self._start_called = False
         self._before: SourceObjects | None = None
         self._replication: Replication | None = None
-        self._thread: threading.Thread | None = None
         self._epoch = 0
         self._claim: Claim | None = None
         self._staging: Staging | None = None
@@ -137,34 +140,28 @@ class Pipeline:
         the source's objects or the store, and the error of any other check that fails.
         """
         with self._stop_lock:
-            if self._starter is not None:
+            if self._start_called:
                 raise NeedsOperator(
                     "pipeline_already_started",
                     f"this object of pipeline {self.config.name} was started before, and an object runs once",
                     hint="make another Pipeline object once this one has ended",
                 )
-            self._starter = threading.current_thread()
-        try:
-            self._start()
-        except BaseException as error:
-            self._state = PipelineState.FAILED
-            self._error = as_levada_error(error)
-            self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
-            if self._before is not None:
-                roll_back_start(self.config, self._store, self._before, error)
-            if self._claim is not None and not isinstance(error, StaleEpoch):
-                self._claim.undo(self.config)
-            self._close()
-            self._ended.set()
-            raise
+            self._start_called = True
+        with running_for(self):
+            try:
+                self._start()
+            except BaseException as error:
+                self._undo_start(error)
+                raise
 
     def reconfigure(self, config: PipelineConfig) -> None:
         """Replace the configuration without a restart. From any thread. The change is applied soon after.
 
         A running copy continues with its settings. It is cancelled if its table is suspended, no longer selected, or
         needs a copy with other settings. Raise ValueError if a field differs that a running pipeline cannot change,
-        such as the source, the staging area and the slot.
+        such as the source, the staging area and the slot, and NeedsOperator ``config_invalid`` if one breaks a rule.
         """
+        require_valid(config)
         require_same(self._config_ref.current, config)
         check_table_settings(config, self._destination)
         check_cuts(config, self._destination)
@@ -183,14 +180,14 @@ class Pipeline:
         """Close the open segment, finish the running batches, cancel the copies, and wait for the end.
 
         Call it from any thread, any number of times. Before `start` it does nothing. While `start` runs in another
-        thread, the pipeline ends as soon as it has started. In a thread of the pipeline, for example in a method of the
-        destination, it returns without waiting.
+        thread, the pipeline ends as soon as it has started. In a thread of the pipeline, so in each method of a
+        destination or a store, it returns without waiting.
         """
         with self._stop_lock:
-            if self._ended.is_set() or self._starter is None:
+            if self._ended.is_set() or not self._start_called:
                 return
         self.request_stop()
-        if not self._in_own_thread():
+        if not runs_for(self):
             self._ended.wait()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -204,23 +201,28 @@ class Pipeline:
     def run_until(self, done: Callable[[Progress], bool], timeout_s: float | None = None) -> Progress:
         """Wait until ``done(progress)`` is true, and return that progress.
 
-        Raise TimeoutError after ``timeout_s`` seconds. If the pipeline ends before, raise the error that ended it, or
-        NeedsOperator ``pipeline_stopped``. Raise NeedsOperator ``pipeline_not_started`` before `start`.
+        Raise TimeoutError after ``timeout_s`` seconds, and any error of ``done``. If the pipeline ends before, raise
+        the error that ended it, or NeedsOperator ``pipeline_stopped``. Raise NeedsOperator ``pipeline_not_started``
+        before `start`.
         """
-        if self._starter is None:
-            raise _not_started(self.config.name, "it cannot be waited for")
+        if not self._start_called:
+            raise not_started(self.config.name, "it cannot be waited for")
         return wait_for_progress(self.config.name, done, self.progress, lambda: self.wait(_POLL_S), timeout_s)
 
     def progress(self) -> Progress:
         """Return the newest progress. From any thread, without waiting.
 
         The tables are as of ``at``, when the supervisor published them. It publishes nothing while it waits for the
-        store. The stream and the slot are as of now, because the cause of a failing store often affects them too.
+        store. Then their lags grow by the clock. The stream and the slot are as of now, because the cause of a failing
+        store often affects them too.
         """
         store, replication = StoreProgress(fatal_progress(self._store.last_error)), self._replication
         published = replace(self._progress, store=store)
+        age_s = time.monotonic() - self._published_at
         if replication is None:
             return published
+        if published.state is PipelineState.RUNNING and age_s > self.config.limits.aging_s:
+            published = aged(published, age_s, replication.capture.position.rows)
         return replace(
             published,
             slot=self._sampler.progress(),
@@ -230,6 +232,8 @@ class Pipeline:
     def caught_up(self) -> Callable[[Progress], bool]:
         """Return a predicate on progress: every table is Ready and has applied all that is committed at the source now.
 
+        Suspended tables do not count. Tables that need a manual retry do not keep others from it: once the others are
+        there, the predicate raises NeedsOperator ``tables_errored``, and ``no_tables_selected`` if no table is left.
         The predicate also waits for the next comparison with the catalog, because an ALTER TABLE may have changed rows
         without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
         because LSNs of another history cannot be compared.
@@ -249,7 +253,7 @@ class Pipeline:
         changes again while it is compared. See `levada.runtime.verifications.verifier.Verifier.run` for the errors.
         """
         if self._replication is None:
-            raise _not_started(self.config.name, "its tables cannot be verified")
+            raise not_started(self.config.name, "its tables cannot be verified")
         return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
 
     def request_cut(self, name: str, *, partial: bool = False) -> None:
@@ -276,31 +280,8 @@ class Pipeline:
     def _ask(self, request: Callable[[Callable[[LevadaError | None], None]], Report]) -> None:
         """Send a request to the supervisor. Raise its refusal."""
         if self._replication is None:
-            raise _not_started(self.config.name, "it has no cuts")
-        if self._ended.is_set():
-            raise Transient(
-                "engine_not_running",
-                f"pipeline {self.config.name} has ended, and takes no request",
-                hint="start it again, then send the request again",
-            )
-        answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-        self._inbox.put(request(answers.put))
-        answer_s = self.config.limits.cuts.answer_s
-        deadline = time.monotonic() + answer_s
-        while True:
-            try:
-                refusal = answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                if self._ended.is_set() or time.monotonic() > deadline:
-                    raise Transient(
-                        "engine_unreachable",
-                        f"pipeline {self.config.name} did not answer in {answer_s:g} s, and may still do it",
-                        hint="see the log of the engine, then run the command again",
-                    ) from None
-                continue
-            if refusal is not None:
-                raise refusal
-            return
+            raise not_started(self.config.name, "it has no cuts")
+        ask(self._inbox, self.config, self._ended.is_set, request)
 
     def __enter__(self) -> Self:
         self.start()
@@ -346,8 +327,18 @@ class Pipeline:
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()
         self._launch(self._replication)
-        self._thread = threading.Thread(target=self._run_to_end, name="levada-supervisor", daemon=True)
-        self._thread.start()
+        marked_thread(self._run_to_end, "levada-supervisor").start()
+
+    def _undo_start(self, error: BaseException) -> None:
+        self._state = PipelineState.FAILED
+        self._error = as_levada_error(error)
+        self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
+        if self._before is not None:
+            roll_back_start(self.config, self._store, self._before, error)
+        if self._claim is not None and not isinstance(error, StaleEpoch):
+            self._claim.undo(self.config)
+        self._close()
+        self._ended.set()
 
     def _prepare(self, tasks: TaskRunner, staging: Staging, lost: SlotLost | None) -> Replication:
         """Return a replication that is not started. ``lost`` is the error that ended the one before."""
@@ -376,11 +367,6 @@ class Pipeline:
         with self._stop_lock:
             if self._stop_asked.is_set():
                 replication.supervisor.stop()
-
-    def _in_own_thread(self) -> bool:
-        current = threading.current_thread()
-        starting = current is self._starter and self._thread is None
-        return starting or current.name.startswith(_OWN_THREADS)
 
     def _report_waiting(self, error: LevadaError | None) -> None:
         self._progress = replace(self._progress, error=fatal_progress(error))
@@ -490,12 +476,5 @@ class Pipeline:
             memory=self._memory,
             trends=self._trends,
         )
+        self._published_at = time.monotonic()  # First, so that no reader takes the new progress for an old one.
         self._progress = replace(progress, verified_lsn=supervisor.registry.storage.verified_lsn)
-
-
-def _not_started(pipeline: str, so: str) -> NeedsOperator:
-    return NeedsOperator(
-        "pipeline_not_started",
-        f"pipeline {pipeline} was not started, so {so}",
-        hint="call start() first, or use the pipeline in a with statement",
-    )

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from levada.errors import LevadaError
-from levada.runtime.config import PipelineConfig
+from levada.errors import LevadaError, Transient
+from levada.runtime.config import SELECTS_FAILED, PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.pace import Pace
 from levada.runtime.stages.apply import ApplyStage
@@ -305,12 +305,19 @@ class Supervisor:
         _log.info("the changed configuration is applied")
 
     def _handle_discovery(self, report: Discovered) -> None:
+        if report.error is not None:
+            self.registry.membership.discovery_failed(report.error)
         if not self._discovery.ended(report):
             return
         assert report.tables is not None
         self.lake_cuts.tables_changed()
-        if not self.registry.membership.discovered(report.tables, self._copy_after_session):
-            self._discovery.soon()
+        try:
+            if not self.registry.membership.discovered(report.tables, self._copy_after_session):
+                self._discovery.soon()
+        except Transient as error:
+            if error.code != SELECTS_FAILED:
+                raise
+            self.registry.membership.discovery_failed(error)
 
 
 def _paced(pace: Pace, work: Callable[[float], None]) -> bool:

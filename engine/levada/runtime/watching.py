@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from levada.threads import marked_thread
+
 
 @contextmanager
 def repeated(step: Callable[[threading.Event], bool], every_s: float, name: str) -> Iterator[None]:
@@ -20,7 +22,7 @@ def repeated(step: Callable[[threading.Event], bool], every_s: float, name: str)
         while not ended.wait(every_s) and step(ended):
             pass
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = marked_thread(run, name)
     thread.start()
     try:
         yield

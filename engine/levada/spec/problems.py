@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, get_args
+from functools import cache
+from math import inf
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from annotated_types import Ge, Le
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from levada.errors import InvalidManifest
@@ -61,6 +64,32 @@ def explain(error: ValidationError, model: type[BaseModel]) -> list[SpecProblem]
         elif detail["type"] != "too_short" or not _wrong_below(location, details):
             problems.append(SpecProblem(location, _describe(detail, model)))
     return problems
+
+
+def value_problem(model: type[BaseModel], field: str, value: object) -> str:
+    """Return what a value of a model's field must be, an empty string if it is that."""
+    try:
+        _adapter(model, field).validate_python(value)
+    except ValidationError as error:
+        return _describe(error.errors(include_url=False)[0], model)
+    return ""
+
+
+def bounds(model: type[BaseModel], field: str) -> tuple[float, float]:
+    """Return the lowest and the highest value of a model's number. Infinity stands for no limit."""
+    limits = model.model_fields[field].metadata
+    low = [limit.ge for limit in limits if isinstance(limit, Ge)]
+    high = [limit.le for limit in limits if isinstance(limit, Le)]
+    return (
+        float(low[0]) if low else -inf,  # type: ignore[arg-type]  # annotated_types allows more than numbers
+        float(high[0]) if high else inf,  # type: ignore[arg-type]  # likewise
+    )
+
+
+@cache
+def _adapter(model: type[BaseModel], field: str) -> TypeAdapter[Any]:
+    info = model.model_fields[field]
+    return TypeAdapter(Annotated[(info.annotation, *info.metadata)])  # type: ignore[arg-type]  # made at run time
 
 
 def suggest(word: object, known: Iterable[str]) -> str:

@@ -122,7 +122,8 @@ class TableProgress(Part):
     """One table.
 
     While the replication stream is interrupted, the lag is at least the time since then, because the changes at the
-    source are unknown.
+    source are unknown. While the engine waits, for example for its store, it applies nothing, and the lag grows by the
+    clock.
     """
 
     id: TableId
@@ -371,7 +372,7 @@ class Progress(Part):
     """True if the pipeline runs and every table is Ready."""
     started_at: Time
     at: Time
-    """The time of this document."""
+    """The time of this document. It stands still while the engine waits, for example for its store."""
     catch_up: CatchUpProgress | None = None
     """The time until capture and all tables that stream have caught up. Null if it is not known for one of them."""
     slot: SlotProgress

@@ -31,6 +31,7 @@ from levada.stores.codecs import (
 )
 from levada.stores.interface import CopyOrder, Cut, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
+from levada.stores.retrying import RetryingStorage
 from levada.stores.storage import Document, DocumentKind, Key, Storage, decoded
 from levada.stores.workers import table_worker
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
@@ -44,6 +45,8 @@ _Versions = Mapping[SnapshotId, ReplicatedTableSchema]
 class CachedStore(PipelineStore):
     """A store that reads from memory, and writes to a `Storage` before it changes its cache.
 
+    A call of the storage that raises Transient is repeated for ten minutes, unless the storage does that itself.
+
     Before `next_epoch` its epoch is 0, so it can write only if no driver has ever started an epoch.
     """
 
@@ -52,7 +55,8 @@ class CachedStore(PipelineStore):
 
     def __init__(self, pipeline: str, storage: Storage) -> None:
         self.pipeline = pipeline
-        self._storage = storage
+        self._storage = storage if storage.retries else RetryingStorage(storage)
+        self.volatile = storage.volatile
         self._turn = threading.Lock()
         self._epoch = 0
         self._owner: PipelineOwner | None = None

@@ -90,6 +90,8 @@ class _Counted(Generic[_T]):
 class ConfigMapStorage(Storage):
     """One pipeline's ConfigMaps. Raise NeedsOperator ``store_full`` if a ConfigMap would become too large."""
 
+    retries = True
+
     def __init__(self, maps: ConfigMaps, pipeline: str) -> None:
         self._maps = maps
         self._pipeline = pipeline

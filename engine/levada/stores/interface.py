@@ -253,6 +253,8 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
 
     settings_model: ClassVar[type[BaseModel] | None] = None
     """The pydantic model of the store's settings in a manifest, or None if it has no settings."""
+    volatile: bool = False
+    """True if the state ends with the process. Each start copies every table then, and is the same owner."""
 
     @classmethod
     def from_settings(cls, settings: Any, context: StoreContext) -> Self:

@@ -26,6 +26,8 @@ from levada.stores.storage import (
 class MemoryStorage(Storage):
     """A pipeline's state in this process. Stores with the same instance share the state."""
 
+    volatile = True
+
     def __init__(self) -> None:
         self._epoch = 0
         self._documents: dict[Entry, Document] = {}

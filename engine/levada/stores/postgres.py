@@ -83,6 +83,8 @@ class PostgresStorage(Storage):
     stop. Raise NeedsOperator for errors that a retry cannot resolve. ``migrations`` are those of this release.
     """
 
+    retries = True
+
     def __init__(
         self,
         connection: PostgresConnection,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.values import TableId
@@ -74,9 +74,14 @@ class Storage(ABC):
 
     Every write takes the writer's epoch. If a higher one is stored, the write raises `StaleEpoch` and changes nothing.
     The check and the change are atomic. A write with the epoch None is never refused. A store calls one method at a
-    time. Several stores in several processes may share the place.
+    time. Several stores in several processes may share the place. A method that raises Transient is called again, so it
+    must have changed nothing.
     """
 
+    volatile: ClassVar[bool] = False
+    """True if the documents end with the process, so that each start begins without state."""
+    retries: ClassVar[bool] = False
+    """True if the methods repeat themselves while the place is away. Otherwise `CachedStore` calls them again."""
     last_error: LevadaError | None = None
     """The error of the last attempt while a call is being retried, else None."""
 

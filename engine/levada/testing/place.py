@@ -80,20 +80,25 @@ def fold_changelog(schema: ReplicatedTableSchema, changes: Iterable[Row]) -> lis
     """Return the rows that the changes of a changelog add up to.
 
     A change has the table's columns and those of a changelog, as in ``docs/types.md``. Copied rows have the operation
-    ``I`` and no ordinal. A change that was written twice counts once.
+    ``I`` and no ordinal. A change that was written twice counts once. The unknown values of a row are those that it had
+    before, also if the change has moved its key.
     """
     names = [c.name for c in schema.columns]
     key = [c.name for c in schema.key_columns] or names
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    # The row that the last delete has removed. If its ordinal has an insert too, an update has moved the key.
+    deleted: dict[tuple[int, int], dict[str, Any]] = {}
     for change in sorted(changes, key=_place):
         at = tuple(repr(change[name]) for name in key)
+        place = _place(change)[:2]
         if change[OP] == "T":
             rows.clear()
         elif change[OP] == "D":
-            rows.pop(at, None)
+            if at in rows:
+                deleted = {place: rows.pop(at)}
         else:
             unknown = change.get(UNCHANGED) or ()
-            held = rows.get(at, {})
+            held = deleted.get(place) or rows.get(at, {})
             rows[at] = {n: held.get(n) if n in unknown else change.get(n) for n in names}
     return list(rows.values())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +22,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
+from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
 
 _CANCEL_S: Final = 5.0
@@ -82,7 +82,7 @@ class SourceTable:
             self.check()
             return self._run(statement(part), part, layout)
 
-        with ThreadPoolExecutor(max(1, self.connections), "levada-verify-source") as pool:
+        with MarkedPool(max(1, self.connections), "levada-verify-source") as pool:
             try:
                 tables = list(pool.map(read, self.ranges))
             finally:

@@ -74,7 +74,7 @@ def _stale(observed: Observed, report: TableProgress | None) -> bool:
     progress = observed.fresh_progress
     # A stream that reconnects within seconds must not change the status of thousands of tables.
     trails = report is not None and (report.lag_seconds or 0) >= STALE_AFTER.total_seconds()
-    return progress is not None and not progress.capture.connected and trails
+    return trails and progress is not None and (not progress.capture.connected or progress.store.error is not None)
 
 
 def _suspended(observed: Observed) -> bool:

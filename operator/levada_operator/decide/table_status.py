@@ -108,7 +108,7 @@ def table_ready(
         return Condition(of, None, "NotReported")
     if phase is TableSyncPhase.STALE:
         ask = f"kubectl describe pipeline {observed.pipeline.name} -n {observed.pipeline.namespace}"
-        return Condition(of, False, "NotReplicating", f"no changes are read from the source; see: {ask}")
+        return Condition(of, False, "NotReplicating", f"no changes are read from the source or applied; see: {ask}")
     if phase is TableSyncPhase.READY:
         return Condition(of, True, "Streaming")
     if phase is TableSyncPhase.INIT and accepted.status is False:

@@ -23,6 +23,7 @@ from levada.runtime.tables.kept_copies import parse_kept_copy
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, PipelineStore
+from levada.threads import marked_thread
 from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _Answers:
     @contextmanager
     def beating(self) -> Iterator[None]:
         """Write heartbeats during the block."""
-        thread = threading.Thread(target=self._beat, name="levada-copy-beat", daemon=True)
+        thread = marked_thread(self._beat, "levada-copy-beat")
         thread.start()
         try:
             yield

@@ -48,7 +48,7 @@ def tables_with_changed_settings(
             before.table
             for before in copies
             if before is not None
-            and config.selects(before.table)
+            and config.is_selected(before.table)
             and settings_changed(before, CopySettings.of(config, before.table, before))
         )
     )

@@ -8,7 +8,6 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.lost_state import has_record, lost_state
 from levada.segments.log import SegmentLog
-from levada.stores import MemoryStore
 from levada.stores.interface import PipelineStore, TableAction
 
 
@@ -18,7 +17,7 @@ def is_empty(store: PipelineStore) -> bool:
     A start puts tables with a requested resync back to Init, and then has their states.
     """
     resync = TableAction.RESYNC in store.get_table_actions().values()
-    return not (isinstance(store, MemoryStore) or resync or has_record(store))
+    return not (store.volatile or resync or has_record(store))
 
 
 def find_lost_state(config: PipelineConfig) -> NeedsOperator | None:

@@ -7,7 +7,8 @@ from typing import Self, TypeAlias
 
 from levada.errors import NeedsOperator
 from levada.postgres.problems import Problem, Severity
-from levada.status import Progress, RetryPolicy, TableProgress
+from levada.runtime.report.catch_up import needs_manual_retry
+from levada.status import Progress, TableProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,3 @@ class Refused:
 
 
 Outcome: TypeAlias = CaughtUp | TablesErrored | Suspended | Stopped | TimedOut | Refused
-
-
-def needs_manual_retry(table: TableProgress) -> bool:
-    """Return True if the table is errored and is not retried until that is requested."""
-    return table.error is not None and table.error.retry_policy != RetryPolicy.TIMED_RETRY

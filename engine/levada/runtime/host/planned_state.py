@@ -64,7 +64,7 @@ def leaving_tables(
     return tuple(
         LeavingTable(source.names.get(table.id, table.table), table.destination_table, table.id not in source.names)
         for table in known
-        if table.id not in source.names or not config.selects(source.names[table.id])
+        if table.id not in source.names or not config.is_selected(source.names[table.id])
     )
 
 

@@ -117,7 +117,7 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
     config = pipeline_config(manifests, secrets=secrets)
     publication = config.publication
     with config.source.connect(application="check") as connection:
-        required = {table for table in list_tables(connection) if config.selects(table)}
+        required = {table for table in list_tables(connection) if config.is_selected(table)}
         if publication.managed:
             required.difference_update(inspect_coverage(connection, publication.name, required).blocked)
         return inspect_coverage(connection, publication.name, required)
@@ -222,7 +222,7 @@ def _copied_again(config: PipelineConfig, controls: TableControls | None) -> boo
         return False
     wanted = CopySettings.of(config, before.table, before)
     request = pending_request(controls, config.table(before.table), wanted)
-    return request is TableRequest.RESYNC or not config.selects(before.table)
+    return request is TableRequest.RESYNC or not config.is_selected(before.table)
 
 
 def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]:

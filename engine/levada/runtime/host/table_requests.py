@@ -100,7 +100,7 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
             raise
         # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
         raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
-    return {t.name: t.id for t in published if config.selects(t.name)}
+    return {t.name: t.id for t in published if config.is_selected(t.name)}
 
 
 def resolve(names: Sequence[str], known: Mapping[QualifiedTable, TableId]) -> list[QualifiedTable]:

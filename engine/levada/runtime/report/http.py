@@ -10,7 +10,8 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -45,6 +46,8 @@ LOOPBACK: Final = "127.0.0.1"
 _PROBES: Final = ("/livez", "/readyz")
 _VERIFICATIONS: Final = "/v1/verifications"
 _MAX_BODY: Final = 1 << 20
+_READY_FOR: Final = timedelta(minutes=1)
+"""The age of a progress that says nothing about the present any more."""
 
 
 class ProgressServer:
@@ -140,7 +143,7 @@ class ProgressServer:
             case "/livez":
                 return _probe_response(self._liveness.observe(progress, datetime.now(UTC)))
             case "/readyz":
-                return _probe_response(not_ready(progress))
+                return _probe_response(not_ready(progress, datetime.now(UTC)))
             case "/v1/progress" if progress is not None:
                 return part_response(progress)
             case "/v1/progress":
@@ -194,17 +197,18 @@ class ProgressServer:
                 progress = self._progress()
                 self._liveness.observe(progress, datetime.now(UTC))
                 if progress is not None:
-                    figures.add(progress)
+                    # Figures that are not published again grow by the clock, and so do the plots.
+                    figures.add(replace(progress, at=datetime.now(UTC)))
                     self._history = figures.document()
             except Exception:
                 _log.exception("the progress could not be observed")
 
 
-def not_ready(progress: Progress | None) -> str:
+def not_ready(progress: Progress | None, now: datetime) -> str:
     """Return the reason why the engine is not ready, or an empty string if it is ready.
 
     It is ready while the pipeline runs, neither the pipeline nor its store has an error, the replication stream is
-    connected, and the slot is not known to be inactive.
+    connected, the slot is not known to be inactive, and the tables' progress is published.
     """
     if progress is None:
         return "starting"
@@ -218,6 +222,8 @@ def not_ready(progress: Progress | None) -> str:
         return "the replication stream is not open, or the server does not answer on it"
     if progress.slot.active is False:
         return f"slot {progress.slot.name} is not active"
+    if now - progress.at >= _READY_FOR:
+        return f"progress was last reported at {progress.at.isoformat(timespec='seconds')}"
     return ""
 
 

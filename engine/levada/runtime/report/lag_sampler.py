@@ -13,6 +13,7 @@ from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.lag import LagSample, sample_lag
 from levada.status import SlotProgress
+from levada.threads import marked_thread
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class LagSampler:
         self._slot = slot
         self._sample: tuple[LagSample, datetime] | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="levada-lag", daemon=True)
+        self._thread = marked_thread(self._run, "levada-lag")
 
     def start(self) -> None:
         """Start the thread. It takes its first sample without waiting."""

@@ -17,7 +17,6 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.publication_gaps import has_publication_record
 from levada.stores.interface import PipelineStore
-from levada.stores.memory import MemoryStore
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def require_state(
     without segments. ``recorded`` is True if the store has the record that a pipeline writes before it creates its
     slot. A requested resync writes table states to the store, so the start after it succeeds.
     """
-    if isinstance(store, MemoryStore) or recorded or store.get_table_replication_states():
+    if store.volatile or recorded or store.get_table_replication_states():
         return
     lost = lost_state(config, slot, staged)
     if lost is None:

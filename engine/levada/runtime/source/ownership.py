@@ -25,7 +25,6 @@ from levada.runtime.source.staging_place import require_same_staging
 from levada.segments.owner_file import OWNER_FILE, claim_folder, read_owner, replace_owner
 from levada.segments.staging import Staging
 from levada.stores.interface import OwnerRecord, PipelineStore
-from levada.stores.memory import MemoryStore
 from levada.stores.slot_owners import slot_owners
 from levada.values import LOCAL_OWNER, PipelineOwner
 
@@ -40,6 +39,14 @@ class Holding:
 
     place: str
     owner: PipelineOwner
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The owner after a takeover, and the places that belonged to the former one."""
+
+    owner: PipelineOwner
+    places: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -169,37 +176,41 @@ def require_owner(config: PipelineConfig, store: PipelineStore) -> PipelineOwner
     Raise NeedsOperator ``not_the_owner`` if the store's state belongs to another one.
     """
     record = store.get_owner_record()
-    owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+    owner = identify(config, record, volatile=store.volatile)
     if record is not None and record.owner is not None and record.owner.uid != owner.uid:
         raise not_the_owner(f"the state of pipeline {config.name} in the store", record.owner, owner)
     return owner
 
 
-def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, former: str) -> PipelineOwner:
-    """Make this Pipeline the owner of everything that the Pipeline with the UID ``former`` owns, and return its owner.
+def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, former: str) -> Takeover:
+    """Make this Pipeline the owner of everything that the Pipeline with the UID ``former`` owns.
 
-    From then on a running engine of the former owner is refused by its epoch. Calling it again changes nothing more.
+    From then on a running engine of the former owner is refused by its epoch. If ``former`` owns nothing, because it
+    never did or because everything was taken over before, nothing changes, and this Pipeline's own engine runs on.
     Raise NeedsOperator ``not_the_owner`` if a place belongs to a third owner, and ``unknown_owner`` if no place belongs
     to ``former`` or to this one.
     """
     config = replace(config, take_over_from=former)
     record = store.get_owner_record()
-    owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+    owner = identify(config, record, volatile=store.volatile)
     held = list(holdings(config, record, staging))
     require_own(config, owner, held)
-    if not any(h.owner.uid in (former, owner.uid) for h in held):
+    if not held:
         raise NeedsOperator(
             "unknown_owner",
             f"no state, slot, publication or staging folder of pipeline {config.full_name} belongs to UID {former}",
             hint="levada run MANIFEST",
         )
+    places = tuple(h.place for h in held if h.owner.uid != owner.uid)
+    if not places:
+        return Takeover(replace(owner, new=False), ())
     owner = claim(config, store, staging).owner
     store.next_epoch()
     _add_former_name(config, store, owner, held)
     if config.publication.managed:
         with config.source.connect(application="owner") as connection:
             mark_publication(connection, config.publication.name, owner)
-    return replace(owner, new=False)
+    return Takeover(replace(owner, new=False), places)
 
 
 def release(
@@ -230,7 +241,7 @@ def _release_store(store: PipelineStore, owner: PipelineOwner, *, forget: bool) 
 def _claim_store(config: PipelineConfig, store: PipelineStore) -> tuple[PipelineOwner, bool]:
     for _ in range(_ATTEMPTS):
         record = store.get_owner_record()
-        owner = identify(config, record, volatile=isinstance(store, MemoryStore))
+        owner = identify(config, record, volatile=store.volatile)
         wanted = (record or OwnerRecord(None, "", "")).handed_over(owner, config.slot.name, config.publication.name)
         if record is not None and (record.owner is None or record.owner.uid != owner.uid):
             if record.owner is not None and record.owner.uid != config.take_over_from:

@@ -161,7 +161,7 @@ def discover(
     created again under a running engine. Raise StaleEpoch if the publication needs a change and another process has
     taken over the pipeline, and Transient ``table_locked`` if sessions lock one table after the other meanwhile.
     """
-    with locks_named(connection, config.selects), read_only_named(connection):
+    with locks_named(connection, config.is_selected), read_only_named(connection):
         return _discover(config, connection, store, owner)
 
 
@@ -172,9 +172,9 @@ def _discover(
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = locked = report = None
     if config.publication.managed:
-        unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.selects)}
+        unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
-        selected = {t for t in list_tables(connection) if config.selects(t)}
+        selected = {t for t in list_tables(connection) if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected)
         unidentified = report.unidentified
         if missing := {*report.missing}.difference(unidentified):
@@ -217,7 +217,7 @@ def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) 
     """Return the tables that a start would replicate. Nothing is changed."""
     if not config.publication.managed:
         return {t.name for t in _published(config, connection)}
-    selected = {t for t in list_tables(connection) if config.selects(t)}
+    selected = {t for t in list_tables(connection) if config.is_selected(t)}
     return selected.difference(inspect_coverage(connection, config.publication.name, selected).blocked)
 
 
@@ -229,7 +229,7 @@ def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> t
             raise
         return ()
     written = list_written_tables(connection)
-    return tuple(t for t in tables if config.selects(t.name) and t.name not in written)
+    return tuple(t for t in tables if config.is_selected(t.name) and t.name not in written)
 
 
 def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator | None:
@@ -352,7 +352,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         slot=config.slot.name,
         publication=config.publication.name,
         managed=config.publication.managed,
-        selects=config.selects,
+        selects=config.is_selected,
         copy_tables=config.copy_tables,
         excluded_columns=lambda table: config.table(table).excluded_columns,
         ddl_trigger=config.ddl_trigger,

@@ -17,6 +17,7 @@ import psycopg
 from levada.errors import LevadaError
 from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
+from levada.threads import marked_thread
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class PublicationWatch:
         self._config_ref = config_ref
         self._check = check
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="levada-publication", daemon=True)
+        self._thread = marked_thread(self._run, "levada-publication")
 
     def start(self) -> None:
         """Start the thread, if the publication is managed."""

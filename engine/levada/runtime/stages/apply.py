@@ -6,7 +6,6 @@ import heapq
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,6 +22,7 @@ from levada.runtime.tables.rules import apply_is_due, keeps_others, maintenance_
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
+from levada.threads import MarkedPool
 from levada.values import Lsn, TableId, Watermark
 
 _log = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ class ApplyStage(Stage):
         self._applier = applier
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
         self._threads = 1 if self._together else parts.config_ref.current.apply_threads
-        self._pool = ThreadPoolExecutor(self._threads, "levada-apply")
-        self._maintenance = ThreadPoolExecutor(_MAINTAINED_AT_ONCE, "levada-maintain")
+        self._pool = MarkedPool(self._threads, "levada-apply")
+        self._maintenance = MarkedPool(_MAINTAINED_AT_ONCE, "levada-maintain")
         self._batches = 0
         """The number of batches that were submitted and have not ended."""
         self._maintained = 0

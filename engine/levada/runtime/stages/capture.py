@@ -13,6 +13,7 @@ from levada.errors import LevadaError
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import ErrorProgress, RetryPolicy
+from levada.threads import marked_thread
 from levada.values import TableId
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class CaptureThread:
         self._worker = worker
         self._failed = failed
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="levada-capture", daemon=True)
+        self._thread = marked_thread(self._run, "levada-capture")
         self._error: ErrorProgress | None = None
         self._connected_at = time.monotonic()
         self.attempts = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.workers import table_worker
+from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
@@ -36,7 +36,7 @@ class CopyStage(Stage):
         self._copier = copier
         self._stopping = False
         self._wanted: dict[TableId, ChangesWanted] = {}
-        self._pool = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
+        self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
     def start(self, sessions: int, *, paused: bool = False) -> None:
         """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.

@@ -6,12 +6,14 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from levada.runtime.config import PipelineConfig
+from levada.errors import Transient
+from levada.runtime.config import SELECTS_FAILED, PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Discovered, Report
+from levada.runtime.tables.retries import as_levada_error
+from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
@@ -61,7 +63,7 @@ class Discovery:
         self._running = False
         self._table_count = 0
         self._check_fails = False
-        self._pool = ThreadPoolExecutor(1, "levada-discovery")
+        self._pool = MarkedPool(1, "levada-discovery")
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
@@ -98,8 +100,11 @@ class Discovery:
         try:
             self._inbox.put(Discovered(config, self._discover(config)))
         except Exception as error:
-            _log.warning("the discovery of tables failed: %s", error)
-            self._inbox.put(Discovered(config, None))
+            known = as_levada_error(error)
+            _log.warning("the discovery of tables failed: %s", known)
+            # An error of the source's connection is shown with the stream.
+            lasts = known.code == SELECTS_FAILED or not isinstance(known, Transient)
+            self._inbox.put(Discovered(config, None, known if lasts else None))
 
     def ended(self, report: Discovered) -> bool:
         """Return True if the report can be used.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -29,6 +28,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.table_names import table_names
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
+from levada.threads import MarkedPool
 from levada.values import Lsn, TableId, Watermark, Witness
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LakeCuts(Stage):
         self._mark = Watermark(parts.config_ref.current.name, epoch, Lsn(0))
         self._witness = witness
         self._limits = parts.config_ref.current.limits.cuts
-        self._pool = ThreadPoolExecutor(_THREADS, "levada-cuts")
+        self._pool = MarkedPool(_THREADS, "levada-cuts")
         self._requests: list[LakeCutWanted] = []
         self._next: float | None = None
         """The time of the next scheduled cut, of the monotonic clock."""

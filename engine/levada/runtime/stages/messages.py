@@ -233,10 +233,14 @@ class SourceRestarted:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The tables of the source that ``config`` selects. ``tables`` is None if the source could not be read."""
+    """The tables of the source that ``config`` selects. ``tables`` is None if they could not be read.
+
+    ``error`` is the reason for that, if it does not pass by itself.
+    """
 
     config: PipelineConfig
     tables: SourceTables | None
+    error: LevadaError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from levada.runtime.tables.verification_record import verified_progress
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.workers import table_worker
+from levada.threads import MarkedPool, marked_thread
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark
 from levada.verify.report import TableReport, copy_differs
 
@@ -55,8 +56,8 @@ class ResyncStage(Stage):
         self._copier = copier
         self._applier = applier
         self._stopping = False
-        self._copies = ThreadPoolExecutor(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-resync")
-        self._batches = ThreadPoolExecutor(parts.config_ref.current.apply_threads, "levada-resync-apply")
+        self._copies = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-resync")
+        self._batches = MarkedPool(parts.config_ref.current.apply_threads, "levada-resync-apply")
 
     def start(self, now: float, *, paused: bool = False) -> None:
         """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
@@ -213,7 +214,7 @@ class ResyncStage(Stage):
             self._inbox.put(ResyncEnded(table, ResyncJob.VERIFY, outcome))
 
         # No thread of the pool, because a stop does not wait until Spark has read the files.
-        threading.Thread(target=run, name="levada-verify", daemon=True).start()
+        marked_thread(run, "levada-verify").start()
 
     def cut_wanted(self, record: TableRecord, request: ShadowCutWanted) -> None:
         """Let the shadow copy that is compared receive its changes below an LSN."""

@@ -9,12 +9,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from levada.postgres.storage import read_storage
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Report, StorageRead
+from levada.threads import MarkedPool
 from levada.values import SnapshotId, TableId
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class StoragePoller:
         self._next = 0.0
         self._soon = threading.Event()
         self._polling = False
-        self._pool = ThreadPoolExecutor(1, "levada-rewrites")
+        self._pool = MarkedPool(1, "levada-rewrites")
 
     def soon(self) -> None:
         """Poll as soon as no poll is under way. From any thread."""

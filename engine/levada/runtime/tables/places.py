@@ -71,7 +71,7 @@ def check_sources(
             destination.target_name(name, place)
             places[name] = place
     # A table that a pipeline creates is in no publication of the user's that lists its tables.
-    selects = config.selects if config.publication.managed else lambda _: False
+    selects = config.is_selected if config.publication.managed else lambda _: False
     with destination_errors(type(destination), "check_sources"):
         perform(destination.check_sources, places, selects)
 

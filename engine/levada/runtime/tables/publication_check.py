@@ -33,7 +33,7 @@ class PublicationCheck:
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self._tables.records:
                 self._phases.park_until_resync(self._tables.records[table], gap)
-        self._log_incomplete(source.incomplete or source.locked)
+        self.log_incomplete(source.incomplete or source.locked)
         self._log_unidentified(frozenset(source.unidentified))
         self._log_refusing(frozenset(r.id for r in self._tables.records.values() if r.name in source.refusing))
 
@@ -47,7 +47,8 @@ class PublicationCheck:
         """Return True if PostgreSQL refuses the table's UPDATEs and DELETEs, see `SourceTables.refusing`."""
         return table in self._refusing
 
-    def _log_incomplete(self, found: LevadaError | None) -> None:
+    def log_incomplete(self, found: LevadaError | None) -> None:
+        """Keep the error of tables that cannot be added, or cannot be found. A new one is logged."""
         if found is not None and str(found) != str(self.incomplete):
             _log.warning("%s [%s]. %s", found.message, found.code, found.hint)
         self.incomplete = found

@@ -134,12 +134,16 @@ class TableMembership:
 
     @property
     def incomplete(self) -> LevadaError | None:
-        """The tables that cannot be added to a managed publication, None if there are none."""
+        """The reason why tables cannot be found, or cannot be added to a managed publication. None if there is none."""
         return self._publication.incomplete
+
+    def discovery_failed(self, error: LevadaError) -> None:
+        """Report an error with which new tables cannot be found, until the next discovery."""
+        self._publication.log_incomplete(error)
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
         """Return the known tables that exist and are selected, but are missing from the publication."""
-        state, selects = source.publication, self._config_ref.current.selects
+        state, selects = source.publication, self._config_ref.current.is_selected
         known = self._tables.records.keys() | self._store.get_table_replication_states().keys()
         return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
 

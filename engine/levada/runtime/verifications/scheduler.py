@@ -16,6 +16,7 @@ from levada.runtime.tables.retries import as_levada_error, park
 from levada.runtime.verifications.schedule import Due, next_verification
 from levada.runtime.verifications.verifier import Verifier
 from levada.status import ErrorProgress, Progress
+from levada.threads import marked_thread
 from levada.values import TableId
 from levada.verify.table import VerifyOptions
 
@@ -51,7 +52,7 @@ class VerificationScheduler:
         self._stopping = verifier.stopping
         self._waits_for: datetime | None = None
         self._cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="levada-verify-schedule", daemon=True)
+        self._thread = marked_thread(self._run, "levada-verify-schedule")
 
     def start(self) -> None:
         """Start the thread. It ends when the pipeline does."""

@@ -37,6 +37,7 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
+from levada.threads import marked_thread
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
 from levada.verify.report import NotRepaired, TableReport
 from levada.verify.source_table import SourceTable
@@ -348,7 +349,7 @@ class Verifier:
             answer = self._wait(name, answers, cancelled, None)
         except LevadaError:
             # The supervisor may still grant it.
-            threading.Thread(target=self._give_back, args=(answers,), name="levada-verify-end", daemon=True).start()
+            marked_thread(self._give_back, "levada-verify-end", answers).start()
             raise
         if isinstance(answer, LevadaError):
             raise answer

@@ -1,0 +1,203 @@
+"""The rules of a pipeline's configuration: those of the manifest's fields, and of what no manifest sets. Pure.
+
+The manifest's models define each limit. The configuration has other units, and times in it may be fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from operator import attrgetter
+from typing import Any, Final, Literal
+
+from levada.errors import NeedsOperator
+from levada.runtime.config import PipelineConfig, TableConfig
+from levada.spec.guard import WalPercentLimits
+from levada.spec.model import Model
+from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableSyncFields
+from levada.spec.problems import bounds, value_problem
+from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
+from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
+from levada.status import GuardMeasure
+from levada.values import OnUnrepresentable, TableMode
+
+Least = Literal["manifest", "positive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of the configuration with the field of the manifest that has its limits.
+
+    ``unit`` is one of the manifest's units in the configuration, and ``added`` is added to it. With ``fraction``, the
+    number may be a fraction, and be as small as wanted above 0. With the ``least`` positive, 0 is refused although the
+    manifest has it, because it means something else there.
+    """
+
+    path: str
+    model: type[Model]
+    field: str
+    unit: float = 1
+    added: int = 0
+    fraction: bool = False
+    least: Least = "manifest"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest value. A lowest one of 0 is refused if the number must be ``positive``."""
+        low, high = bounds(self.model, self.field)
+        return 0 if self.fraction else low * self.unit + self.added, high * self.unit + self.added
+
+    @property
+    def positive(self) -> bool:
+        """True if 0 is refused."""
+        return self.least == "positive" or bounds(self.model, self.field)[0] * self.unit + self.added > 0
+
+    def problem(self, value: object) -> str:
+        """Return what the value must be, an empty string if it is that."""
+        low, high = self.limits
+        return number_problem(value, low, high, fraction=self.fraction, positive=self.positive)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of the configuration with the field of the manifest that has its form. ``optional`` allows none."""
+
+    path: str
+    model: type[Model]
+    field: str
+    optional: bool = False
+
+
+NUMBERS: Final = (
+    Number("source.port", PostgresServer, "port"),
+    Number("source.keepalives.idle_s", Keepalive, "idle_seconds"),
+    Number("source.keepalives.interval_s", Keepalive, "interval_seconds"),
+    Number("source.keepalives.count", Keepalive, "count"),
+    Number("copy_tables", Copy, "max_concurrent_tables"),
+    Number("copy_connections", Copy, "connections_per_table"),
+    Number("apply_threads", Apply, "max_concurrent_tables", least="positive"),
+    Number("batch_bytes", Batch, "max_bytes"),
+    Number("batch_fill_s", Batch, "max_fill_ms", unit=0.001, fraction=True),
+    Number("freshness_s", PipelineSpec, "freshness_seconds", fraction=True),
+    Number("heartbeat_s", Source, "heartbeat_seconds", fraction=True),
+    Number("progress_deadline_s", Health, "progress_deadline_seconds", fraction=True),
+    Number("retries.max_attempts", Retries, "max_attempts", added=1),
+    Number("retries.delay_s", Retries, "delay_seconds", fraction=True),
+    Number("retries.max_delay_s", Retries, "max_delay_seconds", fraction=True),
+    Number("verify.every_s", Verify, "every_hours", unit=3600, fraction=True),
+    Number("verify.sample", Verify, "sample_percent", unit=0.01, fraction=True),
+    Number("cuts.every_s", Cuts, "every_seconds", fraction=True, least="positive"),
+    Number("cuts.keep", Cuts, "keep"),
+)
+TEXTS: Final = (
+    Text("name", PipelineMetadata, "name"),
+    Text("namespace", PipelineMetadata, "namespace", optional=True),
+    Text("source.host", PostgresServer, "host"),
+    Text("source.database", PostgresServer, "database"),
+    Text("slot.name", Slot, "name"),
+    Text("publication.name", Publication, "name"),
+)
+TABLE_NUMBERS: Final = tuple(
+    Number(name, TableSyncFields, name) for name in ("resync_nonce", "retry_nonce", "verify_nonce")
+)
+TABLE_TEXT: Final = Text("destination_table", TableSyncFields, "destination_table", optional=True)
+_OWN: Final = (("memory_bytes", False), ("batch_rows", False), ("discovery_s", True), ("maintenance_s", True))
+"""Numbers above 0 that no manifest limits, each with True if it may be a fraction."""
+
+
+def require_valid(config: PipelineConfig) -> None:
+    """Raise NeedsOperator ``config_invalid``, which lists every field that breaks a rule."""
+    found = [f"{path} {problem}" for path, problem in problems(config)]
+    if found:
+        raise NeedsOperator(
+            "config_invalid",
+            f"the configuration of pipeline {config.name!r} has {len(found)} problems: {'; '.join(found)}",
+            hint="correct these fields of PipelineConfig: help(levada.PipelineConfig) describes them",
+        )
+
+
+def problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    """Yield the path of each field that breaks a rule, and what it must be."""
+    for number in NUMBERS:
+        if (value := _value(config, number.path)) is not None and (problem := number.problem(value)):
+            yield number.path, problem
+    for text in TEXTS:
+        if problem := _text_problem(text, _value(config, text.path)):
+            yield text.path, problem
+    for path, fraction in _OWN:
+        if problem := number_problem(getattr(config, path), 0 if fraction else 1, float("inf"), fraction=fraction):
+            yield path, problem
+    if problem := number_problem(config.guard_patience_s, 0, float("inf"), fraction=True, positive=False):
+        yield "guard_patience_s", problem
+    yield from _other_problems(config)
+    for name, table in (
+        ("default_table", config.default_table),
+        *((f"tables[{t}]", c) for t, c in config.tables.items()),
+    ):
+        for field, problem in _table_problems(table):
+            yield f"{name}.{field}", problem
+
+
+def number_problem(value: object, low: float, high: float, *, fraction: bool, positive: bool = True) -> str:
+    """Return what a number must be, an empty string if it is that."""
+    if not _is_number(value) or (isinstance(value, float) and not fraction):
+        return "must be a number" if fraction else "must be a whole number"
+    assert isinstance(value, int | float)
+    if not isfinite(value) or value < low or value > high or (positive and value <= 0):
+        least = "above 0" if positive and low <= 0 else f"at least {low:g}"
+        return f"must be {least}" if high == float("inf") else f"must be {least} and at most {high:g}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _value(config: PipelineConfig, path: str) -> Any:
+    """Return the value at a path, None below an object that is not set."""
+    return None if path.startswith("cuts.") and config.cuts is None else _getter(path)(config)
+
+
+@cache
+def _getter(path: str) -> Callable[[object], Any]:
+    return attrgetter(path)
+
+
+def _text_problem(text: Text, value: object) -> str:
+    if not isinstance(value, str):
+        return "must be a string"
+    if not value:
+        return "" if text.optional else "must not be empty"
+    return value_problem(text.model, text.field, value)
+
+
+def _other_problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    for index, host in enumerate(config.source.other_hosts):
+        if problem := value_problem(PostgresServer, "host", host):
+            yield f"source.other_hosts[{index}]", problem
+    shortest, longest = config.retries.delay_s, config.retries.max_delay_s
+    if _is_number(shortest) and _is_number(longest) and longest < shortest:
+        yield "retries.max_delay_s", "must not be below delay_s"
+    percent = bounds(WalPercentLimits, "warn")[1]
+    for index, limit in enumerate(config.guard):
+        high = percent if limit.measure is GuardMeasure.RETAINED_WAL_PERCENT else float("inf")
+        if problem := number_problem(limit.value, 1, high, fraction=False):
+            yield f"guard[{index}].value", problem
+    if not callable(config.selects):
+        yield "selects", "must be a function of a QualifiedTable"
+    if not isinstance(config.on_unrepresentable, OnUnrepresentable):
+        yield "on_unrepresentable", "must be a member of levada.OnUnrepresentable"
+
+
+def _table_problems(table: TableConfig) -> Iterator[tuple[str, str]]:
+    for number in TABLE_NUMBERS:
+        if problem := number.problem(getattr(table, number.path)):
+            yield number.path, problem
+    if problem := _text_problem(TABLE_TEXT, table.destination_table):
+        yield TABLE_TEXT.path, problem
+    if problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
+        yield "excluded_columns", problem
+    if not isinstance(table.mode, TableMode):
+        yield "mode", "must be a member of levada.TableMode"
