@@ -217,7 +217,7 @@ class IcebergDestination(Destination):
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark, rows.kept_place)
-            new_files = arrange_as(table, target, layout)
+            new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
             writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
             written = write_leased(rows, writer, keeper, lease, table)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from typing import Any, Final
 
 from levada.destinations.iceberg.catalog_config import TableName
@@ -197,6 +198,17 @@ class TableReader:
         """Return the paths of the data and delete files of the current snapshot."""
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
+
+    def may_exceed(self, column: str, low: int | Decimal, high: int | Decimal) -> bool:
+        """Return False if the bounds of all data files say that the column has no value outside of low and high."""
+        with java_errors(f"look for values in {self.name}"):
+            terms = self._jvm.iceberg.expressions.Expressions
+            outside = getattr(terms, "or")(terms.lessThan(column, low), terms.greaterThan(column, high))
+            tasks = self.java.newScan().filter(outside).planFiles()
+            try:
+                return next(each(tasks), None) is not None
+            finally:
+                tasks.close()
 
     def damaged_files(self, snapshot: int) -> list[str]:
         """Return the paths of the data and delete files of a snapshot that are missing, or have another size."""
