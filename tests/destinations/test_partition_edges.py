@@ -144,3 +144,13 @@ def test_sorted_rows_keep_their_order(kind: str, transform: str) -> None:
     by = (SortField(1, transform, descending=False, nulls_first=True),)
     order, _ = IcebergArrangement(0, (), 1, by, {1: kind}).arrange(rows)
     assert list(order) == list(range(len(values)))
+
+
+@pytest.mark.parametrize(("kind", "transform"), _PAIRS)
+def test_no_rows_have_no_partition(kind: str, transform: str) -> None:
+    """A file whose rows are all deleted leaves no part when its table is arranged in another way."""
+    rows = pa.table([array(kind, [])], pa.schema([pa.field("v", CASES[kind][0], metadata={"PARQUET:field_id": "1"})]))
+    spec, by = (PartitionField(1, 1000, "p", transform),), (SortField(1, transform, True, False),)
+    for given in (rows, rows.schema.empty_table()):
+        order, parts = IcebergArrangement(0, spec, 1, by, {1: kind}).arrange(given)
+        assert (len(order), list(parts)) == (0, [])
