@@ -398,6 +398,8 @@ class IcebergDestination(Destination):
         if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
             return
         state.maintained_at = now
+        # By a clock that is ahead, snapshots and uncommitted files would look old.
+        self._tables.clock.check(f"maintain {table.name}")
         before = table.metadata.snapshot_id
         rewritten = compact(table, self._tables.jvm, settings.files)
         if self._intact(state, table).since:

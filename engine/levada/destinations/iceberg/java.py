@@ -224,7 +224,8 @@ def _translated(what: str, thrown: JavaObject) -> LevadaError:
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(words in message for words in _CLOCK_WENT_BACK):
         hint = (
-            "correct the clock of this machine. Commits succeed when it has passed the time of the table's last commit"
+            "correct the clock of this machine. If it is right, another one was ahead when it wrote the table: copy the"
+            " table again: levada resync MANIFEST TABLE"
         )
         return Transient("destination_clock", f"the clock is behind the table's last commit: {message}", hint=hint)
     if reason is None and any(name in _REJECTED for name in names):

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 VECTORS_SINCE: Final = 3
 """The format version from which rows are deleted by deletion vectors instead of position-delete files."""
+_TOLERATED_MS: Final = 60_000
+"""Iceberg's TableMetadata rejects a commit that is older than the last one by more than this."""
 
 
 class TableReader:
@@ -64,6 +66,11 @@ class TableReader:
         self._read_from = result["location"]
         self._read_file = None if self._read_from is None else local_file(self._read_from)
         return result
+
+    def is_ahead(self, now_ms: int) -> bool:
+        """Return True if the table was written by a clock that was ahead, so that Iceberg rejects a commit made now."""
+        with java_errors(f"read {self.name}"):
+            return int(self._ops.current().lastUpdatedMillis()) > now_ms + _TOLERATED_MS
 
     def has_same_file(self) -> bool:
         """Return True if the metadata was read from a local file, and the file is still the same.
