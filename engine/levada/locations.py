@@ -42,6 +42,21 @@ def folded_name(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
+def java_folded(name: str) -> str:
+    """Return the same text for names that Java's ``equalsIgnoreCase`` or ``toLowerCase`` takes for one, as Spark does.
+
+    Each letter is mapped to one upper-case letter, and that to one lower-case letter. So i, \u0130 and \u0131 are one,
+    and so are s and \u017f, k and the Kelvin sign, which Python's ``lower`` keeps apart. A dot above an i is left out,
+    because ``toLowerCase`` makes it of \u0130.
+    """
+    return "".join(map(_java_letter, name)).replace("i\u0307", "i")
+
+
+def ascii_folded(name: str) -> str:
+    """Return the same text for names that differ only in the case of the letters A to Z, as DuckDB compares them."""
+    return "".join(c.lower() if c.isascii() else c for c in name)
+
+
 def lies_below(location: str, folder: str) -> bool:
     """Return True if a path or URI is strictly below a folder of the same kind, whatever it has in its parts.
 
@@ -58,6 +73,12 @@ def lies_below(location: str, folder: str) -> bool:
         return True
     real = os.path.realpath(root)
     return real != "/" and os.path.realpath(path).startswith(real + "/")
+
+
+def _java_letter(c: str) -> str:
+    upper = c.upper()
+    lower = (upper if len(upper) == 1 else c).lower()
+    return lower[0]
 
 
 def _stays(c: str) -> bool:

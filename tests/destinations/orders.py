@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,12 +63,17 @@ class Source:
     identity: str = "7301/5"
     tables: tuple[ReplicatedTableSchema, ...] = (ORDERS, TWIN, RECREATED)
     former: tuple[str, ...] = ()
+    machine_ahead_s: float = 0
+    """The seconds by which the machine's clock is ahead of the source's."""
 
     def __str__(self) -> str:
         return self.identity
 
     def is_former(self, identity: str) -> bool:
         return identity in self.former
+
+    def clock(self) -> float:
+        return time.time() - self.machine_ahead_s
 
     def has_table(self, table: TableId) -> bool:
         return self.table_name(table) is not None

@@ -1,4 +1,4 @@
-"""A clock that was set back since the table's last commit."""
+"""A clock that is ahead of the source's, or was set back since the table's last commit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.destinations.orders import copy, items
+from tests.destinations.foreign_commits import resync
+from tests.destinations.orders import ORDERS, Source, apply, copy, items
 from tests.rigs.lake import Lake
 
+from levada.destinations.iceberg.clock import EVERY_S, LIMIT_S, Clock
 from levada.errors import Transient
 
 HOURS_MS = 2 * 3600 * 1000
@@ -45,3 +47,106 @@ def test_a_clock_that_goes_back_is_waited_for(hadoop: Lake) -> None:
     change_metadata(hadoop, -HOURS_MS)
     hadoop.destination().write_events(batch, hadoop.mark(batch.until))
     assert items(hadoop) == before | {9: "streamed"}
+
+
+def test_a_clock_that_is_ahead_writes_nothing(hadoop: Lake) -> None:
+    """No commit has a time of the future, whatever it changes. Once the clock is right, all goes on."""
+    source = Source()
+    destination = hadoop.destination(source=source)
+    stream = copy(hadoop, destination)
+    stream.insert(id=9, item="streamed", note="n")
+    source.machine_ahead_s = 400 * 24 * 3600
+    late = hadoop.destination(source=source)
+    for write in (lambda: apply(hadoop, late, stream), lambda: copy(hadoop, late), lambda: late.maintain(ORDERS.id)):
+        with pytest.raises(Transient, match="minutes ahead") as caught:
+            write()
+        assert caught.value.code == "destination_clock"
+    source.machine_ahead_s = 0
+    stream.taken = 1000
+    apply(hadoop, hadoop.destination(source=source), stream)
+    assert items(hadoop)[9] == "streamed"
+
+
+def test_a_resync_replaces_a_table_of_the_future(hadoop: Lake) -> None:
+    """A table that such a clock has written is made again, because Iceberg refuses every commit to it."""
+    stream = copy(hadoop, hadoop.destination())
+    change_metadata(hadoop, 400 * 24 * HOURS_MS)
+    resync(hadoop, hadoop.destination(), stream)
+
+
+class Hands:
+    """Two clocks of a machine and that of a source, set by hand."""
+
+    def __init__(self) -> None:
+        self.wall = self.steady = self.source = 1_000_000.0
+        self.asked = 0
+        self.away = False
+
+    def pass_by(self, seconds: float) -> None:
+        """Let all clocks go on."""
+        self.wall, self.steady, self.source = self.wall + seconds, self.steady + seconds, self.source + seconds
+
+    def clock(self) -> float:
+        """Return the source's time."""
+        self.asked += 1
+        if self.away:
+            raise Transient("source_unreachable", "no answer")
+        return self.source
+
+    def made(self) -> Clock:
+        """Return the clock that looks at them."""
+        source: Any = self
+        return Clock(source, wall=lambda: self.wall, steady=lambda: self.steady)
+
+
+def is_refused(clock: Clock) -> bool:
+    """Return True if a commit is refused now."""
+    try:
+        clock.check("commit")
+    except Transient as error:
+        return error.code == "destination_clock"
+    return False
+
+
+def test_a_jump_is_noticed_before_the_next_commit() -> None:
+    """The source is asked only after a jump and each hour, so a commit costs no connection."""
+    hands = Hands()
+    clock = hands.made()
+    for _ in range(100):
+        assert not is_refused(clock)
+        hands.pass_by(1)
+    assert hands.asked == 1
+    hands.wall += 2 * LIMIT_S
+    assert is_refused(clock)
+    hands.wall -= 2 * LIMIT_S
+    assert not is_refused(clock)
+    hands.pass_by(EVERY_S)
+    hands.source -= 2 * LIMIT_S
+    assert is_refused(clock)
+
+
+def test_a_machine_that_is_right_after_a_jump() -> None:
+    """A clock that was behind, and is set right, is no reason to wait. Nor is one that is minutes behind."""
+    hands = Hands()
+    hands.wall -= 3600
+    clock = hands.made()
+    assert not is_refused(clock)
+    hands.wall += 3600
+    assert not is_refused(clock)
+
+
+def test_a_source_that_is_away() -> None:
+    """Commits go on and do not wait for its answer each time. A jump counts without it."""
+    hands = Hands()
+    hands.away = True
+    clock = hands.made()
+    for _ in range(30):
+        assert not is_refused(clock)
+        hands.pass_by(1)
+    assert hands.asked == 1
+    hands.wall += 2 * LIMIT_S
+    assert is_refused(clock)
+    hands.away = False
+    hands.pass_by(60)
+    hands.source = hands.wall
+    assert not is_refused(clock)

@@ -18,7 +18,7 @@ from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.iceberg.java import each
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.terms import parse_partition, parse_sort
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Unrepresentable
 from levada.schema import Kind, TableTarget
 from levada.testing import column, table
 
@@ -139,6 +139,24 @@ def test_settings_change_in_place(hadoop: Lake, mode: TableMode) -> None:
     assert sorted(r.id for r in seen) == list(range(5, 12))
     hadoop.sql("CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all','true'))")
     check_files(hadoop, settings("country"))
+
+
+def test_rows_without_a_partition_are_refused(hadoop: Lake) -> None:
+    """Rows that the table has count too, because a compaction would move them. A resync compares its own rows alone."""
+    cents, wide = settings("truncate(1000, amount)"), settings("hour(at)")
+    sales = Sales(hadoop, wide)
+    sales.copy(10)
+    sales.put(**row(10, amount=Decimal("-9999999.99")))
+    sales.apply()
+    sales.stream.settings = cents
+    sales.put(**row(11))
+    with pytest.raises(Unrepresentable, match="column amount") as refused:
+        sales.apply()
+    assert refused.value.code == "partition_value_unrepresentable"
+    assert [f.name for f in hadoop.iceberg().spec().fields] == ["at_hour"]
+    sales.copy(10)
+    sales.check()
+    assert [f.name for f in hadoop.iceberg().spec().fields] == ["amount_trunc_1000"]
 
 
 def test_a_renamed_column_keeps_its_partitions(hadoop: Lake) -> None:

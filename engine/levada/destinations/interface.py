@@ -98,6 +98,10 @@ class Source(Protocol):
         """Return True if the source has a table with this OID, under any name."""
         ...
 
+    def clock(self) -> float:
+        """Return the time of the source's server, in seconds since 1970."""
+        ...
+
     def table_name(self, table: TableId) -> QualifiedTable | None:
         """Return the current name of the table with this OID, or None if there is none."""
         ...

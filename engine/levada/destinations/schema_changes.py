@@ -5,10 +5,11 @@ Which changes a destination can make in place is decided in its own package.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from levada.destinations.interface import OnSchemaChange
 from levada.errors import NeedsOperator
+from levada.locations import java_folded
 from levada.schema import Column, ReplicatedTableSchema
 from levada.values import resync_command
 
@@ -42,14 +43,16 @@ def check_policy(schema: ReplicatedTableSchema, changes: Sequence[str], policy: 
         )
 
 
-def check_letter_case(schema: ReplicatedTableSchema, names: Iterable[str], system: str) -> None:
-    """Raise NeedsOperator ``ambiguous_columns`` if two names differ only in case, which ``system`` ignores."""
-    seen: set[str] = set()
+def check_letter_case(
+    schema: ReplicatedTableSchema, names: Iterable[str], system: str, folded: Callable[[str], str] = java_folded
+) -> None:
+    """Raise NeedsOperator ``ambiguous_columns`` if two names that are equal when ``folded`` are one to ``system``."""
+    seen: dict[str, str] = {}
     for name in names:
-        if name.lower() in seen:
+        if (former := seen.setdefault(folded(name), name)) != name:
             raise NeedsOperator(
                 "ambiguous_columns",
-                f"{schema.name}: the {system} table would have two columns {name.lower()}, which differ only in case",
+                f"{schema.name}: columns {former} and {name} would be one to readers of the {system} table, because"
+                " they differ only in case",
                 hint="exclude one of them with columns.exclude in the table's TableSync",
             )
-        seen.add(name.lower())

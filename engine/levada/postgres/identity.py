@@ -19,6 +19,7 @@ FROM pg_database WHERE datname = current_database()
 _NAME: Final[LiteralString] = """
 SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 """
+_CLOCK: Final[LiteralString] = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,13 @@ class SourceIdentity:
     def has_table(self, table: TableId) -> bool:
         """Return True if the database has a table with this OID, under any name."""
         return self.table_name(table) is not None
+
+    def clock(self) -> float:
+        """Return the time of the source's server, in seconds since 1970."""
+        with self.connection.connect(application="identity") as conn, source_errors("reading the source's clock"):
+            found = conn.execute(_CLOCK).fetchone()
+        assert found is not None
+        return float(found[0])
 
     def table_name(self, table: TableId) -> QualifiedTable | None:
         """Return the current name of the table with this OID, or None if there is none."""

@@ -171,6 +171,11 @@ _ARRAYS: Final[Mapping[int, int]] = {
 _HAS_UNREPRESENTABLE: Final = {Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.ARRAY}
 
 
+def repeated(value: pa.Array, count: int) -> pa.Array:
+    """Return an array of one value ``count`` times. ``pa.repeat`` raises ArrowInvalid for a list and a count of 0."""
+    return pa.repeat(value[0], count) if count else value.slice(0, 0)
+
+
 def is_builtin(oid: int) -> bool:
     """Return True if `resolve_type` knows the OID without the catalog."""
     return oid in _SCALARS or oid in _ARRAYS or oid == NUMERIC_OID

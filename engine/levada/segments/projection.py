@@ -22,6 +22,7 @@ from levada.schema.changes import (
     UNREPRESENTABLE,
     change_schema,
 )
+from levada.schema.types import repeated
 from levada.values import Lsn, OnUnrepresentable, resync_command, unrepresentable_hint
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
@@ -241,7 +242,7 @@ class Projection:
             raise _unrepresentable(self.target, column, self.target.snapshot_id)
         if not widens(added.type, column.type):
             raise _retyped(self.target, added, column)
-        values = _widen(pa.repeat(decoded.array[0], length), column.type.arrow)
+        values = _widen(repeated(decoded.array, length), column.type.arrow)
         return pc.if_else(known, values, pa.scalar(None, column.type.arrow))
 
     def _apply_policy(self, have: dict[str, pa.Array]) -> int:

@@ -16,6 +16,7 @@ from levada.destinations.data_files.live_files import Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import Storage, storage_errors
 from levada.schema import ReplicatedTableSchema
+from levada.schema.types import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,4 @@ class RowLookup:
 
     def _missing(self, number: int | None, kind: pa.DataType, rows: int) -> pa.Array:
         value = self.layout.missing.get(-1 if number is None else number)
-        return pa.nulls(rows, kind) if value is None else pa.repeat(value[0].cast(kind), rows)
+        return pa.nulls(rows, kind) if value is None else repeated(value.cast(kind), rows)

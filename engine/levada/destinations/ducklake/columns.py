@@ -23,6 +23,7 @@ from levada.destinations.schema_changes import (
     unsupported,
 )
 from levada.errors import NeedsOperator
+from levada.locations import ascii_folded
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, ColumnType, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
@@ -189,7 +190,7 @@ def reconcile(
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
     """Raise NeedsOperator if two names differ only in case, which DuckDB ignores, or if a name is DuckLake's own."""
-    check_letter_case(schema, names, "DuckLake")
+    check_letter_case(schema, names, "DuckLake", ascii_folded)
     for name in names:
         if name.lower().startswith(_RESERVED):
             raise NeedsOperator(

@@ -10,10 +10,18 @@ from typing import Final
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.metadata import Property, TableMetadata
-from levada.destinations.iceberg.partitioning import FilePartition, IcebergArrangement, next_spec, resolve
+from levada.destinations.iceberg.partitioning import (
+    FilePartition,
+    IcebergArrangement,
+    Spec,
+    exceeding,
+    next_spec,
+    resolve,
+)
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.transforms import representable
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -22,11 +30,13 @@ _log = logging.getLogger(__name__)
 _SPARE: Final = 10_000
 
 
-def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) -> FileLayout:
+def arrange_as(
+    table: IcebergTable, target: TableTarget, layout: IcebergSchema, *, keeps_rows: bool = True
+) -> FileLayout:
     """Give the table the partitions and the order of its settings in one commit. Return the layout of new files.
 
     ``layout`` has the columns of the files. Old files stay in their partitions. Raise NeedsOperator, without writing,
-    if a column is missing or has another type.
+    if a column is missing or has another type, or, with ``keeps_rows``, if rows of the table do not fit new partitions.
     """
     metadata = table.metadata
     before = metadata.arrangement
@@ -38,6 +48,8 @@ def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) 
         spec = next_spec(wanted.terms, layout, list(metadata.specs.values()), metadata.last_partition_id)
     if (spec, order) != (metadata.spec, metadata.order) or wanted.to_text() != before.to_text():
         _log.info("%s: partitions and order of new files changed to the settings", table.name)
+        if keeps_rows:
+            _check_rows_fit(table, spec)
         empty = not (wanted.partition_by or wanted.sort_by)
         table.arrange(spec, order, {Property.ARRANGEMENT.value: None if empty else wanted.to_text()})
     if not spec and not wanted.order:
@@ -48,6 +60,19 @@ def arrange_as(table: IcebergTable, target: TableTarget, layout: IcebergSchema) 
     return replace(
         layout.files, arrangement=IcebergArrangement(metadata.spec_id, metadata.spec, order_id, wanted.order, kinds)
     )
+
+
+def _check_rows_fit(table: IcebergTable, spec: Spec) -> None:
+    """Raise Unrepresentable if a data file may have a row that Spark's compaction would put into a wrong partition.
+
+    The bounds in the manifests decide. A file without them may have such a row.
+    """
+    columns = {f.id: f for f in table.metadata.layout.fields}
+    for new in (f for f in spec if f not in table.metadata.spec and f.source_id in columns):
+        column = columns[new.source_id]
+        limits = representable(new.transform, str(column.type))
+        if limits is not None and table.may_exceed(column.name, *limits):
+            raise exceeding(new, column.name, str(column.type))
 
 
 def name_taken(metadata: TableMetadata, layout: IcebergSchema) -> str | None:

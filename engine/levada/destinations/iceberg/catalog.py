@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
+from levada.destinations.iceberg.clock import Clock
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
@@ -58,6 +59,7 @@ class IcebergCatalog:
         self._table_properties = table_properties or {}
         self._format_version = format_version
         self.owner = Owner(context)
+        self.clock = Clock(context.source)
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
         self.jvm = Jvm(spark)
@@ -148,7 +150,7 @@ class IcebergCatalog:
             return None
 
     def _table(self, name: TableName, java: JavaObject) -> IcebergTable:
-        return IcebergTable(self.jvm, name, java, self._format_version)
+        return IcebergTable(self.jvm, name, java, self._format_version, self.clock)
 
     def put_own_name(self, table: IcebergTable) -> None:
         """Write the pipeline's full name to an own table that still has a former owner's name.
@@ -178,6 +180,7 @@ class IcebergCatalog:
             Property.KEY.value: key_property(schema),
             Property.COLUMNS.value: layout.columns_json(),
         }
+        self.clock.check(f"create {name}")
         with java_errors(f"create {name}"):
             with self._namespace_lock:
                 self._ensure_namespace(name.namespace)

@@ -217,7 +217,7 @@ class IcebergDestination(Destination):
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
             copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark, rows.kept_place)
-            new_files = arrange_as(table, target, layout)
+            new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
             writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
             written = write_leased(rows, writer, keeper, lease, table)
@@ -398,6 +398,8 @@ class IcebergDestination(Destination):
         if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
             return
         state.maintained_at = now
+        # By a clock that is ahead, snapshots and uncommitted files would look old.
+        self._tables.clock.check(f"maintain {table.name}")
         before = table.metadata.snapshot_id
         rewritten = compact(table, self._tables.jvm, settings.files)
         if self._intact(state, table).since:

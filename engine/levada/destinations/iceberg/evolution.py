@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,9 @@ import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import run_tasks
-from levada.destinations.data_files.arrangement import ArrangedWriter
-from levada.destinations.data_files.layout import FileLayout, cast_columns
-from levada.destinations.data_files.live_files import LiveFile
-from levada.destinations.data_files.storage import Storage, WrittenFile
+from levada.destinations.data_files.fill import FillTask
+from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.arranging import check_names
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.scan import live_files
@@ -99,7 +97,7 @@ def _rewrite(
     table: IcebergTable, layout: FileLayout, constants: Mapping[str, pa.Array], spark: SparkSession
 ) -> list[WrittenFile]:
     """Rewrite all rows with the constants. Each data file is one Spark task."""
-    task = _FillTask(table.storage(), layout, constants, str(table.name))
+    task = FillTask(table.storage(), layout, constants, str(table.name))
     written = run_tasks(
         SparkTasks(spark),
         [partial(task, file) for file in live_files(table)],
@@ -108,29 +106,3 @@ def _rewrite(
         cancelled=threading.Event(),
     )
     return [file for files in written for file in files]
-
-
-@dataclass(frozen=True, slots=True)
-class _FillTask:
-    """Rewrites a data file with the constants of added columns.
-
-    ``constants`` are arrays of one value. A scalar is pickled as a Python object, which not every date has.
-    """
-
-    storage: Storage
-    layout: FileLayout
-    constants: Mapping[str, pa.Array]
-    table: str
-
-    def __call__(self, file: LiveFile) -> list[WrittenFile]:
-        held = [f for f in self.layout.arrow if f.name not in self.constants]
-        with ArrangedWriter(self.storage, self.layout) as writer:
-            for rows, _ in file.read(self.storage, held):
-                arrays = [
-                    pa.repeat(self.constants[f.name][0], rows.num_rows)
-                    if f.name in self.constants
-                    else rows.column(f.name)
-                    for f in self.layout.arrow
-                ]
-                writer.write(cast_columns(arrays, self.layout.arrow, self.table))
-        return writer.files

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.destinations.iceberg.compiled import install_local_files, table_opener
+from levada.destinations.iceberg.java_causes import Cause, Reason, reason_of
 from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOperator, Transient
 
 if TYPE_CHECKING:
@@ -19,22 +18,13 @@ if TYPE_CHECKING:
 JavaObject = Any
 """py4j has no types."""
 
-_REFUSED_BY_S3: Final = re.compile(r"\(Service: S3, Status Code: 40[13]\b")
-_DENIED: Final = ("NotAuthorizedException", "ForbiddenException", "AccessDenied", "AccessControlException")
 _SQL_ERROR: Final = re.compile(r"(?!Unchecked).*SQL\w*Exception")
 """Names of ``java.sql.SQLException`` and of the drivers' subclasses. Iceberg's own exception has no SQLSTATE."""
-_SQL_REFUSED: Final = "28"
-"""Class of the SQLSTATE of a login that the server refuses: "invalid authorization specification"."""
 _CHECK_KEYS: Final = (
     "check the keys in the Secret of spec.destination.iceberg.credentialsSecretRef, or the pod's identity,"
     " and what they may do"
 )
-_DAMAGED: Final = ("NotFoundException", "FileNotFoundException", "Json", "InvalidAvroMagic", "AvroRuntime")
-"""Prefixes of the names of exceptions for a file that is missing or cannot be parsed."""
-_MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
-"""Messages of a Hadoop catalog and of a REST server if the newest metadata file is missing."""
-_NO_ROOM: Final = os.strerror(errno.ENOSPC)
-"""Part of the message of an IOException on a full file system. The JVM uses the operating system's text."""
+_CHECK_LAKE: Final = "if this persists, check that the catalog and the storage of the lake answer"
 _CLOCK_WENT_BACK: Final = (
     "Invalid snapshot timestamp",
     "Invalid update timestamp",
@@ -212,50 +202,61 @@ def java_errors(what: str) -> Iterator[None]:
 
 
 def _translated(what: str, thrown: JavaObject) -> LevadaError:
-    names: list[str] = []
-    cause = thrown
-    login_refused = ""
-    while cause is not None and len(names) < 10:
-        names.append(cause.getClass().getSimpleName())
-        if _SQL_ERROR.fullmatch(names[-1]) and str(cause.getSQLState() or "").startswith(_SQL_REFUSED):
-            login_refused = f"{what}: {_first_line(cause)}"
-        cause = cause.getCause()
-    if login_refused:
-        return AccessDenied("destination_denied", login_refused, hint=_CHECK_KEYS)
-    message = f"{what}: {names[0] if names else 'error'}: {_first_line(thrown)}"
+    causes = _causes(thrown)
+    refused = next((c for c in causes if c.is_refused_by_sql), None)
+    if refused is not None:
+        return AccessDenied("destination_denied", f"{what}: {_first_line(refused.message)}", hint=_CHECK_KEYS)
+    names = [c.name for c in causes]
+    message = f"{what}: {names[0]}: {_first_line(causes[0].message)}"
     if "CommitStateUnknownException" in names:
         return CommitUnknown("commit_unknown", f"it is not known whether this succeeded: {message}")
     if "CommitFailedException" in names:
         return CommitConflict("commit_conflict", message)
-    if names and names[0] in _NOT_THERE:
+    if names[0] in _NOT_THERE:
         return Missing("table_missing", message, hint="levada resync MANIFEST TABLE")
-    if any(name.startswith(_DENIED) for name in names) or _REFUSED_BY_S3.search(message):
+    reason = reason_of(causes)
+    if reason is Reason.DENIED:
         return AccessDenied("destination_denied", message, hint=_CHECK_KEYS)
-    # The connection to a catalog may fail with an EOFException too.
-    cut = "EOFException" in names and "Failed to open file" in message
-    if cut or any(name.startswith(_DAMAGED) for name in names) or any(w in message for w in _MISSING_METADATA):
+    if reason is Reason.FULL:
+        return Transient("destination_full", message, hint="free space in the lake's storage, or enlarge it")
+    if reason is Reason.DAMAGED:
         hint = "copy the table again: levada resync MANIFEST TABLE"
         return DestinationChanged("table_damaged", f"a file of the table is missing or damaged: {message}", hint=hint)
     if any(words in message for words in _CLOCK_WENT_BACK):
         hint = (
-            "correct the clock of this machine. Commits succeed when it has passed the time of the table's last commit"
+            "correct the clock of this machine. If it is right, another one was ahead when it wrote the table: copy the"
+            " table again: levada resync MANIFEST TABLE"
         )
         return Transient("destination_clock", f"the clock is behind the table's last commit: {message}", hint=hint)
-    if any(name in _REJECTED for name in names):
+    if reason is None and any(name in _REJECTED for name in names):
         return NeedsOperator(
             "destination_rejected", message, hint="correct what the message names, then: levada retry MANIFEST TABLE"
         )
-    if _NO_ROOM in message:
-        return Transient("destination_full", message, hint="free space in the lake's storage, or enlarge it")
-    return Transient(
-        "destination_unavailable",
-        message,
-        hint="if this persists, check that the catalog and the storage of the lake answer",
-    )
+    return Transient("destination_unavailable", _with_root(message, causes), hint=_CHECK_LAKE)
 
 
-def _first_line(thrown: JavaObject) -> str:
-    text = "" if thrown is None else str(thrown.getMessage() or "").strip()
+def _causes(thrown: JavaObject) -> list[Cause]:
+    """Return the chain of an exception's causes, outermost first, with the classes of each."""
+    causes: list[Cause] = []
+    while thrown is not None and len(causes) < 10:
+        classes, kind = [], thrown.getClass()
+        while kind is not None and (name := kind.getSimpleName()) != "Throwable":
+            classes.append(name)
+            kind = kind.getSuperclass()
+        state = str(thrown.getSQLState() or "") if _SQL_ERROR.fullmatch(classes[0]) else ""
+        causes.append(Cause(tuple(classes), str(thrown.getMessage() or ""), state))
+        thrown = thrown.getCause()
+    return causes or [Cause(("error",))]
+
+
+def _with_root(message: str, causes: Sequence[Cause]) -> str:
+    """Return the message with that of the last cause, if this says more."""
+    root = _first_line(causes[-1].message)
+    return message if root in message else f"{message}: {root}"
+
+
+def _first_line(message: str) -> str:
+    text = message.strip()
     first = text.partition("\n")[0].rstrip()
     # The body of an HTTP response has its message on a later line.
     return (" ".join(text.split()) if first.endswith("{") else first)[:500] or "no message"

@@ -87,10 +87,12 @@ class KnownTables:
     def open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
         """Return the table as `open` does, but None if it must be dropped before a copy.
 
-        That is so if its metadata cannot be read, or if it belongs to a former source table.
+        That is so if its metadata cannot be read, if it belongs to a former source table, or if a clock that was ahead
+        has written it.
         """
         try:
-            return self.open(state)
+            table = self.open(state)
+            return None if table is not None and table.is_ahead(self._catalog.clock.now_ms()) else table
         except DestinationChanged as error:
             if error.code in ANOTHERS:
                 self._catalog.check_free(state.name, schema)

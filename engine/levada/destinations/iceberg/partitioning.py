@@ -17,8 +17,15 @@ from levada.destinations.data_files.layout import field_id
 from levada.destinations.iceberg.schema import IcebergSchema, IcebergType
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.terms import Term, parse_partition, parse_sort
-from levada.destinations.iceberg.transforms import fits, fitting_types, json_value, result_type, transformed
-from levada.errors import NeedsOperator
+from levada.destinations.iceberg.transforms import (
+    exceeds,
+    fits,
+    fitting_types,
+    json_value,
+    result_type,
+    transformed,
+)
+from levada.errors import NeedsOperator, Unrepresentable
 from levada.schema import ReplicatedTableSchema
 
 UNPARTITIONED: Final = "{}"
@@ -203,6 +210,17 @@ class _Columns:
         return kept if named is None else named
 
 
+def exceeding(field: PartitionField, column: str, kind: str) -> Unrepresentable:
+    """Return the error of a column with a value whose partition the type of partitions cannot hold."""
+    return Unrepresentable(
+        "partition_value_unrepresentable",
+        f"column {column} has a value for which {field.transform} is out of the range of Iceberg's type"
+        f" {result_type(field.transform, kind)}. Queries that filter by the column would not find the row",
+        hint="leave the column out of partitionBy in the table's TableSync, then: levada retry MANIFEST TABLE."
+        " Or change the value at the source, then: levada resync MANIFEST TABLE",
+    )
+
+
 def _sorts(term: Term, kind: IcebergType) -> bool:
     return term.transform == "identity" and kind in ("float", "double")
 
@@ -252,8 +270,15 @@ class IcebergArrangement:
     kinds: Mapping[int, str]
 
     def arrange(self, rows: pa.Table) -> tuple[Order, Sequence[Part]]:
-        """Return the order of the rows by partition and sort order, and the rows of each partition."""
+        """Return the order of the rows by partition and sort order, and the rows of each partition.
+
+        Raise Unrepresentable ``partition_value_unrepresentable``.
+        """
         columns = {field_id(f): rows.column(i).combine_chunks() for i, f in enumerate(rows.schema)}
+        names = {field_id(f): f.name for f in rows.schema}
+        for f in self.spec:
+            if exceeds(f.transform, self.kinds[f.source_id], _array(columns[f.source_id])):
+                raise exceeding(f, names[f.source_id], self.kinds[f.source_id])
         values = [transformed(f.transform, _array(columns[f.source_id])) for f in self.spec]
         group = _groups(values, rows.num_rows)
         keys = [key for f in self.order for key in _sort_keys(f, _array(columns[f.source_id]))]

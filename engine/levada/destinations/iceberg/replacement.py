@@ -115,7 +115,7 @@ class Replacement:
         if any(number not in before.by_id or before.by_id[number].type != layout.by_id[number].type for number in used):
             return None
         lease = CopyLease.take(table, mark, kept_folder)
-        new_files = arrange_as(table, target, layout)
+        new_files = arrange_as(table, target, layout, keeps_rows=False)
         version, has_vectors = table.metadata.format_version, table.has_vectors
         schema, lsn = target.schema, mark.lsn
         return cls(lease, schema, mode, lsn, before, layout, index_folder, new_files, version, has_vectors)

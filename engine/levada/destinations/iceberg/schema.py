@@ -23,6 +23,7 @@ from levada.destinations.schema_changes import (
     unsupported,
 )
 from levada.errors import NeedsOperator
+from levada.locations import java_folded
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 
@@ -163,7 +164,7 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> IcebergSch
     Iceberg assigns the field IDs of a new table itself. The same order is predicted here, and compared when the table
     is created.
     """
-    check_names(schema, [c.name for c in schema.columns])
+    check_names(schema, [(c.name, c.type.kind is Kind.ARRAY) for c in schema.columns])
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
     # Iceberg numbers the top-level columns first, then the nested fields.
     ids = _Ids(len(schema.columns) + len(extra))
@@ -204,7 +205,7 @@ def replacement_layout(
     A column keeps its field ID if Iceberg can change its type in place. ``last_id`` is the highest field ID of the
     table.
     """
-    check_names(wanted, [c.name for c in wanted.columns])
+    check_names(wanted, [(c.name, c.type.kind is Kind.ARRAY) for c in wanted.columns])
     ids, fields = _Ids(last_id), []
     for column in wanted.columns:
         before = current.column(column.attnum)
@@ -222,15 +223,23 @@ def replacement_layout(
     return IcebergSchema(tuple(fields), attnums)
 
 
-def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
-    """Raise NeedsOperator for names with which Spark cannot read the table.
+def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, bool]]) -> None:
+    """Raise NeedsOperator for names with which Spark cannot read the table. ``columns`` says which of them are lists.
 
-    The code is ``ambiguous_columns`` if two names differ only in case, because Spark ignores case, and
-    ``reserved_column_name`` for a name of a metadata column.
+    The code is ``ambiguous_columns`` if two names differ only in case, because Spark ignores case, or if one is that of
+    the elements of a list in Iceberg. It is ``reserved_column_name`` for a name of a metadata column.
     """
+    names = [name for name, _ in columns]
     check_letter_case(schema, names, "Iceberg")
+    elements = {java_folded(f"{name}.element"): name for name, is_list in columns if is_list}
     for name in names:
-        if name.lower() in _METADATA_COLUMNS:
+        if (array := elements.get(java_folded(name))) is not None:
+            raise NeedsOperator(
+                "ambiguous_columns",
+                f"{schema.name}: column {name} has the name that Iceberg gives to the elements of column {array}",
+                hint="exclude one of them with columns.exclude in the table's TableSync",
+            )
+        if java_folded(name) in _METADATA_COLUMNS:
             raise NeedsOperator(
                 "reserved_column_name",
                 f"column {name} of table {schema.name} has the name of a metadata column of Iceberg",
@@ -291,7 +300,7 @@ class _Reconciliation:
                 self.changes.append(f"column {gone.name} was dropped")
 
     def check_names(self) -> None:
-        check_names(self.wanted, [f.name for f in self.fields.values()])
+        check_names(self.wanted, [(f.name, not isinstance(f.type, str)) for f in self.fields.values()])
 
 
 def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
+from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.clock import Clock
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.file_describer import FileDescriber, require_files
-from levada.destinations.iceberg.java import CommitConflict, JavaObject, java_errors
+from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
 from levada.destinations.iceberg.metadata import LastCommit, Property, recorded, stamp
 from levada.destinations.iceberg.partitioning import SortOrder, Spec, order_json, spec_json
 from levada.destinations.iceberg.schema import IcebergSchema
@@ -34,8 +36,12 @@ _NEVER_MS: Final = (1 << 63) - 1
 class IcebergTable(TableReader):
     """A table with the commits to it. Not thread-safe.
 
-    `upgrade` brings the table to the configured format version.
+    `upgrade` brings the table to the configured format version. ``clock`` is checked before each commit.
     """
+
+    def __init__(self, jvm: Jvm, name: TableName, java: JavaObject, format_version: int, clock: Clock) -> None:
+        super().__init__(jvm, name, java, format_version)
+        self.clock = clock
 
     def upgrade(self) -> None:
         """Upgrade the table to the configured format version, if it has an older one. Its files stay valid."""
@@ -219,6 +225,7 @@ class IcebergTable(TableReader):
 
         ``OpenTable.java`` reads the request. Every commit of files ends here.
         """
+        self.clock.check(f"commit to {self.name}")
         text = json.dumps(request)
         with java_errors(f"commit to {self.name}"):
             result = self.adopt(self.opened.commit(text, self._read_from))
@@ -324,4 +331,5 @@ class IcebergTable(TableReader):
 
         Every commit without files ends here.
         """
+        self.clock.check(f"commit to {self.name}")
         self.adopt(self.opened.replace(base, changed, self._read_from))

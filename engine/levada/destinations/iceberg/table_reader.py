@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from typing import Any, Final
 
 from levada.destinations.iceberg.catalog_config import TableName
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 VECTORS_SINCE: Final = 3
 """The format version from which rows are deleted by deletion vectors instead of position-delete files."""
+_TOLERATED_MS: Final = 60_000
+"""Iceberg's TableMetadata rejects a commit that is older than the last one by more than this."""
 
 
 class TableReader:
@@ -63,6 +66,11 @@ class TableReader:
         self._read_from = result["location"]
         self._read_file = None if self._read_from is None else local_file(self._read_from)
         return result
+
+    def is_ahead(self, now_ms: int) -> bool:
+        """Return True if the table was written by a clock that was ahead, so that Iceberg rejects a commit made now."""
+        with java_errors(f"read {self.name}"):
+            return int(self._ops.current().lastUpdatedMillis()) > now_ms + _TOLERATED_MS
 
     def has_same_file(self) -> bool:
         """Return True if the metadata was read from a local file, and the file is still the same.
@@ -197,6 +205,17 @@ class TableReader:
         """Return the paths of the data and delete files of the current snapshot."""
         with self._scan() as tasks:
             return [file.location() for task in tasks for file in (task.file(), *task.deletes())]
+
+    def may_exceed(self, column: str, low: int | Decimal, high: int | Decimal) -> bool:
+        """Return False if the bounds of all data files say that the column has no value outside of low and high."""
+        with java_errors(f"look for values in {self.name}"):
+            terms = self._jvm.iceberg.expressions.Expressions
+            outside = getattr(terms, "or")(terms.lessThan(column, low), terms.greaterThan(column, high))
+            tasks = self.java.newScan().filter(outside).planFiles()
+            try:
+                return next(each(tasks), None) is not None
+            finally:
+                tasks.close()
 
     def damaged_files(self, snapshot: int) -> list[str]:
         """Return the paths of the data and delete files of a snapshot that are missing, or have another size."""

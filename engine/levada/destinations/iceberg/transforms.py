@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,9 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "day": _TIMES,
     "hour": ("timestamp", "timestamptz"),
 }
+_INT: Final = (-(2**31), 2**31 - 1)
+_LONG: Final = (-(2**63), 2**63 - 1)
+_HOUR_US: Final = 3_600_000_000
 _UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 Ints = npt.NDArray[np.int64]
@@ -54,8 +58,49 @@ def result_type(transform: str, kind: str) -> str:
     return "date" if name == "day" else "int"
 
 
+def representable(transform: str, kind: str) -> tuple[int | Decimal, int | Decimal] | None:
+    """Return the lowest and the highest value whose transform its result type can hold, or None without a limit.
+
+    Moments are in microseconds. Below and above, Spark's writer lets the result wrap, so that filters miss the row.
+    """
+    name, found = kind.partition("(")[0], _PARAMETER.fullmatch(transform)
+    if transform == "hour":
+        return _INT[0] * _HOUR_US, (_INT[1] + 1) * _HOUR_US - 1
+    if found is None or found[1] != "truncate" or name not in _NUMBERS:
+        return None
+    if name != "decimal":
+        low, high = _INT if name == "int" else _LONG
+        return _lowest_multiple(low, int(found[2])), high
+    precision, scale = map(int, _DECIMAL.fullmatch(kind).groups())  # type: ignore[union-attr]  # every decimal has both
+    high = 10**precision - 1
+    return _unscaled(_lowest_multiple(-high, int(found[2])), scale), _unscaled(high, scale)
+
+
+def exceeds(transform: str, kind: str, column: pa.Array) -> bool:
+    """Return True if a value of the column is not `representable`."""
+    limits = representable(transform, kind)
+    if limits is None or column.null_count == len(column):
+        return False
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    held = pc.min_max(column).as_py()
+    return bool(held["min"] < limits[0] or held["max"] > limits[1])
+
+
+def _lowest_multiple(low: int, width: int) -> int:
+    return -(-low // width * width)
+
+
+def _unscaled(number: int, scale: int) -> Decimal:
+    # The constructor is exact. Arithmetic would round to the context's precision.
+    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
+
+
 def transformed(transform: str, column: pa.Array) -> pa.Array:
-    """Return the values of a transform, in the Arrow type of its result."""
+    """Return the values of a transform, in the Arrow type of its result.
+
+    A result that this type cannot hold is the nearest that it can. Order is kept, as `sortBy` needs.
+    """
     found = _PARAMETER.fullmatch(transform)
     if transform == "identity":
         return column
@@ -92,7 +137,7 @@ def _time(column: pa.Array, unit: str) -> pa.Array:
     held = "D" if pa.types.is_date32(column.type) else "us"
     # numpy rounds down, also before 1970.
     moments = _ints(column).view(f"datetime64[{held}]")
-    values = moments.astype(f"datetime64[{unit}]").view(np.int64).astype(np.int32)
+    values = np.clip(moments.astype(f"datetime64[{unit}]").view(np.int64), *_INT).astype(np.int32)
     return _masked(values, column, pa.date32() if unit == "D" else pa.int32())
 
 
@@ -106,8 +151,10 @@ def _truncate(column: pa.Array, width: int) -> pa.Array:
     if pa.types.is_decimal(kind):
         return _truncate_decimal(column, width)
     values = _ints(column)
-    with np.errstate(over="ignore"):
-        return _masked((values - np.mod(values, width)).astype(kind.to_pandas_dtype()), column, kind)
+    low = _INT[0] if pa.types.is_int32(kind) else _LONG[0]
+    rest = np.mod(values, width)
+    cut = np.where(values < low + rest, low, values - rest)
+    return _masked(cut.astype(kind.to_pandas_dtype()), column, kind)
 
 
 def _decimal_words(column: pa.Array) -> tuple[npt.NDArray[np.uint64], Ints]:

@@ -1,0 +1,39 @@
+"""A lake that cannot be written for a moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.destinations.orders import ORDERS, apply, copy
+from tests.rigs.lake import Lake
+from tests.servers.mounts import read_only, small_file_system
+
+from levada.errors import Transient
+from levada.schema import Kind
+from levada.testing import column
+
+
+@pytest.mark.nightly
+def test_a_read_only_lake_is_waited_for(hadoop: Lake, tmp_path: Path) -> None:
+    """Rows, a new column and a copy are refused as those of a lake that is away, and go on afterwards."""
+    warehouse = tmp_path / "mounted"
+    hadoop.manifest["catalog"]["warehouse"] = str(warehouse)
+    with small_file_system(warehouse, "40m"):
+        destination = hadoop.destination()
+        stream = copy(hadoop, destination)
+        with read_only(warehouse):
+            stream.insert(id=50, item="x", note=None)
+            for change in range(3):
+                if change == 1:
+                    added = column(4, "n", Kind.INT4, missing_value="1")
+                    stream.alter(replace(ORDERS, columns=(*ORDERS.columns, added)))
+                with pytest.raises(Transient) as away:
+                    copy(hadoop, destination) if change == 2 else apply(hadoop, destination, stream)
+                assert away.value.code == "destination_unavailable"
+                assert "Read-only file system" in away.value.message
+        # The batches that failed are read again.
+        stream.taken = 1000
+        apply(hadoop, destination, stream)
+        assert {r["id"]: r["n"] for r in hadoop.rows()} == {1: 1, 2: 1, 3: 1, 50: 1}
