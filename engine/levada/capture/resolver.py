@@ -141,6 +141,8 @@ class TableResolver(SchemaResolver):
         try:
             return self._relation_version(relation, before, at)
         except NeedsOperator as error:
+            if error.retried:
+                raise
             self._leave_out(table, relation.table, error, at)
             return None
 
@@ -226,6 +228,13 @@ class TableResolver(SchemaResolver):
             self._leave_out(table, name, error, at)
             return None
         return None if _same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
+
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""
+        before = self._before(table, at)
+        if before is not None and table not in self._left_out:
+            hint = error.hint or f"copy the table again: {resync_command(before.name)}"
+            self._leave_out(table, before.name, DecodeError(error.code, error.message, hint=hint), at)
 
     def _authenticated(self, message: LogicalMessage) -> bytes | None:
         """Return the content of a message, or None if its seal does not prove that the trigger wrote it."""

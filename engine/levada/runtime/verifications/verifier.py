@@ -206,7 +206,9 @@ class Verifier:
             if not (last or moment.held.parked) and self._is_behind(moment):
                 self.look()
                 raise Transient(
-                    "verify_not_reached", f"the stream has not reached a change of the columns of {name} yet"
+                    "verify_not_reached",
+                    f"the stream has not reached a change of the columns of {name} yet",
+                    hint="verify it when the pipeline is not far behind: levada status MANIFEST",
                 )
             found = self._compare(moment, moment.lake, options)
             if options.repair and not found.report.equal:
