@@ -233,7 +233,7 @@ class TableResolver(SchemaResolver):
         """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""
         before = self._before(table, at)
         if before is not None and table not in self._left_out:
-            hint = error.hint or f"copy the table again: {resync_command(before.name)}"
+            hint = f"copy the table again: {resync_command(before.name)}"
             self._leave_out(table, before.name, DecodeError(error.code, error.message, hint=hint), at)
 
     def _authenticated(self, message: LogicalMessage) -> bytes | None:

@@ -275,7 +275,11 @@ def _described(error: Exception) -> tuple[int, str]:
 
 
 def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:
-    return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which has no RELATION message")
+    return DecodeError(
+        "unknown_relation",
+        f"change at LSN {lsn} of relation {relation}, which has no RELATION message",
+        hint="copy the table again: levada resync MANIFEST TABLE",
+    )
 
 
 def _parts(messages: Sequence[bytes], most_bytes: int) -> Iterator[tuple[Sequence[bytes], Ints]]:
