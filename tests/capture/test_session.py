@@ -50,6 +50,10 @@ class Versions:
             )
         return self.tables[relation.oid]
 
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """End the session."""
+        raise error
+
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Announce nothing."""
         return None

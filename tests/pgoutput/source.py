@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 from tests.rigs.database import Database
 
+from levada.errors import DecodeError
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.pgoutput.messages import Relation
@@ -39,6 +40,10 @@ class Resolver:
         self.seen.append((relation, at))
         return self.schemas.get(relation.oid)
 
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """End the session."""
+        raise error
+
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         if self.announce is None:
             return None
@@ -59,6 +64,10 @@ class Versions:
         return ReplicatedTableSchema(
             relation.oid, relation.table, columns, _IDENTITY[relation.identity], keys, keys, snapshot_id=at
         )
+
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """End the session."""
+        raise error
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         return None

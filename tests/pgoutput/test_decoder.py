@@ -18,12 +18,22 @@ from levada.pgoutput.messages import HEADER
 from levada.pgoutput.text import parse_text
 from levada.schema import ColumnType, Kind
 from levada.schema.changes import OLD, OLD_KIND, ORDINAL, UNCHANGED, change_schema
-from levada.values import Lsn, SnapshotId
+from levada.values import Lsn, SnapshotId, TableId
 
 
 def kinds(messages: list[bytes]) -> list[str]:
     """The kind of each message."""
     return [chr(m[HEADER]) for m in messages]
+
+
+class Contained(Versions):
+    """A resolver that goes on after the failure of a table."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[TableId, DecodeError]] = []
+
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        self.failures.append((table, error))
 
 
 def refusal(messages: list[bytes]) -> DecodeError:
@@ -50,6 +60,25 @@ def test_a_row_with_a_damaged_value_is_refused() -> None:
     assert error.code == "malformed_row"
     lsn = Lsn.from_bytes(messages[at][1:9], "big")
     assert error.message == f"row of public.t at LSN {lsn}: column amount: an invalid decimal128(8, 2)"
+
+
+def test_rows_that_cannot_be_read_leave_the_rows_of_other_tables() -> None:
+    """Only their table fails, and its later rows are ignored. The transactions are complete."""
+    messages = load("rows")
+    at = next(i for i, m in enumerate(messages) if b"1.50" in m)
+    relation = messages[at][HEADER + 1 : HEADER + 5]
+    other = relation[:3] + bytes([relation[3] ^ 1])
+    doubled = []
+    for message in messages:
+        doubled.append(message)
+        if chr(message[HEADER]) in "RIUD":
+            doubled.append(message[: HEADER + 1] + other + message[HEADER + 5 :])
+    damaged = [m.replace(b"1.50", b"1.x0") if m is messages[at] else m for m in doubled]
+    resolver = Contained()
+    good, bad = Decoder(resolver).decode(doubled), Decoder(resolver).decode(damaged)
+    assert [(t, error.code) for t, error in resolver.failures] == [(int.from_bytes(relation, "big"), "malformed_row")]
+    assert bad.transactions == good.transactions
+    assert bad.rows == good.rows // 2
 
 
 def test_the_default_of_an_added_column_is_a_text_of_its_type() -> None:

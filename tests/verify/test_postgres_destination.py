@@ -142,6 +142,35 @@ def test_every_type_is_equal_and_its_smallest_change_is_found(replicated: Replic
     assert refused.value.code == "verify_unrepairable"
 
 
+def test_a_change_of_columns_without_a_row_is_compared(replicated: Replicated) -> None:
+    """Without the event trigger as well. A comparison waits for the columns and never leaves them out."""
+    replicated.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text)", "INSERT INTO t SELECT generate_series(1, 9)"
+    )
+    replicated.start(ddl_trigger=False)
+    replicated.db.execute("ALTER TABLE t ADD c int DEFAULT 4, DROP b")
+    report = replicated.verify()
+    assert report.equal, report
+    assert not report.not_compared
+    assert replicated.replica.query("SELECT to_jsonb(t) FROM shop_public.t WHERE id = 9") == [
+        ({"id": 9, "a": None, "c": 4},)
+    ]
+
+
+def test_a_column_of_one_side_is_a_difference(replicated: Replicated) -> None:
+    """A parked table does not get the column, and is not equal."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
+    replicated.start()
+    replicated.db.execute("ALTER TABLE t ADD c int DEFAULT 4, DROP b, ALTER a TYPE int USING 1")
+    reach(replicated.pipeline, lambda p: any(t.error for t in p.tables))  # type: ignore[arg-type]  # it runs
+    report = replicated.verify()
+    assert report.problems == (
+        "column c is missing at the destination",
+        "column b is at the destination, and not at the source",
+    )
+    assert not report.equal
+
+
 def test_rows_that_are_missing_or_invented_are_found(replicated: Replicated) -> None:
     """So are an exchange of values, and a table that was emptied."""
     replicated.db.execute(

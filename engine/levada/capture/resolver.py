@@ -13,11 +13,13 @@ from typing import Any, Final
 import psycopg
 
 from levada.capture.attnums import match_columns, same_columns
+from levada.capture.column_marks import ColumnMarks
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
+from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.ddl_functions import DDL_PREFIX
@@ -61,7 +63,7 @@ class TableResolver(SchemaResolver):
     whose changes are not in the stream after an announced change, with the LSN of its commit. ``catalog_changed`` is
     called if a RELATION shows that the catalog entry of a table changed. ``excluded_columns`` returns the excluded
     columns of a table that has no version yet. Each version keeps those of the version before it, until
-    `exclude_columns` sets others.
+    `exclude_columns` sets others. ``marks`` has the marks that the pipeline writes.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class TableResolver(SchemaResolver):
         altered: Callable[[DdlMessage, Lsn, int], None] = lambda ddl, lsn, xid: None,
         unpublished: Unpublished = lambda tables, error, lsn: None,
         catalog_changed: Callable[[], None] = lambda: None,
+        marks: ColumnMarks | None = None,
     ) -> None:
         self._connection = connection
         self._store = store
@@ -88,6 +91,7 @@ class TableResolver(SchemaResolver):
         self._altered = altered
         self._unpublished = unpublished
         self._catalog_changed = catalog_changed
+        self._marks = marks or ColumnMarks()
         self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
         self._seal: DdlSeal | None = None
@@ -102,7 +106,7 @@ class TableResolver(SchemaResolver):
     @property
     def message_prefixes(self) -> tuple[str, ...]:
         """The prefixes of the logical messages that `message` reads."""
-        return (DDL_PREFIX,)
+        return (DDL_PREFIX, MARK_PREFIX)
 
     def begin_session(self) -> None:
         """Discard the versions of the last session. The server sends every RELATION again in a new one."""
@@ -137,11 +141,15 @@ class TableResolver(SchemaResolver):
         try:
             return self._relation_version(relation, before, at)
         except NeedsOperator as error:
+            if error.retried:
+                raise
             self._leave_out(table, relation.table, error, at)
             return None
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
-        """Return the version that an ALTER TABLE message announces, or None if no replicated property changes."""
+        """Return the version that a message announces, or None if no replicated property changes."""
+        if message.prefix == MARK_PREFIX:
+            return self._marked(message, at)
         if message.prefix != DDL_PREFIX:
             return None
         content = self._authenticated(message)
@@ -174,26 +182,59 @@ class TableResolver(SchemaResolver):
             self._leave_out(ddl.table_id, before.name, _outdated(before.name), at)
             return None
         self._altered(ddl, message.lsn, message.xid)
-        excluded = self._exclusion(ddl.table_id, before.name, before)
         # A transaction without a lock on the table has not altered its columns, and one that has may have been
-        # committed since. If the exclusion was changed, the catalog shows which columns have these names, and the
-        # RELATION is compared with it.
-        if not ddl.locked or excluded != before.excluded_columns:
+        # committed since.
+        return self._described(ddl.description, before, at) if ddl.locked else None
+
+    def _marked(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
+        """Return the version that begins at a mark, or None if the stream has shown it before."""
+        found = self._marks.take(message.content) if message.transactional else None
+        if found is None:
+            return None
+        table, description = found
+        before = self._before(table, at)
+        if before is None or table in self._left_out:
+            return None
+        self._catalog_changed()
+        if description is not None:
+            return self._described(description, before, at)
+        # An earlier process may have read its mark without staging what follows. Its version begins in this
+        # transaction, which nobody can forge.
+        stored = self._store.get_table_schema(table, SnapshotId(at + _VERSIONS_IN_A_COMMIT - 1))
+        if stored is None or stored.snapshot_id < at:
+            return None
+        self._current[table] = stored
+        return stored
+
+    def _described(
+        self, description: TableDescription, before: ReplicatedTableSchema, at: SnapshotId
+    ) -> ReplicatedTableSchema | None:
+        """Return the version with the columns of ``description``, or None if it is ``before``."""
+        table, name = description.id, before.name
+        excluded = self._exclusion(table, name, before)
+        if excluded != before.excluded_columns:
+            # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
-            require_same_exclusion(before, excluded, {c.attnum: c.name for c in ddl.description.columns})
-            announced = ddl.description.schema(
-                columns=self._column_list(ddl.table_id),
+            require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
+            announced = description.schema(
+                columns=self._column_list(table),
                 exclude=excluded,
                 policy=self._policy,
                 snapshot_id=at,
             )
+            _require_usable_names(name, announced.columns)
         except NeedsOperator as error:
-            self._leave_out(ddl.table_id, before.name, error, at)
+            self._leave_out(table, name, error, at)
             return None
-        return (
-            None if _same_version(before, announced) else self._adopt(replace(announced, name=before.name), before, at)
-        )
+        return None if _same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
+
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""
+        before = self._before(table, at)
+        if before is not None and table not in self._left_out:
+            hint = f"copy the table again: {resync_command(before.name)}"
+            self._leave_out(table, before.name, DecodeError(error.code, error.message, hint=hint), at)
 
     def _authenticated(self, message: LogicalMessage) -> bytes | None:
         """Return the content of a message, or None if its seal does not prove that the trigger wrote it."""
@@ -241,9 +282,7 @@ class TableResolver(SchemaResolver):
         name = before.name if before is not None else relation.table
         excluded = self._exclusion(relation.oid, name, before)
         columns = [c for c in relation.columns if c.name not in excluded]
-        for column in columns:
-            if column.name.startswith(RESERVED_PREFIX):
-                raise _reserved(name, column.name)
+        _require_usable_names(name, columns)
         unchanged = (
             before is not None
             and same_columns(columns, before.columns)
@@ -452,6 +491,12 @@ def _outdated(table: QualifiedTable) -> NeedsOperator:
         " another transaction altered it. The first one reads the columns from before the second",
         hint=f"copy the table again: {resync_command(table)}. Alter tables with isolation level READ COMMITTED",
     )
+
+
+def _require_usable_names(table: QualifiedTable, columns: Sequence[Column | RelationColumn]) -> None:
+    for column in columns:
+        if column.name.startswith(RESERVED_PREFIX):
+            raise _reserved(table, column.name)
 
 
 def _reserved(table: QualifiedTable, column: str) -> NeedsOperator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,14 @@ from levada.pgoutput.changes import (
     TableChanges,
     Truncate,
 )
-from levada.pgoutput.messages import Relation, parse_message, parse_relation, parse_truncate
+from levada.pgoutput.messages import (
+    Relation,
+    RelationColumn,
+    parse_message,
+    parse_relation,
+    parse_truncate,
+    relation_oid,
+)
 from levada.pgoutput.rows import decode_rows
 from levada.pgoutput.slices import Slice
 from levada.pgoutput.transactions import OpenTransaction
@@ -41,9 +49,17 @@ class SchemaResolver(Protocol):
         """Return the version of a table that begins with this message, or None if the message announces none.
 
         ``at`` is as for `relation`. For a non-transactional message it is the LSN of the message. PostgreSQL sends a
-        RELATION before the next row of a changed table, and a row without it is an error.
+        RELATION before the next row of a changed table, and a row without it is an error of this table.
         """
 
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        """Record that the rows of a table cannot be read from transaction ``at`` on. They are ignored in this session.
+
+        No other table is concerned. Raise the error to end the stream.
+        """
+
+
+_log = logging.getLogger(__name__)
 
 Item = TableChanges | Truncate | RelationChange | LogicalMessage
 
@@ -52,18 +68,29 @@ _RELATION, _TRUNCATE = b"RT"
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A relation of the stream, and the schema of its rows. Rows are ignored if ``schema`` is None."""
+    """The columns of a relation's rows, and their schema. Rows are ignored if ``schema`` is None."""
 
-    relation: Relation
+    columns: tuple[RelationColumn, ...]
     schema: ReplicatedTableSchema | None
+
+    def under(self, schema: ReplicatedTableSchema) -> _Binding | None:
+        """Return the binding of the same rows to another version, or None if rows of that one have other columns.
+
+        The server describes a relation again only if the one that stores the rows was altered. After a change of a
+        root's replica identity, the rows of its partitions follow without a new description.
+        """
+        its = [(c.attnum, c.name, c.type_oid, c.typmod) for c in schema.columns]
+        its += [(c.attnum, c.name, c.type_oid, c.typmod) for c in schema.excluded]
+        same = [(c.name, c.type_oid, c.typmod) for c in self.columns] == [column[1:] for column in sorted(its)]
+        return _Binding(self.columns, schema) if same and self.schema is not None else None
 
 
 class Decoder:
     """The decoder of one session's stream. It keeps the relations and the open transaction between slices.
 
     Logical messages whose prefix is not in ``message_prefixes`` are ignored. A slice with more than ``part_bytes`` is
-    decoded in parts. The decoder cannot be used after a
-    DecodeError. The stream then continues in a new session.
+    decoded in parts. Rows that cannot be read are reported to the resolver, and the other tables go on. The decoder
+    cannot be used after a DecodeError, which concerns the whole stream. It then continues in a new session.
     """
 
     def __init__(
@@ -115,22 +142,43 @@ class Decoder:
         if picked is None:
             return
         bound = self._bindings.get(relation)
+        first = int(picked[0])
         if bound is None:
-            raise _unknown_relation(relation, of.lsn(int(picked[0])))
+            self._fail(relation, _unknown_relation(relation, of.lsn(first)), of.commit_lsn(first))
+            return
         if bound.schema is None:
             return
         try:
-            yield TableChanges(bound.schema, decode_rows(of.rows(picked), bound.relation.columns, bound.schema))
-        except RowError as error:
-            lsn = of.lsn(int(picked[error.row]))
-            raise DecodeError("malformed_row", f"row of {bound.relation.table} at LSN {lsn}: {error.what}") from None
+            rows = decode_rows(of.rows(picked), bound.columns, bound.schema)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # Whatever cannot be read about one table must not keep the others from being read.
+            row, what = _described(error)
+            text = f"row of {bound.schema.name} at LSN {of.lsn(int(picked[row]))}: {what}"
+            self._fail(relation, DecodeError("malformed_row", text), of.commit_lsn(first))
+        else:
+            yield TableChanges(bound.schema, rows)
+
+    def _fail(self, relation: int, error: DecodeError, at: SnapshotId) -> None:
+        self._bindings[relation] = _Binding((), None)
+        self._resolver.failed(TableId(relation), error, at)
 
     def _relation(self, of: Slice, message: int) -> Iterator[Item]:
-        relation = parse_relation(of.body(message), of.lsn(message))
+        at, body = of.commit_lsn(message), of.body(message)
+        try:
+            relation = parse_relation(body, of.lsn(message))
+        except DecodeError as error:
+            # A database with the encoding SQL_ASCII can have names that are not UTF-8.
+            oid = relation_oid(body)
+            if oid is None:
+                raise
+            yield from self._rows(of, oid, before=message)
+            self._fail(oid, error, at)
+            return
         yield from self._rows(of, relation.oid, before=message)
-        at = of.commit_lsn(message)
         schema = self._resolver.relation(relation, at)
-        self._bindings[relation.oid] = _Binding(relation, schema)
+        self._bindings[relation.oid] = _Binding(relation.columns, schema)
         if schema is not None:
             yield from self._announced(of, message, schema, at)
 
@@ -147,23 +195,24 @@ class Decoder:
     def _truncate(self, of: Slice, message: int) -> Iterator[Item]:
         truncate = parse_truncate(of.body(message), of.lsn(message))
         tables: list[ReplicatedTableSchema] = []
+        at = of.commit_lsn(message)
         for relation in truncate.tables:
             yield from self._rows(of, relation, before=message)
             bound = self._bindings.get(relation)
             if bound is None:
-                raise _unknown_relation(relation, of.lsn(message))
-            if bound.schema is not None:
+                self._fail(relation, _unknown_relation(relation, of.lsn(message)), at)
+            elif bound.schema is not None:
                 tables.append(bound.schema)
         if tables:
-            at = of.rows(np.array([message]))
+            row = of.rows(np.array([message]))
             yield Truncate(
-                Lsn(at.commit_lsn[0]),
-                int(at.ordinal[0]),
+                Lsn(at),
+                int(row.ordinal[0]),
                 tuple(t.id for t in tables),
                 truncate.cascade,
                 truncate.restart_identity,
-                int(at.commit_ts_us[0]),
-                int(at.xid[0]),
+                int(row.commit_ts_us[0]),
+                int(row.xid[0]),
                 tuple(t.name for t in tables),
             )
 
@@ -179,7 +228,9 @@ class Decoder:
         if schema is None or schema == self._schemas.get(schema.id):
             return
         yield from self._rows(of, schema.id, before=message)
-        self._bindings.pop(schema.id, None)
+        former = self._bindings.pop(schema.id, None)
+        if former is not None and (bound := former.under(schema)) is not None:
+            self._bindings[schema.id] = bound
         self._schemas[schema.id] = schema
         ordinal = 0
         if body.transactional:
@@ -215,8 +266,20 @@ class TransactionScan:
         return last, beyond
 
 
+def _described(error: Exception) -> tuple[int, str]:
+    """Return the row of an error and its text, which has no value."""
+    if isinstance(error, RowError):
+        return error.row, error.what
+    _log.error("rows cannot be decoded", exc_info=error)
+    return 0, f"it cannot be decoded ({type(error).__name__})"
+
+
 def _unknown_relation(relation: int, lsn: Lsn) -> DecodeError:
-    return DecodeError("unknown_relation", f"change at LSN {lsn} of relation {relation}, which has no RELATION message")
+    return DecodeError(
+        "unknown_relation",
+        f"change at LSN {lsn} of relation {relation}, which has no RELATION message",
+        hint="copy the table again: levada resync MANIFEST TABLE",
+    )
 
 
 def _parts(messages: Sequence[bytes], most_bytes: int) -> Iterator[tuple[Sequence[bytes], Ints]]:

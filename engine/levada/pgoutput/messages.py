@@ -69,6 +69,9 @@ class MessageBody:
     content: bytes
 
 
+_OID_END: Final = 5
+
+
 class _Reader:
     """A sequential reader of a message. It raises DecodeError for missing or invalid parts."""
 
@@ -131,6 +134,11 @@ def parse_relation(message: bytes, lsn: Lsn) -> Relation:
     if len({c.name for c in columns}) != count:
         raise r.error("duplicate column names")
     return Relation(TableId(oid), schema, name, chr(identity), tuple(columns))
+
+
+def relation_oid(message: bytes) -> TableId | None:
+    """Return the OID in a RELATION message that `parse_relation` refuses, None if it is too short to have one."""
+    return TableId(int.from_bytes(message[1:5], "big")) if len(message) >= _OID_END else None
 
 
 def parse_truncate(message: bytes, lsn: Lsn) -> TruncateBody:

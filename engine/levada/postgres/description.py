@@ -134,7 +134,7 @@ _ONE_LEAF: Final[LiteralString] = """(
 
 _STORED_COLUMNS: Final[LiteralString] = """(
     SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
-        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '')), '{}')
+        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname)), '{}')
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 )"""
 

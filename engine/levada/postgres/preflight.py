@@ -189,6 +189,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             "no_tables_selected",
             f"spec.tables selects no table of database {server.database}",
             f"create a table, or correct spec.tables. {_replicable(possible)}",
+            # The start decides: the tables may have been renamed or dropped.
+            spares_others=True,
         )
     yield from upgrade_problems(conn, wanted & streamed)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from levada.capture import CaptureWorker
+from levada.capture.column_marks import ColumnMarks
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, SlotLost
 from levada.runtime.config import PipelineConfig
@@ -99,10 +100,11 @@ def prepare_replication(
     ledger = StoredLedger(store, durable=staging.durable)
     manifests = _open_log(log, ledger, store, source)
     inbox = around.inbox
-    reports = CaptureReports(inbox, around.stopping)
+    reports, marks = CaptureReports(inbox, around.stopping), ColumnMarks()
     worker = assemble_worker(
-        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory
-    )
+        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory,
+        marks,
+    )  # fmt: skip
     capture = CaptureThread(worker, lambda error: inbox.put(Fatal(error)))
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
@@ -111,7 +113,7 @@ def prepare_replication(
 
     assembled = assemble_supervisor(
         around,
-        CaptureParts(capture, worker, log, record, ledger),
+        CaptureParts(capture, worker, log, record, ledger, marks),
         slot=calls.slot,
         discover=discover_tables,
         publish=calls.publish,

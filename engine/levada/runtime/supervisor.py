@@ -247,10 +247,12 @@ class Supervisor:
                     # A table that was attached for good is no longer replicated as its own.
                     self._discovery.soon()
                 report.recorded.set()
-            case StorageRead(snapshot):
+            case StorageRead(snapshot, marked, unmarked):
                 self._storage_poller.ended()
+                for table in unmarked.keys() & tables.keys():
+                    self.registry.storage.columns.refused(tables[table], unmarked[table])
                 if snapshot is not None:
-                    self.registry.storage.add_snapshot(snapshot)
+                    self.registry.storage.add_snapshot(snapshot, marked)
             case Discovered():
                 self._handle_discovery(report)
             case Reconfigured(config):
@@ -272,6 +274,7 @@ class Supervisor:
         self._discovery.start(now)
         self._storage_poller.start(now)
         self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
+        self._storage_poller.mark(self.registry.storage.columns.take_wanted())
         self.registry.step()
         self.registry.places.check()
         self.registry.positions.save_unverified()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
+from levada.capture.column_marks import ColumnMarks
 from levada.destinations.interface import Destination, Ordering
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
@@ -82,6 +83,7 @@ class CaptureParts:
     log: SegmentLog
     record: SourceRecord
     ledger: StoredLedger
+    marks: ColumnMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +143,9 @@ def assemble_supervisor(
         config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
     )
     parts = StageParts(config_ref, registry, store, destination, inbox)
-    verifier = _verifier(around)
+    storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox, capture.marks)
+    verifier = _verifier(around, storage_poller.soon)
     resyncs = ResyncStage(parts, copier, applier, verifier.run_shadow)
-    storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox)
     supervisor = Supervisor(
         config_ref,
         registry,
@@ -170,7 +172,7 @@ def assemble_supervisor(
     return AssembledSupervisor(supervisor, storage_poller, verifier, scheduler)
 
 
-def _verifier(around: Surroundings) -> Verifier:
+def _verifier(around: Surroundings, look: Callable[[], None]) -> Verifier:
     inbox = around.inbox
     requests = Requests(
         lambda name, reply: inbox.put(HoldWanted(name, reply)),
@@ -178,4 +180,4 @@ def _verifier(around: Surroundings) -> Verifier:
         lambda table, repaired: inbox.put(CutReleased(table, repaired)),
         lambda held, result, reply: inbox.put(Verified(held, result, reply)),
     )
-    return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping)
+    return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping, look)

@@ -34,12 +34,16 @@ class LeafStorage:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStorage:
-    """One column, including generated ones. ``xmin`` changes with each version of its row in pg_attribute."""
+    """One column, including generated ones. ``xmin`` changes with each version of its row in pg_attribute.
+
+    The name is no part of the identity, because a new name changes no row.
+    """
 
     type_oid: int
     typmod: int
     xmin: int
     generated: bool
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,9 @@ class TableStorage:
         return json.dumps(
             {
                 "leaves": {str(int(k)): _leaf_to_json(v) for k, v in self.leaves.items()},
-                "columns": {str(k): [v.type_oid, v.typmod, v.xmin, v.generated] for k, v in self.columns.items()},
+                "columns": {
+                    str(k): [v.type_oid, v.typmod, v.xmin, v.generated, v.name] for k, v in self.columns.items()
+                },
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
             separators=(",", ":"),
@@ -104,7 +110,10 @@ class TableStorage:
         """
         return cls(
             {TableId(k): _leaf(*leaf) for k, leaf in data["leaves"].items()},
-            {int(k): ColumnStorage(int(o), int(m), int(x), bool(g)) for k, (o, m, x, g) in data["columns"].items()},
+            {
+                int(k): ColumnStorage(int(o), int(m), int(x), bool(g), str(n))
+                for k, (o, m, x, g, n) in data["columns"].items()
+            },
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
 

@@ -83,16 +83,15 @@ def scope_of(
     """Return the columns to compare.
 
     ``schema`` is the table in the source's snapshot, and ``known`` the version that the stream had reached at its LSN.
-    A column that the stream has not reached yet is not compared, because a destination learns of some changes of
-    columns only with the next change of a row.
+    A column that only one side has is a problem, unless the destination does not follow changes of columns.
     """
     columns, problems, skipped = [], [], []
     streamed = known.by_attnum
     for column in schema.columns:
         at_lake, stored = lake.columns.get(column.attnum), streamed.get(column.attnum)
         if at_lake is None:
-            if lake.keeps_columns or stored is None:
-                skipped.append(f"{column.name}: the destination does not have it yet")
+            if lake.keeps_columns:
+                skipped.append(f"{column.name}: the destination does not have it")
             else:
                 problems.append(f"column {column.name} is missing at the destination")
             continue
@@ -102,6 +101,10 @@ def scope_of(
             skipped.append(f"{column.name}: rows from before the column keep NULL in a changelog")
             continue
         columns.append(column)
+    if not lake.keeps_columns:
+        at_source = schema.by_attnum
+        gone = (name for attnum, name in lake.columns.items() if attnum not in at_source)
+        problems += [f"column {name} is at the destination, and not at the source" for name in gone]
     return Scope(tuple(columns), tuple(problems), tuple(skipped))
 
 

@@ -1,7 +1,7 @@
 """The machine's clock, compared with the source's before each commit.
 
-Iceberg stores the time of each commit, and rejects one that is older. So a single commit by a clock that is ahead makes a
-table unwritable until that time has come.
+Iceberg stores the time of each commit, and rejects one that is older. So a single commit by a clock that is ahead
+makes a table unwritable until that time has come.
 """
 
 from __future__ import annotations

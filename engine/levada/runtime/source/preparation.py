@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.source_tables import SourceTables
+from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
@@ -128,7 +129,7 @@ def prepare_source(
         tables = discover(config, connection, store, owner)
         if tables.incomplete is not None and not begun:
             raise tables.incomplete
-        _require_tables(config, tables)
+        _require_tables(config, tables, table_names(store).values())
         if owner is not None and config.publication.managed:
             # Replaces the comment of a former owner.
             mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
@@ -246,10 +247,11 @@ def _incomplete(config: PipelineConfig, report: CoverageReport) -> NeedsOperator
     )
 
 
-def _require_tables(config: PipelineConfig, tables: SourceTables) -> None:
+def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterable[QualifiedTable]) -> None:
+    """Raise an error if no table is selected, unless tables of the pipeline were renamed or dropped at the source."""
     if not tables.published and tables.locked is not None:
         raise tables.locked
-    if not tables.published:
+    if not tables.published and not any(map(config.selects, known)):
         raise NeedsOperator(
             "no_tables_selected",
             f"spec.tables selects no table of publication {config.publication.name} in database"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.capture.column_marks import ColumnMarks
 from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.config_ref import ConfigRef
@@ -89,6 +90,7 @@ def assemble_worker(
     reports: CaptureReports,
     catalog_changed: Callable[[], None],
     memory: MemoryBudget,
+    marks: ColumnMarks,
 ) -> CaptureWorker:
     """Return the worker that stages the changes of the pipeline's slot.
 
@@ -130,6 +132,7 @@ def assemble_worker(
         altered=reports.table_altered,
         unpublished=reports.tables_unpublished,
         catalog_changed=catalog_changed,
+        marks=marks,
     )
     settings = CaptureSettings(
         config.source,

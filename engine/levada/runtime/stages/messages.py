@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
+from levada.runtime.tables.silent_columns import Columns
 from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublished
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
@@ -214,9 +215,14 @@ class TableFailed:
 
 @dataclass(frozen=True, slots=True)
 class StorageRead:
-    """The storage of the tables at the source. ``snapshot`` is None if it could not be read."""
+    """The storage of the tables at the source. ``snapshot`` is None if it could not be read.
+
+    Before it was read, ``marked`` tables got a mark with their columns in the stream. ``unmarked`` have an error.
+    """
 
     snapshot: StorageSnapshot | None
+    marked: Mapping[TableId, Columns] = field(default_factory=dict)
+    unmarked: Mapping[TableId, LevadaError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,26 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from levada.errors import LevadaError
 from levada.postgres.storage import read_storage
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Report, StorageRead
+from levada.runtime.tables.silent_columns import Columns, columns_of
 from levada.threads import MarkedPool
-from levada.values import SnapshotId, TableId
+from levada.values import TableId
 
 if TYPE_CHECKING:
-    pass
+    import psycopg
+
+    from levada.capture.column_marks import ColumnMarks
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 10.0
 _TABLE_S: Final = 0.04
 """Seconds by table between two polls. A poll takes about 40 µs of the source's CPU for a table: 0.1 % of one core."""
-_NEWEST: Final = SnapshotId(2**64 - 1)
 
 
 def poll_interval_s(tables: int) -> float:
@@ -36,16 +39,25 @@ def poll_interval_s(tables: int) -> float:
 class StoragePoller:
     """Reads the storage of all tables from the catalog every 10 seconds and after `soon`, in a thread of its own.
 
-    The interval is longer with more than 250 tables.
+    The interval is longer with more than 250 tables. ``marks`` writes the marks of tables whose columns the stream does
+    not show.
     """
 
     def __init__(
-        self, config_ref: ConfigRef, tables: Callable[[], list[TableId]], inbox: queue.SimpleQueue[Report]
+        self,
+        config_ref: ConfigRef,
+        tables: Callable[[], list[TableId]],
+        inbox: queue.SimpleQueue[Report],
+        marks: ColumnMarks,
     ) -> None:
         self._config_ref = config_ref
         self._tables = tables
         self._inbox = inbox
         self._next = 0.0
+        self._marks = marks
+        self._wanted: frozenset[TableId] = frozenset()
+        self._refused: frozenset[TableId] = frozenset()
+        """The tables whose last mark failed. They wait for the next poll that is due."""
         self._soon = threading.Event()
         self._polling = False
         self._pool = MarkedPool(1, "levada-rewrites")
@@ -61,7 +73,17 @@ class StoragePoller:
         self._soon.clear()
         tables = self._tables()
         self._polling, self._next = True, now + poll_interval_s(len(tables))
-        self._pool.submit(self._run, tables)
+        wanted, self._wanted = self._wanted, frozenset()
+        self._pool.submit(self._run, tables, wanted)
+
+    def mark(self, tables: frozenset[TableId]) -> None:
+        """Write a mark for each table before the next poll. It comes soon, unless the last marks of all of them failed.
+
+        For the supervisor's thread.
+        """
+        self._wanted |= tables
+        if tables - self._refused:
+            self.soon()
 
     def ended(self) -> None:
         """Record that the poll has ended. For the supervisor's thread."""
@@ -71,10 +93,27 @@ class StoragePoller:
         """Wait for the poll that is under way."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, tables: list[TableId]) -> None:  # in a pool
+    def _run(self, tables: list[TableId], wanted: frozenset[TableId]) -> None:  # in a pool
         try:
             with self._config_ref.current.source.connect(application="rewrites") as connection:
-                self._inbox.put(StorageRead(read_storage(connection, tables)))
+                marked, unmarked = self._write_marks(connection, wanted)
+                self._refused = frozenset(unmarked)
+                self._inbox.put(StorageRead(read_storage(connection, tables), marked, unmarked))
         except Exception as error:
             _log.warning("the check for rewritten tables failed: %s", error)
             self._inbox.put(StorageRead(None))
+
+    def _write_marks(
+        self, connection: psycopg.Connection[Any], wanted: frozenset[TableId]
+    ) -> tuple[dict[TableId, Columns], dict[TableId, LevadaError]]:
+        marked: dict[TableId, Columns] = {}
+        unmarked: dict[TableId, LevadaError] = {}
+        for table in sorted(wanted):
+            try:
+                description = self._marks.write(connection, table)
+            except LevadaError as error:
+                unmarked[table] = error
+            else:
+                if description is not None:
+                    marked[table] = columns_of(description.columns)
+        return marked, unmarked

@@ -105,6 +105,8 @@ class TableRegistry:
             places=self.places,
             requests=self.requests,
             publication=PublicationCheck(store, tables, self.phases),
+            phases=self.phases,
+            retries=retries,
         )
 
     @property

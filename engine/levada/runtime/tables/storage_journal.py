@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.silent_columns import Columns, SilentColumns
 from levada.schema.flaws import flaw_error
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
@@ -101,10 +102,11 @@ class StorageJournal:
         self._park = park
         self._held: dict[TableId, list[TableAltered | TablesUnpublished]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
-        self._snapshots: list[StorageSnapshot] = []
-        """The oldest snapshot that was not evaluated yet, and the newest."""
+        self.columns = SilentColumns(store, park)
+        self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
+        """The oldest snapshot that was not evaluated yet, and the newest, each with the marks written before it."""
         self.verified_lsn = Lsn(0)
-        """The end of the WAL before the last evaluated snapshot was read."""
+        """The end of the WAL before the last evaluated snapshot was read whose columns the stream has shown."""
 
     def begin_copy(self, table: TableId) -> None:
         """Delete the baseline of a table that is about to be copied, and the messages held for an earlier copy."""
@@ -114,6 +116,7 @@ class StorageJournal:
     def forget(self, table: TableId) -> None:
         """Delete the baseline of a table."""
         self._truncates.pop(table, None)
+        self.columns.forget(table)
         self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
@@ -153,21 +156,24 @@ class StorageJournal:
         elif not isinstance(record.phase, Init):
             self._park_unpublished(record, report)
 
-    def add_snapshot(self, snapshot: StorageSnapshot) -> None:
-        """Queue a snapshot of the catalog for `evaluate_snapshots`.
+    def add_snapshot(self, snapshot: StorageSnapshot, marked: Mapping[TableId, Columns] | None = None) -> None:
+        """Queue a snapshot of the catalog for `evaluate_snapshots`. ``marked`` has the marks written just before it.
 
         The oldest waiting snapshot stays queued. If only the newest were kept, a stream that always trails would never
         have one evaluated.
         """
-        self._snapshots = [*self._snapshots[:1], snapshot]
+        earlier = dict(kv for _, marks in self._snapshots[1:] for kv in marks.items())
+        self._snapshots = [*self._snapshots[:1], (snapshot, earlier | dict(marked or {}))]
 
     def evaluate_snapshots(self, tables: Iterable[TableRecord], staged: Lsn) -> None:
         """Evaluate each queued snapshot that ends at or below the LSN ``staged``."""
-        while self._snapshots and staged >= self._snapshots[0].end:
-            self._evaluate_snapshot(self._snapshots.pop(0), tables)
+        while self._snapshots and staged >= self._snapshots[0][0].end:
+            snapshot, marked = self._snapshots.pop(0)
+            self._evaluate_snapshot(snapshot, tables)
+            if self.columns.compare(snapshot, marked, tables):
+                self.verified_lsn = max(self.verified_lsn, snapshot.start)
 
     def _evaluate_snapshot(self, snapshot: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
-        self.verified_lsn = max(self.verified_lsn, snapshot.start)
         for record in tables:
             storage, known = snapshot.tables.get(record.id), self._baseline(record.id)
             if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.kept_copies import store_kept_copy
+from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -23,6 +25,7 @@ from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.table_requests import TableRequests
+from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
@@ -30,6 +33,8 @@ from levada.stores.phases import Errored, Init, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
+
+_RENAMED: Final = "table_renamed"
 
 
 class TableMembership:
@@ -48,6 +53,8 @@ class TableMembership:
         places: PlaceCheck,
         requests: TableRequests,
         publication: PublicationCheck,
+        phases: PhaseChanges,
+        retries: TableRetries,
     ) -> None:
         self._config_ref = config_ref
         self._store = store
@@ -59,6 +66,8 @@ class TableMembership:
         self._places = places
         self._requests = requests
         self._publication = publication
+        self._phases = phases
+        self._retries = retries
         self._sizes: dict[TableId, int] = {}
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
@@ -71,7 +80,8 @@ class TableMembership:
         phases = self._store.get_table_replication_states()
         left = self._left(source)
         names = table_names(self._store)
-        for gone in phases.keys() - left.keys() - {t.id for t in source.published}:
+        away = self._renamed_away(source, {t: names[t] for t in phases.keys() & names.keys()})
+        for gone in phases.keys() - left.keys() - away.keys() - {t.id for t in source.published}:
             there = source.publication.names.get(gone)
             name = there or names.get(gone) or f"with OID {gone}"
             why = "no longer exists" if there is None else "is no longer selected"
@@ -79,6 +89,9 @@ class TableMembership:
             self._forget(gone)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
+        for id_ in away:
+            self._add(id_, names[id_], at_restart(phases[id_]), phases[id_])
+        self._park_renamed(away)
         for table in source.published:
             stored = phases.get(table.id)
             if resync:
@@ -86,6 +99,7 @@ class TableMembership:
                 store_kept_copy(self._store, table.id, None)
             begins = resync and not (stored is not None and needs_resync(stored))
             self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
+            self._readmit(self._tables.records[table.id])
         self._publication.check(source)
         self._sizes.update(source.sizes)
 
@@ -100,6 +114,7 @@ class TableMembership:
         for table in source.published:
             if table.id in records:
                 self._update(records[table.id], table.name)
+                self._readmit(records[table.id])
                 self._publication.copy_if_published_again(records[table.id], source)
             else:
                 _log.info("table %s is new", table.name)
@@ -107,9 +122,11 @@ class TableMembership:
                 records[table.id].copy.wait_for_session(copy_after_session)
         self._publication.check(source)
         self._sizes.update(source.sizes)
-        gone = [records[t] for t in records.keys() - left.keys() - {t.id for t in source.published}]
+        away = self._renamed_away(source, {t: r.name for t, r in records.items()})
+        gone = [records[t] for t in records.keys() - left.keys() - away.keys() - {t.id for t in source.published}]
+        parked = self._park_renamed(away)
         removed = [self._remove(record) for record in gone]
-        return all(removed)
+        return parked and all(removed)
 
     def reconfigured(self) -> None:
         """Apply changes of ``suspended``. Changes that request a copy or a retry are left to `TableRequests`."""
@@ -146,6 +163,45 @@ class TableMembership:
         state, selects = source.publication, self._config_ref.current.is_selected
         known = self._tables.records.keys() | self._store.get_table_replication_states().keys()
         return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
+
+    def _renamed_away(
+        self, source: SourceTables, names: dict[TableId, QualifiedTable]
+    ) -> dict[TableId, QualifiedTable]:
+        """Return the new names of tables that have one that the manifest does not select, while it selects the former.
+
+        ``names`` are the former ones. A table is left out if another one has its former name, because the manifest then
+        means that one.
+        """
+        selects, now = self._config_ref.current.selects, source.publication.names
+        used = {t.name for t in source.published}
+        return {
+            id_: now[id_]
+            for id_, former in names.items()
+            if id_ in now and now[id_] != former and selects(former) and not selects(now[id_]) and former not in used
+        }
+
+    def _park_renamed(self, away: dict[TableId, QualifiedTable]) -> bool:
+        """Park renamed tables under their former names. Return False if one still has a job.
+
+        Their changes are still staged, because the stream follows a table under any name.
+        """
+        busy = False
+        for id_, name in away.items():
+            record = self._tables.records[id_]
+            if isinstance(record.phase, Errored):
+                continue
+            self._shadows.abandon(record)
+            if record.busy or record.resync.has_copy:
+                record.copy.cancel()
+                busy = True
+                continue
+            self._phases.park(record, _renamed(record.name, name))
+        return not busy
+
+    def _readmit(self, record: TableRecord) -> None:
+        """Retry a table that was parked because of its name, as the manifest selects its name now."""
+        if isinstance(record.phase, Errored) and record.phase.code == _RENAMED:
+            self._retries.retry_on_demand(record)
 
     def _add(
         self,
@@ -196,3 +252,12 @@ class TableMembership:
         store_verification(self._store, table, VerificationRecord())
         self._positions.forget(table)
         self._shadows.forget(table)
+
+
+def _renamed(former: QualifiedTable, now: QualifiedTable) -> NeedsOperator:
+    return NeedsOperator(
+        "table_renamed",
+        f"table {former} is {now} now, which spec.tables does not select. Its changes wait in the staging area",
+        hint=f"select {now} in spec.tables, or rename the table back: it then goes on by itself. To give it up, exclude"
+        f" {former} in spec.tables",
+    )

@@ -130,6 +130,8 @@ class Verifier:
     requests: Requests
     epoch: int
     stopping: threading.Event
+    look: Callable[[], None] = field(default=lambda: None)
+    """Requests a comparison of the tables with the catalog, after which the stream shows changes of columns."""
     max_held_s: float = field(default=MAX_HELD_S)
     turns: Turns = field(default_factory=Turns)
 
@@ -152,7 +154,7 @@ class Verifier:
         attempts = self.config_ref.current.limits.verifications.attempts
         for attempt in range(1, attempts + 1):
             try:
-                return self._attempt(name, options, cancelled)
+                return self._attempt(name, options, cancelled, last=attempt == attempts)
             except Transient as error:
                 if error.code not in _AGAIN or attempt == attempts:
                     raise
@@ -198,8 +200,17 @@ class Verifier:
             guard.release()
             return found.report
 
-    def _attempt(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+    def _attempt(
+        self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event, *, last: bool
+    ) -> TableReport:
         with self._moment(name, options, cancelled) as moment:
+            if not (last or moment.held.parked) and self._is_behind(moment):
+                self.look()
+                raise Transient(
+                    "verify_not_reached",
+                    f"the stream has not reached a change of the columns of {name} yet",
+                    hint="verify it when the pipeline is not far behind: levada status MANIFEST",
+                )
             found = self._compare(moment, moment.lake, options)
             if options.repair and not found.report.equal:
                 try:
@@ -228,6 +239,10 @@ class Verifier:
         """Return the version of the table that the stream had reached at the moment's LSN."""
         known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
         return known or moment.schema
+
+    def _is_behind(self, moment: _Moment) -> bool:
+        """Return True if the stream had not reached a change of the table's columns at the moment's LSN."""
+        return _columns(self._known(moment)) != _columns(moment.schema)
 
     def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
         """Write the rows of the keys that differ, until nothing differs any more. Return the first result."""
@@ -275,7 +290,7 @@ class Verifier:
             why = "it missed changes, which are no longer staged"
         elif moment.lake.is_history or not moment.schema.key:
             why = "its rows have no key"
-        elif _columns(self._known(moment)) != _columns(moment.schema):
+        elif self._is_behind(moment):
             why = "the stream has not reached a change of its columns"
         else:
             return

@@ -1,0 +1,85 @@
+"""Tables whose new names the manifest does not select."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import LiteralString
+
+import pytest
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, Rig
+
+from levada.values import QualifiedTable
+
+
+def _app(table: QualifiedTable) -> bool:
+    return table.schema == "app"
+
+
+@pytest.fixture
+def app(rig: Rig, db: Database, tmp_path: Path) -> Rig:
+    """A pipeline of all tables of a schema, not started."""
+    db.execute("CREATE SCHEMA app", "CREATE SCHEMA other", "CREATE TABLE app.t (id int PRIMARY KEY)")
+    db.execute("CREATE TABLE app.quiet (id int PRIMARY KEY)")
+    rig.config = replace(rig.config, selects=_app, discovery_s=0.2)
+    return rig
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize(
+    ("away", "back", "now"),
+    [
+        ("ALTER SCHEMA app RENAME TO app_v2", "ALTER SCHEMA app_v2 RENAME TO app", "app_v2.t"),
+        ("ALTER TABLE app.t SET SCHEMA other", "ALTER TABLE other.t SET SCHEMA app", "other.t"),
+    ],
+    ids=["schema", "table"],
+)
+def test_a_table_that_leaves_the_selection_waits(
+    app: Rig, db: Database, away: LiteralString, back: LiteralString, now: str, restarts: bool
+) -> None:
+    """It is parked under its former name, also by a restart, until its name is selected. It then has every change."""
+    app.start()
+    app.wait_caught_up()
+    if restarts:
+        app.stop()
+    db.execute(away)
+    if restarts:
+        app.start()
+    found = app.wait(lambda p: any(t.error for t in p.tables))
+    errors = {str(t.table): t.error for t in found.tables if t.error}
+    error = errors["app.t"]
+    assert error.code == "table_renamed"
+    assert now in error.solution
+    db.execute(f"INSERT INTO {now} VALUES (1)")  # type: ignore[arg-type]  # a name of this module
+    db.execute(back)
+    app.wait(lambda p: not any(t.error for t in p.tables))
+    app.wait_caught_up()
+    assert app.destination.applied_rows == {"t": 1}
+    assert app.destination.copies_of("t") == 1
+
+
+def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Database) -> None:
+    """It goes on under its new name once that is selected. Without its former name it is forgotten."""
+    app.start()
+    app.wait_caught_up()
+    db.execute("ALTER SCHEMA app RENAME TO app_v2")
+    app.wait(lambda p: len([t for t in p.tables if t.error]) == 2)
+    app.change(selects=lambda table: str(table) in ("app_v2.t", "app.quiet"))
+    app.wait(lambda p: {(str(t.table), t.phase) for t in p.tables} >= {("app_v2.t", "Ready")})
+    app.change(selects=lambda table: str(table) == "app_v2.t")
+    app.wait(lambda p: [str(t.table) for t in p.tables] == ["app_v2.t"])
+    assert app.destination.copies_of("t") == 1
+
+
+def test_a_table_that_another_one_replaces_is_forgotten(rig: Rig, db: Database) -> None:
+    """The manifest means the table that has the name now."""
+    rig.config = replace(rig.config, selects=Only("orders"), discovery_s=0.2)
+    rig.start()
+    rig.wait_caught_up()
+    db.execute(
+        "BEGIN; ALTER TABLE orders RENAME TO orders_old; CREATE TABLE orders (id int PRIMARY KEY);"
+        " INSERT INTO orders VALUES (1); COMMIT"
+    )
+    rig.wait(lambda p: rig.destination.copies_of("orders") == 2 and p.ready)
+    assert len(rig.wait_caught_up().tables) == 1
