@@ -65,8 +65,13 @@ def record(table: int, phase: TableReplicationPhase, step: Step = Step.NO_COPY) 
     return TableRecord(TableId(table), QualifiedTable("public", f"t{table}"), phase, resync=ResyncState(step))
 
 
-def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> dict[int, list[int]]:
-    """Return the versions of six tables that one turn leaves, if a restart streams from ``remembered`` on."""
+def versions_after(
+    folder: Path, remembered: int, *, durable: bool = True, resent: int | None = None
+) -> dict[int, list[int]]:
+    """Return the versions of six tables that one turn leaves, if a restart streams from ``remembered`` on.
+
+    On scratch staging the slot sends nothing below ``resent`` again.
+    """
     store = MemoryStore("p")
     store.next_epoch()
     backlog = Backlog()
@@ -87,7 +92,9 @@ def versions_after(folder: Path, remembered: int, *, durable: bool = True) -> di
     source = SourceRecord(store)
     source.save_position(Lsn(remembered), None)
     log = SegmentLog(Staging.open(str(folder), durable=durable), "p")
-    Retention(registry, log, store, source, lambda lsn: None).remove(100, CapturePosition())
+    resends_from = None if resent is None else Lsn(resent)
+    retention = Retention(registry, log, store, source, lambda lsn: None, resends_from=lambda: resends_from)
+    retention.remove(100, CapturePosition())
     left: dict[int, list[int]] = {}
     for kept in store.get_table_schemas():
         left.setdefault(kept.id, []).append(kept.snapshot_id)
@@ -112,7 +119,14 @@ def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) 
     assert versions_after(tmp_path, remembered=41)[1] == [40, 70]
     assert versions_after(tmp_path, remembered=40)[1] == [10, 40, 70]
     assert versions_after(tmp_path, remembered=0)[1] == [0, 10, 40, 70]
+
+
+def test_schema_versions_on_scratch_staging_stay_that_the_slot_may_send_again(tmp_path: Path) -> None:
+    """The slot decides, by what it may send again after a crash, and no acknowledgement. If that is unknown, all stay."""
     assert versions_after(tmp_path, remembered=90, durable=False)[1] == [0, 10, 40, 70]
+    scratch = [versions_after(tmp_path, remembered=90, durable=False, resent=at) for at in (10, 41, 90)]
+    assert [left[1] for left in scratch] == [[0, 10, 40, 70], [40, 70], [70]]
+    assert scratch[-1][2] == [40, 70]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.status import Progress, SlotProgress
 from levada.stores.interface import PipelineStore
+from levada.values import Lsn
 
 if TYPE_CHECKING:
     from levada.copy.tasks import TaskRunner
@@ -120,6 +121,10 @@ def assemble_supervisor(
     def target(schema: ReplicatedTableSchema) -> TableTarget:
         return table_target(store, config_ref.current, schema)
 
+    def resends_from() -> Lsn | None:
+        # The slot of a standby that is promoted may be behind that of its former primary.
+        return None if config.slot.failover else slot().restart_lsn
+
     def configure(changed: PipelineConfig) -> None:
         capture.worker.configure(
             batch_bytes=changed.batch_bytes, fill_s=changed.batch_fill_s, heartbeat_s=changed.heartbeat_s
@@ -158,7 +163,9 @@ def assemble_supervisor(
         discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
         storage_poller=storage_poller,
         guard=Guard(config_ref, store, registry, log.staging, slot, around.patience, resyncs.give_up),
-        retention=Retention(registry, log, store, capture.record, capture.worker.applied, capture.ledger.save),
+        retention=Retention(
+            registry, log, store, capture.record, capture.worker.applied, capture.ledger.save, resends_from
+        ),
         configure=configure,
         check=around.tasks.check,
         publish=publish,

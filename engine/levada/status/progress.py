@@ -212,6 +212,8 @@ class SlotProgress(Part):
     active: bool | None = None
     sampled_at: Time | None = None
     """The time of the sample. Null without a slot, and before the first sample."""
+    restart_lsn: Annotated[Lsn | None, Field(exclude=True)] = None
+    """The LSN below which the slot sends nothing again, also after a crash of the source. It is not in the JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.lag import LagSample, sample_lag
 from levada.status import SlotProgress
 from levada.threads import marked_thread
+from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class LagSampler:
         self._source = source
         self._slot = slot
         self._sample: tuple[LagSample, datetime] | None = None
+        self._restart_lsn: Lsn | None = None
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-lag")
 
@@ -39,7 +41,7 @@ class LagSampler:
 
     def forget(self) -> None:
         """Forget the sample, which is that of a slot that was replaced."""
-        self._sample = None
+        self._keep(None)
 
     def progress(self) -> SlotProgress:
         """Return the newest sample. May be called from any thread.
@@ -58,16 +60,26 @@ class LagSampler:
             safe_wal_bytes=sample.status.safe_wal_size,
             active=sample.status.active,
             sampled_at=at,
+            restart_lsn=self._restart_lsn,
         )
+
+    def _keep(self, sample: LagSample | None) -> None:
+        """Replace the sample, and take the lower restart_lsn of the last two.
+
+        The server has the new one in memory for a moment before it is in the slot's file, where a crash leaves it.
+        """
+        before = None if self._sample is None else self._sample[0].status.restart_lsn
+        now = None if sample is None else sample.status.restart_lsn
+        self._restart_lsn = None if before is None or now is None else min(before, now)
+        self._sample = None if sample is None else (sample, datetime.now(UTC))
 
     def _run(self) -> None:
         while True:
             try:
-                sample = sample_lag(self._source, self._slot)
-                self._sample = None if sample is None else (sample, datetime.now(UTC))
+                self._keep(sample_lag(self._source, self._slot))
             except LevadaError as error:
                 if error.code == "slot_foreign":
-                    self._sample = None
+                    self._keep(None)
                 _log.warning("sampling the lag of the slot failed: %s", error.message)
             except Exception:
                 _log.warning("sampling the lag of the slot failed", exc_info=True)

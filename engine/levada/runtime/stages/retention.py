@@ -30,6 +30,7 @@ class Retention:
 
     ``release`` is called with the LSN below which every table has applied its changes. Without durable staging capture
     acknowledges that LSN. ``save_ledger`` stores the ledger before the newest manifest, which carries it, is removed.
+    ``resends_from`` returns the LSN below which the slot sends nothing again, whatever happens, or None if unknown.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Retention:
         record: SourceRecord,
         release: Callable[[Lsn], None],
         save_ledger: Callable[[Ledger], None] = lambda ledger: None,
+        resends_from: Callable[[], Lsn | None] = lambda: None,
     ) -> None:
         self._registry = registry
         self._log = log
@@ -47,6 +49,7 @@ class Retention:
         self._record = record
         self._release = release
         self._save_ledger = save_ledger
+        self._resends_from = resends_from
         self._next = 0.0
         self._unneeded: deque[Manifest] = deque()
         """Segments that no table needs and that are not removed yet."""
@@ -104,12 +107,11 @@ class Retention:
         """Remove the schema versions older than the one in effect where the table and the stream may resume.
 
         A table that is being copied, or whose position is unknown, keeps all versions. On scratch staging, and after
-        it, every table keeps them, because a restart may stream changes again from any earlier position.
+        it, a restart may stream changes again that every table has, from wherever the slot's file says.
         """
-        if not self._log.staging.durable or self._record.state.unwitnessed:
+        backlog, resumes = self._registry.backlog, self._resumes()
+        if resumes is None:
             return
-        # A restart streams from the recorded position, or from the end of a segment that still exists.
-        backlog, resumes = self._registry.backlog, self._record.state.position
         reached = {
             record.id: min(backlog.applied_lsn(record.id), resumes)
             for record in self._registry.tables.values()
@@ -126,6 +128,13 @@ class Retention:
             _log.warning("schema versions of %d tables cannot be removed yet: %s", len(retentions), error.message)
         else:
             _log.info("removed %d schema versions of %d tables that no change needs", removed, len(retentions))
+
+    def _resumes(self) -> Lsn | None:
+        """Return the lowest LSN from which a restart may stream, None if it is unknown."""
+        if self._log.staging.durable and not self._record.state.unwitnessed:
+            # Or the end of a segment that still exists, which is higher.
+            return self._record.state.position
+        return self._resends_from()
 
 
 def outdated_versions(
