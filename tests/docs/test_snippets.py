@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import typer
 import yaml
 from tests.docs.pages import PAGES, blocks_of
 
+import levada
 from levada.cli import main
 from levada.spec import TableSyncSpec, load_manifests
 
@@ -172,6 +175,36 @@ def test_each_import_of_a_page_exists(file: Path) -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "levada":
                 module = importlib.import_module(str(node.module))
                 assert [a.name for a in node.names if not hasattr(module, a.name)] == []
+
+
+def calls_of(text: str) -> Iterator[ast.Call]:
+    """Yield each call in code within the text, and in blocks of Python, of a name that Levada exports."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    outside = re.sub(r"^ *```\w*\n.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for code in [*blocks, *re.findall(r"`([^`\n]+)`", outside)]:
+        whole = code.replace("…", "...") + (":\n    pass" if code.startswith("with ") and "\n" not in code else "")
+        with suppress(SyntaxError):
+            found = (node for node in ast.walk(ast.parse(whole)) if isinstance(node, ast.Call))
+            yield from (node for node in found if isinstance(node.func, ast.Name) and node.func.id in levada.__all__)
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_each_argument_of_a_page_exists(file: Path) -> None:
+    """A call on a page of a function or a class of Levada has arguments that it takes."""
+    for call in calls_of(file.read_text("utf-8")):
+        assert isinstance(call.func, ast.Name)
+        parameters = inspect.signature(getattr(levada, call.func.id))
+        named = {argument.arg: None for argument in call.keywords if argument.arg is not None}
+        given = [None for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
+        parameters.bind_partial(*given, **named)
+
+
+def test_calls_of_a_page_are_seen() -> None:
+    """In a sentence, in a with statement and in a block."""
+    text = "`PostgresConnection(a, b=…)` and `with Engine(x) as e`.\n```python\nrun(Pipeline(c, store=s))\n```\n"
+    assert sorted(call.func.id for call in calls_of(text) if isinstance(call.func, ast.Name)) == [
+        "Engine", "Pipeline", "PostgresConnection",
+    ]  # fmt: skip
 
 
 def test_an_example_says_each_thing_that_a_table_sync_can() -> None:

@@ -122,7 +122,7 @@ def test_schema_versions_stay_that_a_restart_would_stream_again(tmp_path: Path) 
 
 
 def test_schema_versions_on_scratch_staging_stay_that_the_slot_may_send_again(tmp_path: Path) -> None:
-    """The slot decides, by what it may send again after a crash, and no acknowledgement. If that is unknown, all stay."""
+    """The slot decides, by what it may send again after a crash. If that is unknown, all stay."""
     assert versions_after(tmp_path, remembered=90, durable=False)[1] == [0, 10, 40, 70]
     scratch = [versions_after(tmp_path, remembered=90, durable=False, resent=at) for at in (10, 41, 90)]
     assert [left[1] for left in scratch] == [[0, 10, 40, 70], [40, 70], [70]]
