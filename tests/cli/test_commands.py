@@ -21,14 +21,18 @@ from tests.runtime import samples
 
 from levada.cli import main
 from levada.cli.exit_codes import Exit
+from levada.copy.kept import KeptCopy
+from levada.copy.plan import PlannedLeaf, RangePlan
 from levada.runtime.host.work_dir import published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.http import ProgressServer
 from levada.runtime.tables.guard_record import record_action
+from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.status import GuardAction, RetryPolicy
 from levada.stores import PostgresStore
 from levada.stores.interface import TableAction
 from levada.stores.phases import Errored, Init, Ready
+from levada.values import Lsn, QualifiedTable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -170,6 +174,22 @@ def test_status_without_an_engine_is_what_the_store_keeps(manifest: Path, db: Da
     document = json.loads(on(manifest, "status", "-o", "json").stdout)
     assert document["state"] == "Stopped"
     assert {t["name"]: t["phase"] for t in document["tables"]} == {"orders": "Errored", "items": "Ready"}
+
+
+def test_status_shows_the_ranges_that_a_killed_copy_keeps(db: Database, manifest: Path) -> None:
+    """The store has them, so they are shown without an engine too."""
+    publish(db)
+    table = kept(db, "orders", Init())
+    leaf = PlannedLeaf(QualifiedTable("public", "orders"), blocks=40, bytes=40 * 8192)
+    copy = KeptCopy("basis", "place", Lsn(5), RangePlan((leaf,), 10 * 8192), {Lsn(9): frozenset({0, 2})})
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.next_epoch()
+    store_kept_copy(store, table, copy)
+    store.close()
+    ranges = len(copy.plan.ranges())
+    assert f"2 of {ranges} ranges are copied, which an interrupted copy keeps" in on(manifest, "status").stdout
+    [shown] = json.loads(on(manifest, "status", "-o", "json").stdout)["tables"]
+    assert (shown["copy"]["rangesFinished"], shown["copy"]["resumable"]) == (2, True)
 
 
 def test_status_without_an_engine_says_that_the_slot_is_gone(manifest: Path, db: Database) -> None:

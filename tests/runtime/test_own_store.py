@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.rigs.command_line import manifest, on, replicated, run
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
+from tests.runtime.foreign_package import install_package
 
 from levada.errors import NeedsOperator, Transient
 from levada.stores import CachedStore, MemoryStorage, Storage
 from levada.stores.storage import Change, Document, DocumentKind, Key, Versions
+
+__all__ = ["manifest"]
 
 
 class Own(Storage):
@@ -100,3 +106,27 @@ def test_a_clean_up_waits_for_the_store() -> None:
     own.away = {"clear": 1}
     store.delete_pipeline_state()
     assert store.load_fingerprints() == 0
+
+
+THEIRS = """
+from levada.stores import CachedStore, MemoryStorage
+
+class Volatile(CachedStore):
+    @classmethod
+    def from_settings(cls, settings, context):
+        return cls(context.pipeline, MemoryStorage())
+"""
+
+
+def test_a_manifest_may_name_a_volatile_store(
+    db: Database, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is the same owner, a check between them finds no other one, and a request cannot reach the engine."""
+    install_package(monkeypatch, tmp_path, "their_volatile_store", "Volatile", THEIRS, group="levada.stores")
+    document = replicated(db, store={"custom": {"type": "theirs"}}, staging={"scratch": True})
+    manifest.write_text(yaml.safe_dump(document))
+    run(manifest)
+    assert on(manifest, "check").exit_code == 0
+    run(manifest)
+    assert "[store_is_memory]" in on(manifest, "retry", "public.orders").stderr
+    assert on(manifest, "cleanup", "--yes").exit_code == 0

@@ -140,7 +140,8 @@ def open_cleanup(
 def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
     """Return this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if any object belongs to another one."""
     record = store.get_owner_record()
-    owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
+    # An empty store in memory stands for one in PostgreSQL that does not exist.
+    owner = identify(config, record, volatile=store.volatile and manifests.pipeline.spec.store.postgres is None)
     # The former owner stays the owner until something is taken over.
     config = replace(config, take_over_from="")
     require_own(config, owner, store_holdings(config, record))

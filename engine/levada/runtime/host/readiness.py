@@ -80,7 +80,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems = [*(p for p in problems if p.code not in {its.code for its in of_slot}), *of_slot]
     problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
-    problems += _owner_problems(manifests, config, stored)
+    problems += _owner_problems(config, stored)
     problems += _destination_problems(manifests, secrets, config, stored or _Stored())
     return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
 
@@ -130,8 +130,8 @@ class _Stored:
     ``known`` is set if there are tables, ``begun`` once one was copied, and ``depends`` if a copied table needs the
     slot's changes. ``copied_as`` are the settings of each table's last copy. ``resyncs`` are the tables whose resync
     was requested in the store. ``moved`` is the error of a destination or a staging area that is not the one of the
-    state. ``empty`` is True if the store outlives the process and has no record of the pipeline. ``whole`` is False if
-    only ``known``, ``begun`` and ``depends`` could be read.
+    state. ``empty`` is True if the store outlives the process and has no record of the pipeline. Otherwise it may be
+    ``volatile``. ``whole`` is False if only ``known``, ``begun`` and ``depends`` could be read.
     """
 
     known: bool = False
@@ -143,6 +143,7 @@ class _Stored:
     moved: LevadaError | None = None
     empty: bool = False
     whole: bool = True
+    volatile: bool = False
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -211,8 +212,8 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             require_same_staging(config, store)
         except InvalidManifest as error:
             moved = error
-        empty = is_empty(store)
-        return _Stored(bool(states), begun, depends, store.get_owner_record(), controls, resyncs, moved, empty)
+        owner, empty = store.get_owner_record(), is_empty(store)
+        return _Stored(bool(states), begun, depends, owner, controls, resyncs, moved, empty, volatile=store.volatile)
 
 
 def _copied_again(config: PipelineConfig, controls: TableControls | None) -> bool:
@@ -297,12 +298,12 @@ def _staging_problems(config: PipelineConfig) -> Iterator[Problem]:
         yield _problem(error)
 
 
-def _owner_problems(manifests: Manifests, config: PipelineConfig, stored: _Stored | None) -> Iterator[Problem]:
+def _owner_problems(config: PipelineConfig, stored: _Stored | None) -> Iterator[Problem]:
     if stored is None and not config.uid:
         # The UID of an engine outside of Kubernetes is in the store. Without the store there is no UID to compare with.
         return
     record = None if stored is None else stored.owner
-    owner = identify(config, record, volatile=manifests.pipeline.spec.store.memory is not None)
+    owner = identify(config, record, volatile=stored is not None and stored.volatile)
     try:
         require_own(config, owner, holdings(config, record, open_staging(config.staging)))
     except LevadaError as error:

@@ -17,6 +17,7 @@ from levada.runtime.host.plugins import target_names
 from levada.runtime.host.table_requests import known_tables
 from levada.runtime.report.snapshot import fatal_progress
 from levada.runtime.tables.guard_record import guard_actions, slot_release
+from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.places import TargetNameOf, target_name
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.requests import last_copy_settings
@@ -24,6 +25,7 @@ from levada.runtime.tables.rules import continues
 from levada.runtime.tables.table_names import table_names
 from levada.spec import Manifests
 from levada.status import (
+    CopyProgress,
     GuardAction,
     GuardProgress,
     PipelineState,
@@ -122,6 +124,7 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
         tables = tuple(
             replace(
                 _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
+                copy=_kept_ranges(store, id_),
                 destination_table=_place(store, id_, names.get(id_), targets),
             )
             for id_, phase in phases.items()
@@ -153,6 +156,12 @@ def _table(id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> 
         phase=phase.name,
         error=error_progress(phase) if isinstance(phase, Errored) else None,
     )
+
+
+def _kept_ranges(store: PipelineStore, table: TableId) -> CopyProgress | None:
+    """Return the progress of an interrupted copy with which the next start continues, None if there is none."""
+    kept = kept_copy(store, table)
+    return None if kept is None else interrupted_progress(kept)
 
 
 def _slot_state(config: PipelineConfig, stored: _Stored) -> tuple[SlotProgress, LevadaError | None]:

@@ -129,15 +129,21 @@ def _known_names(known: Collection[QualifiedTable]) -> str:
 @contextmanager
 def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[PipelineConfig, PipelineStore]]:
     if manifests.pipeline.spec.store.memory is not None:
-        raise NeedsOperator(
-            "store_is_memory",
-            "the pipeline's state is in the memory of its engine: a request from another process cannot reach it",
-            hint="use spec.store.postgres. An engine that keeps its state in memory copies every table when restarted",
-        )
+        raise _kept_by_engine()
     config = pipeline_config(manifests, secrets=secrets)
     store = open_store(manifests, config, secrets)
     try:
+        if store.volatile:
+            raise _kept_by_engine()
         store.load_table_replication_states()
         yield config, store
     finally:
         store.close()
+
+
+def _kept_by_engine() -> NeedsOperator:
+    return NeedsOperator(
+        "store_is_memory",
+        "the pipeline's state is in the memory of its engine: a request from another process cannot reach it",
+        hint="use spec.store.postgres. An engine that keeps its state in memory copies every table when restarted",
+    )
