@@ -147,16 +147,32 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     assert all(problem.startswith("must ") for problem in found.values())
 
 
+def test_settings_that_would_be_ignored_are_refused() -> None:
+    """A key that is no table, letters in place of excluded columns, and texts in place of members mean nothing."""
+    text: Any = "secret"
+    name = QualifiedTable("public", "orders")
+    found = broken(
+        replace(
+            CONFIG, tables={text: TableConfig(), name: TableConfig(excluded_columns=text)}, work_dir=text,
+            default_table=text, guard=(GuardLimit(text, text, 1),),
+        )
+    )  # fmt: skip
+    assert found.keys() == {
+        "tables[secret]", "tables[public.orders].excluded_columns", "work_dir", "default_table", "guard[0]",
+    }  # fmt: skip
+    assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
+
+
 def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
-        "work_dir", "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
+        "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
         "take_over_from", "limits", "staging",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {
         "memory_bytes", "batch_rows", "discovery_s", "maintenance_s", "guard", "guard_patience_s", "selects",
-        "on_unrepresentable", "tables", "default_table",
+        "on_unrepresentable", "tables", "default_table", "work_dir",
     }  # fmt: skip
     assert is_dataclass(CONFIG)
     assert {f.name for f in fields(CONFIG)} == free | paths | own

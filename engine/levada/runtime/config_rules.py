@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import isfinite
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
@@ -20,8 +21,8 @@ from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableS
 from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
-from levada.status import GuardMeasure
-from levada.values import OnUnrepresentable, TableMode
+from levada.status import GuardMeasure, GuardPolicy
+from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -132,12 +133,14 @@ def problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     if problem := number_problem(config.guard_patience_s, 0, float("inf"), fraction=True, positive=False):
         yield "guard_patience_s", problem
     yield from _other_problems(config)
-    for name, table in (
-        ("default_table", config.default_table),
-        *((f"tables[{t}]", c) for t, c in config.tables.items()),
-    ):
+    named = ((f"tables[{table}]", its) for table, its in config.tables.items())
+    for name, table in (("default_table", config.default_table), *named):
         for field, problem in _table_problems(table):
-            yield f"{name}.{field}", problem
+            yield f"{name}{field}", problem
+    for key in config.tables:
+        # Any other key would be no table, and its settings would be ignored.
+        if not isinstance(key, QualifiedTable):
+            yield f"tables[{key}]", "must have a QualifiedTable as its key"
 
 
 def number_problem(value: object, low: float, high: float, *, fraction: bool, positive: bool = True) -> str:
@@ -182,22 +185,33 @@ def _other_problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "retries.max_delay_s", "must not be below delay_s"
     percent = bounds(WalPercentLimits, "warn")[1]
     for index, limit in enumerate(config.guard):
+        if not (isinstance(limit.measure, GuardMeasure) and isinstance(limit.policy, GuardPolicy)):
+            yield f"guard[{index}]", "must have a member of GuardMeasure and one of GuardPolicy"
         high = percent if limit.measure is GuardMeasure.RETAINED_WAL_PERCENT else float("inf")
         if problem := number_problem(limit.value, 1, high, fraction=False):
             yield f"guard[{index}].value", problem
+    if not isinstance(config.work_dir, Path):
+        yield "work_dir", "must be a pathlib.Path"
     if not callable(config.selects):
         yield "selects", "must be a function of a QualifiedTable"
     if not isinstance(config.on_unrepresentable, OnUnrepresentable):
         yield "on_unrepresentable", "must be a member of levada.OnUnrepresentable"
 
 
-def _table_problems(table: TableConfig) -> Iterator[tuple[str, str]]:
+def _table_problems(table: object) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a table's settings, each with its path below them."""
+    if not isinstance(table, TableConfig):
+        yield "", "must be a TableConfig"
+        return
     for number in TABLE_NUMBERS:
         if problem := number.problem(getattr(table, number.path)):
-            yield number.path, problem
+            yield f".{number.path}", problem
     if problem := _text_problem(TABLE_TEXT, table.destination_table):
-        yield TABLE_TEXT.path, problem
-    if problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
-        yield "excluded_columns", problem
+        yield f".{TABLE_TEXT.path}", problem
+    # The letters of a string would be columns, and the one that it names would be replicated.
+    if not isinstance(table.excluded_columns, frozenset):
+        yield ".excluded_columns", "must be a frozenset of names"
+    elif problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
+        yield ".excluded_columns", problem
     if not isinstance(table.mode, TableMode):
-        yield "mode", "must be a member of levada.TableMode"
+        yield ".mode", "must be a member of levada.TableMode"

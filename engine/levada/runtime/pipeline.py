@@ -110,7 +110,7 @@ class Pipeline:
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._stop_asked = threading.Event()
-        self._stop_lock = threading.Lock()
+        self._stop_lock = threading.RLock()  # A signal's handler may stop the pipeline while its thread has the lock.
         self._error: LevadaError | None = None
         self._trends = Trends()
         self._sampler = LagSampler(config.source, config.slot.name, config.limits.lag_sample_s)
@@ -221,7 +221,8 @@ class Pipeline:
         age_s = time.monotonic() - self._published_at
         if replication is None:
             return published
-        if published.state is PipelineState.RUNNING and age_s > self.config.limits.aging_s:
+        ended = published.state in (PipelineState.STOPPED, PipelineState.FAILED)
+        if published.tables and not ended and age_s > self.config.limits.aging_s:
             published = aged(published, age_s, replication.capture.position.rows)
         return replace(
             published,
