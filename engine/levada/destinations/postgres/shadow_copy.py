@@ -23,7 +23,7 @@ from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, HeldColumn, Layout, create_table, reconcile
-from levada.destinations.postgres.connections import DEFER, begin_transaction, open_connection
+from levada.destinations.postgres.connections import DEFER, begin_transaction, lock_exclusively, open_connection
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.intact import check_intact, read_storage
@@ -203,6 +203,8 @@ def serve(
         layout=copy.layout,
     )
     if kept is not None:
+        if kept:
+            lock_exclusively(connection, place)
         for clause in kept:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(place), clause))
         # Before the rows, because deferred foreign keys of theirs keep the table from being altered.
@@ -237,6 +239,7 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:
     """Drop the serving table. A missing table is no error, and one that was renamed is left to those who renamed it."""
     if find_relation(connection, row.place) == row.relation:
+        lock_exclusively(connection, row.place)
         connection.execute(sql.SQL("DROP TABLE {}").format(identifier(row.place)))
 
 

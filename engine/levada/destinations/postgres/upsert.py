@@ -20,6 +20,7 @@ from levada.destinations.data_files.upsert import pieces
 from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list
+from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import upsert_statement
@@ -53,6 +54,7 @@ def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
     if connection.execute(referenced, [find_relation(connection, place)]).rowcount:
         connection.execute(sql.SQL("DELETE FROM {}").format(identifier(place)))
     else:
+        lock_exclusively(connection, place)
         connection.execute(sql.SQL("TRUNCATE {}").format(identifier(place)))
 
 
