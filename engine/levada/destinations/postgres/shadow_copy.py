@@ -287,16 +287,18 @@ def upsert_statement(
     source_columns: Sequence[str],
     *,
     only_changed: bool = False,
+    cleared: Sequence[str] = (),
 ) -> sql.Composed:
-    """Return the INSERT … ON CONFLICT of all rows of ``source``.
+    """Return the INSERT … ON CONFLICT of all rows of ``source``. Columns that are ``cleared`` become NULL.
 
     If ``only_changed``, a row stays as it is if each value has the same bytes (PostgreSQL manual, "Composite Type
     Comparison").
     """
-    names = list(map(sql.Identifier, columns))
+    names = list(map(sql.Identifier, (*columns, *cleared)))
     # A column of the key is assigned only if needed, because the row's lock then makes foreign keys to it wait.
     same = {k.name for k in keys if equal_is_identical(k.type)}
-    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(c)) for c in columns if c not in same]
+    changing = [c for c in (*columns, *cleared) if c not in same]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(c)) for c in changing]
     action: sql.Composable = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
     if not assigned:
         action = sql.SQL("NOTHING")
@@ -307,7 +309,7 @@ def upsert_statement(
     return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}").format(
         table,
         sql.SQL(", ").join(names),
-        sql.SQL(", ").join(map(sql.Identifier, source_columns)),
+        sql.SQL(", ").join([*map(sql.Identifier, source_columns), *(sql.NULL for _ in cleared)]),
         source,
         sql.SQL(", ").join(sql.Identifier(k.name) for k in keys),
         action,

@@ -82,7 +82,11 @@ class _Batch:
         if rows is not None:
             names = [c.name for c, _ in self._held]
             columns = [f"c{i}" for i in range(len(names))]
-            self.connection.execute(upsert_statement(self.table, names, self._key_columns, rows, columns))
+            # Of columns that the source dropped, if onSchemaChange is Ignore. They are NULL at each destination.
+            gone_columns = [c.name for c in self.layout.columns if c.attnum not in self.schema.by_attnum]
+            self.connection.execute(
+                upsert_statement(self.table, names, self._key_columns, rows, columns, cleared=gone_columns)
+            )
         self._empty_scratch()
 
     def _write_rows(self, folded: Folded, known: _KnownKeys) -> sql.Identifier | None:
