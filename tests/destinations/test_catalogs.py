@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.orders import ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
@@ -248,3 +249,8 @@ def test_every_kind_of_value(lake: Lake) -> None:
     apply(lake, lake.destination(work="other"), stream)
     told = {**first, "s": 8, "part": "01:02:03.000000", "times": ["23:59:59.999999", None]}
     assert lake.rows("every") == [told, {**second, "part": "23:59:59.999999"}]
+
+
+def test_a_dropped_column_that_is_ignored(hadoop: Lake) -> None:
+    """Its values stay until their row is written again, as at each destination."""
+    check_dropped_column(hadoop.destination(on_schema_change=OnSchemaChange.IGNORE), lambda target: hadoop.rows())

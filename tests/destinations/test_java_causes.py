@@ -90,6 +90,7 @@ def test_a_connection_that_fails(classes: tuple[str, ...], outer: str) -> None:
         [NOT_FOUND],
         [runtime("NotFoundException", "Location does not exist: s3://lake/x"), runtime("NoSuchKeyException")],
         [runtime("RuntimeIOException"), Cause(("InvalidAvroMagicException", "IOException"), "Not an Avro data file")],
+        [runtime("RuntimeIOException"), Cause(("SchemaParseException", "AvroRuntimeException"), "Undefined name")],
         [runtime("AvroRuntimeException"), Cause(("IOException",), "Block read partially, the data may be corrupt")],
         [runtime("UncheckedIOException"), Cause(("JsonParseException", "JsonProcessingException", "IOException"))],
         [runtime("RuntimeIOException", "Failed to open file: x"), Cause(("EOFException", "IOException"))],
@@ -100,6 +101,18 @@ def test_a_connection_that_fails(classes: tuple[str, ...], outer: str) -> None:
 def test_a_file_that_is_missing_or_cannot_be_parsed(causes: list[Cause]) -> None:
     """Nothing else is wrong, so the table is damaged."""
     assert reason_of(causes) is Reason.DAMAGED
+
+
+def test_a_parser_that_fails_in_any_way() -> None:
+    """Changed bytes of a manifest are an index out of bounds, a missing field or a wrong class somewhere below."""
+    for name in ("ArrayIndexOutOfBoundsException", "IllegalArgumentException", "NullPointerException"):
+        frames = ("java.util.ArrayList", "org.apache.iceberg.avro.ValueReaders$UnionReader", "levada.OpenTable")
+        inner = Cause((name, "RuntimeException", "Exception"), "Index -23 out of bounds", frames=frames)
+        assert reason_of([inner]) is Reason.DAMAGED
+        assert reason_of([runtime("RuntimeIOException"), inner]) is Reason.DAMAGED
+        elsewhere = Cause(inner.classes, "Invalid identifier", frames=("org.apache.iceberg.hadoop.HadoopCatalog",))
+        assert reason_of([elsewhere]) is None
+        assert reason_of([Cause(NETWORK[0], "Connection reset", frames=frames)]) is Reason.AWAY
 
 
 def test_a_catalog_that_answers_with_a_page() -> None:

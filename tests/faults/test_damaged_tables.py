@@ -234,13 +234,28 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+def flip(path: Path) -> None:
+    """Change one bit of a file, whose size stays. Spark lists delete files that are gone and apply to no file."""
+    if not path.exists():
+        return
+    content = bytearray(path.read_bytes())
+    content[20 if path.suffix == ".puffin" else len(content) // 3] ^= 4
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_damaged_files_are_named_and_repaired(shop: Shop, version: int) -> None:
-    """Delete files that are missing, and data files that are cut, are differences. No deleted row returns."""
+    """Files that are missing, cut, or have another bit, are differences. No deleted row returns."""
     shop.settings = {"formatVersion": version}
     prepare(shop)
     for i, (damage, files) in enumerate(
-        [(Path.unlink, "delete_files"), (cut, "data_files"), (Path.unlink, "delete_files")]
+        [
+            (Path.unlink, "delete_files"),
+            (cut, "data_files"),
+            (Path.unlink, "delete_files"),
+            (flip, "delete_files"),
+            (flip, "data_files"),
+        ]
     ):
         for row in shop.sql("SELECT DISTINCT file_path FROM {t}." + files):
             damage(Path(row[0].removeprefix("file:")))

@@ -37,7 +37,7 @@ from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
 from levada.status import TableProgress
 from levada.stores import MemoryStorage, MemoryStore
-from levada.values import Durability, QualifiedTable, Watermark
+from levada.values import Durability, OnUnrepresentable, QualifiedTable, Watermark
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
@@ -111,6 +111,48 @@ def replicated(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             made.pipeline.stop()
         with psycopg.connect(db.server.uri(), autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]  # as above
+
+
+UNREPRESENTABLE = {
+    "date": ["infinity", "-infinity"],
+    "timestamp": ["infinity", "-infinity", "294247-01-10 04:00:54.775808", "294276-12-31 23:59:59.999999"],
+    "timestamptz": ["infinity", "-infinity", "294247-01-10 04:00:54.775808+00", "294276-12-31 23:59:59.999999+00"],
+    "time": ["24:00"],
+    "numeric(9,2)": ["NaN"],
+}
+"""Values that Arrow's type cannot hold."""
+LAST = {
+    "date": ["5874897-12-31", "4713-01-01 BC"],
+    "timestamp": ["294247-01-10 04:00:54.775807", "4713-01-01 00:00:00 BC"],
+    "timestamptz": ["294247-01-10 04:00:54.775807+00", "4713-01-01 00:00:00+00 BC"],
+    "time": ["23:59:59.999999", "00:00"],
+    "numeric(9,2)": ["9999999.99", "-9999999.99"],
+}
+"""The last values on both sides that it holds."""
+
+
+def test_values_that_became_null_are_equal(replicated: Replicated) -> None:
+    """So are those within arrays, and arrays that no list holds. Their neighbours are compared as they are."""
+    kinds = {name: f"c{i}" for i, name in enumerate(UNREPRESENTABLE)}
+    columns = [f"{column} {kind}, a{column} {kind}[]" for kind, column in kinds.items()]
+    inserts = []
+    for kind, column in kinds.items():
+        for value in (*UNREPRESENTABLE[kind], *LAST[kind]):
+            good = LAST[kind][0]
+            arrays = [f'{{"{value}"}}', f'{{"{good}",NULL,"{value}"}}', f'{{{{"{value}"}}}}', f'[0:0]={{"{good}"}}']
+            inserts += [f"INSERT INTO t ({column}, a{column}) VALUES ('{value}', '{array}')" for array in arrays]
+    create = f"CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {', '.join(columns)})"
+    replicated.db.execute(create, *inserts)  # type: ignore[arg-type]  # made of constants
+    replicated.start(on_unrepresentable=OnUnrepresentable.NULL)
+    replicated.db.execute(*inserts)  # type: ignore[arg-type]  # as above
+    replicated.wait_caught_up()
+    report = replicated.verify()
+    assert report.equal, report
+    assert report.source_rows == 2 * len(inserts)
+    for kind, column in kinds.items():
+        for value in LAST[kind]:
+            held = f"SELECT count(*) FROM shop_public.t WHERE {column} = '{value}'"
+            assert replicated.replica.query(held) == [(8,)], value  # type: ignore[arg-type]  # as above
 
 
 def test_every_type_is_equal_and_its_smallest_change_is_found(replicated: Replicated) -> None:

@@ -27,7 +27,11 @@ _ELEMENT: Final = "_levada_element"
 _INDEX: Final = "_levada_index"
 """Names of an array's elements and their positions, which no column of a table has."""
 _ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
-_FINITE: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+_LAST: Final = {
+    Kind.TIMESTAMP: "294247-01-10 04:00:54.775807",
+    Kind.TIMESTAMPTZ: "294247-01-10 04:00:54.775807+00",
+}
+"""The last moments whose microseconds since 1970 have 64 bits. PostgreSQL has later ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,9 @@ def read_result(text: bytes | bytearray, layout: pa.Schema) -> pa.Table:
 
 def unrepresentable(value: str, kind: ColumnType) -> str | None:
     """Return the condition of values that the type's Arrow type cannot hold. None if it holds all."""
-    if kind.kind in _FINITE:
+    if kind.kind in _LAST:
+        return f"(NOT isfinite({value}) OR {value} > '{_LAST[kind.kind]}')"
+    if kind.kind is Kind.DATE:
         return f"NOT isfinite({value})"
     if kind.kind is Kind.DECIMAL:
         return f"{value}::text IN {_ODD_NUMERICS}"

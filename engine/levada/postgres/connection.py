@@ -43,6 +43,8 @@ SESSION_OPTIONS: Final = " ".join(
         "extra_float_digits=3",
         "bytea_output=hex",
         "lc_monetary=C",
+        # The name of a type is compared with that of another server.
+        "quote_all_identifiers=off",
         # Limits that are meant for an application's short statements must not end a copy or a stream.
         "statement_timeout=0",
         "idle_in_transaction_session_timeout=0",

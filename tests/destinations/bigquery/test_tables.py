@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.destinations.bigquery.warehouse import ORDERS, Warehouse, apply, copy, error_of
+from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.memory import MemoryRows, Stream
 
 from levada.destinations import OnSchemaChange
@@ -139,3 +140,8 @@ def test_policies_of_schema_changes(warehouse: Warehouse) -> None:
     assert "more" in error.message
     warehouse.destination(on_schema_change=OnSchemaChange.IGNORE).write_events(batch, warehouse.mark(batch.until))
     assert warehouse.rows(columns="*")[-1] == ["4", "d", None]
+
+
+def test_a_dropped_column_that_is_ignored(warehouse: Warehouse) -> None:
+    """Its values stay until their row is written again, as at each destination."""
+    check_dropped_column(warehouse.destination(on_schema_change=OnSchemaChange.IGNORE), warehouse.read_back)

@@ -9,10 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 
 from tests.destinations.ducklake.steps import ORDERS, apply, check_filters, code_of, copy
+from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
 from tests.servers.s3 import BUCKET, REGION, ObjectStore
 
+from levada.destinations import OnSchemaChange
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
 from levada.values import QualifiedTable, TableId, TableMode
@@ -202,3 +204,8 @@ def test_an_object_store(ducklake: DuckLake, s3: ObjectStore, tmp_path: Path) ->
     stream.delete(id=3)
     late = ducklake.destination(settings, credentials=secret)
     assert code_of(lambda: apply(ducklake, late, stream)) in ("destination_denied", "destination_unavailable")
+
+
+def test_a_dropped_column_that_is_ignored(ducklake: DuckLake) -> None:
+    """Its values stay until their row is written again, as at each destination."""
+    check_dropped_column(ducklake.destination(on_schema_change=OnSchemaChange.IGNORE), lambda target: ducklake.rows())

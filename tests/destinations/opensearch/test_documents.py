@@ -8,9 +8,11 @@ from datetime import time
 from typing import Any
 
 import pytest
+from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.opensearch.place import Cluster
 from tests.destinations.opensearch.steps import apply, copied
 
+from levada.destinations import OnSchemaChange
 from levada.destinations.opensearch.client import Address, Client
 from levada.destinations.opensearch.generations import Generations
 from levada.destinations.opensearch.naming import Naming
@@ -148,3 +150,9 @@ def test_long_json_and_many_columns(cluster: Cluster) -> None:
     found = cluster.documents(cluster.alias(wide.target))
     assert found["1"]["doc"] == found["2"]["doc"] == doc
     assert len(found["2"]) == 1598
+
+
+def test_a_dropped_column_that_is_ignored(cluster: Cluster) -> None:
+    """Its values stay until their row is written again, as at each destination."""
+    ignoring = replace(cluster, context=replace(cluster.context, on_schema_change=OnSchemaChange.IGNORE))
+    check_dropped_column(ignoring.open(), cluster.rows)

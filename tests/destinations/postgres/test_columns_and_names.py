@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 
@@ -184,3 +185,8 @@ def test_nothing_of_a_value_is_in_an_error(replica: Replica) -> None:
     assert caught.value.code == "destination_value_refused"
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_dropped_column_that_is_ignored(replica: Replica) -> None:
+    """Its values stay until their row is written again, as at each destination."""
+    check_dropped_column(replica.destination(on_schema_change=OnSchemaChange.IGNORE), lambda target: replica.rows())

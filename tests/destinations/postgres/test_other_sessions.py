@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.destinations.memory import MemoryRows
+from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 
 from levada.destinations.postgres import PostgresDestination
@@ -277,3 +278,92 @@ def test_a_copy_whose_state_was_removed(replica: Replica) -> None:
     assert lost.value.code == "shadow_copy_lost"
     assert "the state of the destination no longer has 1 part of the copy shop_public." in lost.value.message
     assert len(replica.items()) == 3
+
+
+@pytest.mark.parametrize("change", ["alter", "truncate"])
+def test_no_reader_waits_behind_a_change(replica: Replica, caplog: pytest.LogCaptureFixture, change: str) -> None:
+    """While a session sits in a transaction after a SELECT, others read the table. The change comes when it leaves."""
+    caplog.set_level("INFO")
+    destination = replica.destination()
+    stream = copy(replica, destination)
+    if change == "truncate":
+        stream.truncate()
+    else:
+        stream.alter(replace(ORDERS, columns=(*ORDERS.columns, column(4, "n", Kind.INT4, missing_value="7"))))
+    stream.insert(id=4, item="d", note=None)
+    with ThreadPoolExecutor(1) as pool, replica.db.connect() as reader, replica.db.connect() as others:
+        # Less than a session waits for a lock by default, and much more than a read takes.
+        others.execute("SET statement_timeout = '5s'")
+        with reader.transaction():
+            reader.execute("SELECT FROM shop_public.orders")
+            applied = pool.submit(apply, replica, destination, stream)
+            while sum("uses shop_public.orders" in r.message for r in caplog.records) < 2:
+                assert not applied.done()
+                assert others.execute("SELECT count(*) FROM shop_public.orders").fetchone() == (3,)
+        applied.result()
+    assert list(replica.items()) == ([4] if change == "truncate" else [1, 2, 3, 4])
+
+
+def test_settings_of_the_database(replica: Replica) -> None:
+    """Nothing that a database's owner may set changes what is compared, or what is written."""
+    kinds = table(
+        column(1, "id", Kind.INT8),
+        column(2, "at", Kind.TIMESTAMPTZ),
+        column(3, "b", Kind.BYTEA),
+        column(4, "j", Kind.JSON),
+        column(5, "f", Kind.FLOAT8),
+        column(6, "t", Kind.TEXT),
+        column(7, "u", Kind.UUID),
+        id=17500,
+        name="public.kinds",
+    )
+    settings = {
+        "quote_all_identifiers": "on",
+        "transform_null_equals": "on",
+        "standard_conforming_strings": "off",
+        "bytea_output": "escape",
+        "extra_float_digits": "-15",
+        "default_transaction_isolation": "serializable",
+        "array_nulls": "off",
+        "xmloption": "document",
+        "search_path": "nowhere",
+        "default_transaction_read_only": "on",
+    }
+    for name, value in settings.items():
+        replica.db.execute(f"ALTER DATABASE {replica.db.name} SET {name} = {value}")  # type: ignore[arg-type]  # constants
+    destination = replica.destination()
+    stream = copy(replica, destination)
+    second = Stream(kinds)
+    destination.write_table_rows(
+        second.target, MemoryRows(kinds, [{"id": 1, "t": "a\\b", "f": 0.1}]), replica.mark(1000)
+    )
+    stream.insert(id=4, item="d\\e'f", note=None)
+    second.insert(id=2, b=b"\0\xff", j='{"a": "\\\\"}', f=1 / 3, t="'\\", at=None, u=None)
+    for each in (stream, second):
+        apply(replica, replica.destination(), each)
+    added = replace(ORDERS, columns=(*ORDERS.columns, column(4, "t", Kind.TEXT, missing_value="a\\'")))
+    stream.alter(added)
+    stream.insert(id=5, item="e", note=None, t=None)
+    apply(replica, destination, stream)
+    assert destination.applied(ORDERS.id) is not None
+    assert replica.items() == {1: "item 1", 2: "item 2", 3: "item 3", 4: "d\\e'f", 5: "e"}
+    assert [r["t"] for r in replica.rows()] == ["a\\'"] * 4 + [None]
+    found = replica.db.query("SELECT id, f IN (0.1, 1::float8 / 3), t, b FROM shop_public.kinds ORDER BY 1")
+    assert found == [
+        (1, True, "a\\b", None),
+        (2, True, "'\\", b"\0\xff"),
+    ]
+
+
+def test_types_that_were_recorded_with_quotes(replica: Replica) -> None:
+    """A table that was made while both sides had quote_all_identifiers is still the same."""
+    destination = replica.destination()
+    stream = copy(replica, destination)
+    replica.db.query(
+        "UPDATE levada.destination_tables SET columns = replace(columns::text, %s, %s)::json RETURNING columns",
+        '"text", {',
+        r'"\"text\"", {',
+    )
+    stream.insert(id=4, item="d", note=None)
+    apply(replica, replica.destination(), stream)
+    assert list(replica.items()) == [1, 2, 3, 4]

@@ -111,6 +111,7 @@ class DataWriter:
             write_statistics=self._statistics,
             store_decimal_as_integer=True,
             store_schema=False,
+            write_page_checksum=True,
             metadata_collector=self._metadata,
         )
         self._written = 0

@@ -229,7 +229,7 @@ def _is_near(near: Sequence[DeletionVector], vector: DeletionVector, max_gap: in
 
 def _read(storage: Storage, near: Sequence[DeletionVector]) -> bytes:
     path, begin = near[0].path, near[0].offset
-    with table_file(path), storage.open(path) as source:
+    with table_file(storage, path), storage.open(path) as source:
         source.seek(begin)
         return bytes(source.read(near[-1].offset + near[-1].length - begin))
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from levada.destinations.data_files.layout import field_id, names_by_id
-from levada.destinations.data_files.storage import FileSource, storage_errors, table_file
+from levada.destinations.data_files.storage import FileSource, table_file
 
 READERS: Final = 4
 """Threads that read files. Reads from an object store spend most of their time waiting."""
@@ -37,7 +37,7 @@ class LiveFile:
         A column that is not in the file is NULL, because it was added to the table later. The rows of a batch are in
         one row group, whose size has a bound: a small file may have very large values, if they are alike.
         """
-        with open_parquet(storage, self.path) as file, storage_errors(f"read {self.path}"):
+        with open_parquet(storage, self.path) as file, table_file(storage, self.path):
             by_id = names_by_id(file)
             inside = [by_id.get(number) if (number := field_id(f)) is not None else None for f in fields]
             names = [name for name in inside if name]
@@ -83,5 +83,5 @@ def sorted_positions(files: npt.NDArray[np.integer[Any]], positions: Positions) 
 
 def open_parquet(storage: FileSource, path: str) -> pq.ParquetFile:
     """Open a data file for reading. The caller closes it."""
-    with table_file(path):
-        return pq.ParquetFile(storage.open(path))
+    with table_file(storage, path):
+        return pq.ParquetFile(storage.open(path), page_checksum_verification=True)

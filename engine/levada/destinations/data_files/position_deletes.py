@@ -88,6 +88,7 @@ def write_position_deletes(
                 compression_level=form.level,
                 use_dictionary=[schema.names[0]],
                 store_schema=False,
+                write_page_checksum=True,
                 metadata_collector=metadata,
             )
             size = sink.tell()
@@ -116,5 +117,5 @@ def read_position_deletes(storage: Storage, schema: pa.Schema, paths: Sequence[s
 
 
 def _read(storage: Storage, names: Sequence[str], path: str) -> pa.Table:
-    with table_file(path), storage.open(path) as source:
-        return pq.read_table(source, columns=list(names)).select(list(names))
+    with table_file(storage, path), storage.open(path) as source:
+        return pq.read_table(source, columns=list(names), page_checksum_verification=True).select(list(names))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from levada.destinations.data_files.layout import FileLayout, field_id, names_by_id
 from levada.destinations.data_files.live_files import Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
-from levada.destinations.data_files.storage import Storage, storage_errors
+from levada.destinations.data_files.storage import Storage, table_file
 from levada.schema import ReplicatedTableSchema
 from levada.schema.types import repeated
 
@@ -36,7 +36,7 @@ class RowLookup:
         parts = []
         for number in np.unique(files):
             mine = order[files[order] == number]
-            with open_parquet(self.storage, paths[number]) as file, storage_errors(f"read {paths[number]}"):
+            with open_parquet(self.storage, paths[number]) as file, table_file(self.storage, paths[number]):
                 parts.append(self._rows(file, wanted, positions[mine]))
         rows = pa.concat_tables(parts)
         back = np.empty(len(order), np.int64)

@@ -17,6 +17,7 @@ from levada.locations import FULL
 
 _log = logging.getLogger(__name__)
 
+_BLOCK_BYTES: Final = 8 << 20
 _COPY_AGAIN: Final = "copy the table again: levada resync MANIFEST TABLE"
 
 
@@ -135,16 +136,37 @@ def storage_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def table_file(path: str) -> Iterator[None]:
-    """Raise DestinationChanged if a file of the table is missing or is not valid Parquet.
+def table_file(storage: FileSource, path: str) -> Iterator[None]:
+    """Raise DestinationChanged if a file of the table is missing, or if its bytes can be read but are not valid.
 
-    Other errors are converted as by `storage_errors`.
+    Other errors are converted as by `storage_errors`. Arrow has one exception for a page that is damaged and for an
+    object store that does not answer. So the bytes are read again after an error.
     """
     with storage_errors(f"read {path}"):
         try:
             yield
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+        except FileNotFoundError as error:
             raise damaged(path) from error
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            with _missing_is_damage(path):
+                _read_to_the_end(storage, path)
+            raise damaged(path) from error
+
+
+@contextmanager
+def _missing_is_damage(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise damaged(path) from error
+
+
+def _read_to_the_end(storage: FileSource, path: str) -> None:
+    with storage.open(path) as source:
+        while source.read(_BLOCK_BYTES):
+            pass
 
 
 def damaged(path: str) -> DestinationChanged:

@@ -105,7 +105,7 @@ def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequ
 
 def footer_size(storage: Storage, path: str) -> int:
     """Return the size of a file's Parquet metadata in bytes."""
-    with table_file(path), storage.open(path) as source:
+    with table_file(storage, path), storage.open(path) as source:
         return int(pq.read_metadata(source).serialized_size)
 
 

@@ -324,7 +324,7 @@ class IcebergDestination(Destination):
             table.check_epoch(mark)
             state.index.forget()
             state.vectors = None
-            return forget_missing_files(table)
+            return forget_missing_files(table, self._spark)
 
     def update_cuts(
         self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark

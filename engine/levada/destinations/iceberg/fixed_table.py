@@ -16,6 +16,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, Property
 from levada.destinations.iceberg.spark_text import canonical_text, frame
@@ -176,6 +177,13 @@ class IcebergSnapshot(FixedTable):
             if self.snapshot not in self._java_table.metadata.snapshots:
                 return Transient("table_changed", f"another writer removed a snapshot of {self._table} that was read")
             lost = self._java_table.damaged_files(self.snapshot)
+            files, vectors = self._java_table.content_of(self.snapshot)
+            storage = self._java_table.storage()
+        try:
+            lost = lost or changed_files(self._session, storage, files, vectors, self._table)
+        except LevadaError as unread:
+            # The storage does not answer, so this says nothing about the files.
+            _log.info("%s: the files are not read again: %s", self._table, unread.message)
         if not lost:
             return error
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""

@@ -20,6 +20,8 @@ JavaObject = Any
 
 _SQL_ERROR: Final = re.compile(r"(?!Unchecked).*SQL\w*Exception")
 """Names of ``java.sql.SQLException`` and of the drivers' subclasses. Iceberg's own exception has no SQLSTATE."""
+_FRAMES: Final = 15
+"""The innermost methods that are looked at to find what an exception was thrown in."""
 _CHECK_KEYS: Final = (
     "check the keys in the Secret of spec.destination.iceberg.credentialsSecretRef, or the pod's identity,"
     " and what they may do"
@@ -244,8 +246,10 @@ def _causes(thrown: JavaObject) -> list[Cause]:
             classes.append(name)
             kind = kind.getSuperclass()
         state = str(thrown.getSQLState() or "") if _SQL_ERROR.fullmatch(classes[0]) else ""
-        causes.append(Cause(tuple(classes), str(thrown.getMessage() or ""), state))
-        thrown = thrown.getCause()
+        inner = thrown.getCause()
+        frames = () if inner is not None else tuple(f.getClassName() for f in list(thrown.getStackTrace())[:_FRAMES])
+        causes.append(Cause(tuple(classes), str(thrown.getMessage() or ""), state, frames))
+        thrown = inner
     return causes or [Cause(("error",))]
 
 

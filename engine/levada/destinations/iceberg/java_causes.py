@@ -36,6 +36,8 @@ class Cause:
     classes: tuple[str, ...]
     message: str = ""
     sql_state: str = ""
+    frames: tuple[str, ...] = ()
+    """The classes whose methods it was thrown in, innermost first."""
 
     @property
     def name(self) -> str:
@@ -70,6 +72,11 @@ _SQL_DENIED: Final = ("28", "42501")
 _MISSING: Final = ("NotFoundException", "FileNotFoundException", "NoSuchFileException")
 _UNPARSABLE: Final = ("Json", "InvalidAvroMagic", "AvroRuntime")
 """Prefixes of the names of exceptions for a file that cannot be parsed."""
+_PARSERS: Final = (
+    "org.apache.avro.",
+    *(f"org.apache.iceberg.{name}" for name in ("avro.", "InternalData", "Manifest", "TableMetadataParser")),
+)
+"""Classes that parse the files of a table's metadata, by the beginning of their names."""
 _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFoundException")
 """Messages of a Hadoop catalog and of a REST server if the newest metadata file is missing."""
 _TEXTS: Final = {os.strerror(number): number for number in errno.errorcode}
@@ -85,6 +92,9 @@ def reason_of(causes: Sequence[Cause]) -> Reason | None:
     # The connection to a catalog may fail with an EOFException too.
     if any("EOFException" in c.classes for c in causes) and any("Failed to open file" in c.message for c in causes):
         found.append(Reason.DAMAGED)
+    if not found and any(frame.startswith(_PARSERS) for frame in causes[-1].frames):
+        # Bytes that are wrong anywhere make a parser fail in any way, with an index that is out of bounds for example.
+        found.append(Reason.DAMAGED)
     # A cause of a file that is missing may be a file system that does not answer, and never the other way round.
     return next((r for r in (Reason.DENIED, Reason.FULL, Reason.AWAY, Reason.DAMAGED) if r in found), None)
 
@@ -97,7 +107,7 @@ def _reason(cause: Cause) -> Reason | None:
     if (number := _errno(cause.message)) is not None:
         return _of_errno(number)
     missing = cause.name.startswith(_MISSING) or any(words in cause.message for words in _MISSING_METADATA)
-    return Reason.DAMAGED if missing or cause.name.startswith(_UNPARSABLE) else None
+    return Reason.DAMAGED if missing or any(c.startswith(_UNPARSABLE) for c in cause.classes) else None
 
 
 def _errno(message: str) -> int | None:

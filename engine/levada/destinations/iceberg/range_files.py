@@ -61,7 +61,7 @@ class RangeFiles:
     def load(self, name: str) -> FinishedRange[list[WrittenFile]]:
         """Read a description. Raise DestinationChanged if it is missing or damaged."""
         path = self._path(name)
-        with table_file(path), self.storage.open(path) as source:
+        with table_file(self.storage, path), self.storage.open(path) as source:
             content = source.read()
         try:
             data = json.loads(content)
@@ -97,7 +97,7 @@ class RangeFiles:
             raise ValueError("not a data file of this folder")
         partition = None if place is None else FilePartition(int(place[0]), str(place[1]), int(place[2]))
         path = self.storage.folder + name
-        with open_parquet(self.storage, path) as file, table_file(path):
+        with open_parquet(self.storage, path) as file, table_file(self.storage, path):
             if file.metadata.num_rows != rows or not _same_columns(file.schema_arrow, self.schema):
                 raise damaged(path)
             columns = column_statistics(self.schema, file.metadata)

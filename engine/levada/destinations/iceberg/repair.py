@@ -18,6 +18,7 @@ import pyarrow as pa
 from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import remove_files
+from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
@@ -26,6 +27,8 @@ from levada.destinations.verification import Comparison
 from levada.schema import ReplicatedTableSchema
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from levada.destinations.iceberg.fixed_table import IcebergSnapshot
     from levada.values import Watermark
 
@@ -83,10 +86,18 @@ def accept(table: IcebergTable, lake: IcebergSnapshot, mark: Watermark) -> None:
     table.record_mark(mark)
 
 
-def forget_missing_files(table: IcebergTable) -> list[str]:
-    """Remove files that are missing or damaged from the table's metadata, in one commit. Return their paths."""
+def forget_missing_files(table: IcebergTable, spark: SparkSession) -> list[str]:
+    """Remove files that are missing or damaged from the table's metadata, in one commit. Return their paths.
+
+    All files are read, because a changed bit leaves the size as it was.
+    """
     current = table.metadata.snapshot_id
-    lost = [] if current is None else table.damaged_files(current)
+    if current is None:
+        return []
+    lost = table.damaged_files(current)
+    files, vectors = table.content_of(current)
+    left = [path for path in files if path not in lost]
+    lost += changed_files(spark, table.storage(), left, [v for v in vectors if v.path not in lost], str(table.name))
     if lost:
         table.remove_files(lost)
         _log.warning("%s: removed %d damaged files from its metadata", table.name, len(lost))

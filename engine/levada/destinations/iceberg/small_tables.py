@@ -49,7 +49,7 @@ class _Loaded:
     @classmethod
     def of(cls, storage: Storage, paths: Sequence[str]) -> _Loaded:
         def read(path: str) -> bytes:
-            with table_file(path), storage.open(path) as file:
+            with table_file(storage, path), storage.open(path) as file:
                 content: bytes = file.read()
                 return content
 

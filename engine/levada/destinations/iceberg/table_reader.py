@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any, Final
 
+from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes
+from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes, read_vector
 from levada.destinations.iceberg.file_describer import KnownModes
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import JavaObject, Jvm, each, java_errors
@@ -220,12 +221,32 @@ class TableReader:
     def damaged_files(self, snapshot: int) -> list[str]:
         """Return the paths of the data and delete files of a snapshot that are missing, or have another size."""
         with java_errors(f"look for the files of {self.name}"):
-            io, tasks = self.java.io(), self.java.newScan().useSnapshot(snapshot).planFiles()
-            try:
-                sizes = {f.location(): f.fileSizeInBytes() for t in each(tasks) for f in (t.file(), *t.deletes())}
-            finally:
-                tasks.close()
-            return [path for path, size in sizes.items() if _is_damaged(io.newInputFile(path), size)]
+            io, files = self.java.io(), self._files_of(snapshot)
+            return [path for path, f in files.items() if _is_damaged(io.newInputFile(path), f.fileSizeInBytes())]
+
+    def content_of(self, snapshot: int) -> tuple[list[str], list[DeletionVector]]:
+        """Return the paths of the Parquet files of a snapshot, and its deletion vectors."""
+        with java_errors(f"look for the files of {self.name}"):
+            specs, paths, vectors = self.java.specs(), [], []
+            for path, file in self._files_of(snapshot, each_vector=True).items():
+                kind = str(file.format())
+                if kind == "PARQUET":
+                    paths.append(path)
+                elif kind == "PUFFIN":
+                    vectors.append(read_vector(self._jvm, file, specs.get(file.specId())))
+            return paths, vectors
+
+    def _files_of(self, snapshot: int, *, each_vector: bool = False) -> dict[str, JavaObject]:
+        """Return the data and delete files of a snapshot by path. A Puffin file may have several vectors."""
+        tasks = self.java.newScan().useSnapshot(snapshot).planFiles()
+        try:
+            found = ((t, f) for t in each(tasks) for f in (t.file(), *t.deletes()))
+            return {
+                f"{f.location()} {t.file().location()}" if each_vector and _is_puffin(f) else f.location(): f
+                for t, f in found
+            }
+        finally:
+            tasks.close()
 
     def check_epoch(self, mark: Watermark) -> None:
         """Raise StaleEpoch if a newer driver wrote the table.
@@ -239,6 +260,10 @@ class TableReader:
 
 def _is_strange(file: JavaObject) -> bool:
     return str(file.format()) != "PARQUET"
+
+
+def _is_puffin(file: JavaObject) -> bool:
+    return str(file.format()) == "PUFFIN"
 
 
 def _is_damaged(file: JavaObject, size: int) -> bool:

@@ -10,6 +10,7 @@ from psycopg import sql
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.postgres.changelog import append_changes
 from levada.destinations.postgres.columns import Layout, reconcile
+from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import TableRow
@@ -59,6 +60,8 @@ def evolve(
     step = reconcile(row.layout, schema, row.mode, policy)
     if step.changes:
         _log.info("%s: %s", row.place, "; ".join(step.changes))
+    if step.clauses:
+        lock_exclusively(connection, row.place)
     for clause in step.clauses:
         connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(row.place), clause))
     return step.layout

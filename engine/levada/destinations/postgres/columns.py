@@ -10,7 +10,7 @@ from typing import Any, Final
 from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
-from levada.destinations.postgres.types import column_type
+from levada.destinations.postgres.types import column_type, unquoted_type
 from levada.destinations.schema_changes import (
     check_policy,
     computed_default,
@@ -56,7 +56,7 @@ class Layout:
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Layout:
         """Parse the result of `to_json`."""
-        return cls(tuple(HeldColumn(a, n, t, ColumnType.from_json(s)) for a, n, t, s in data))
+        return cls(tuple(HeldColumn(a, n, unquoted_type(t), ColumnType.from_json(s)) for a, n, t, s in data))
 
     def to_json(self) -> str:
         """Return the columns as JSON."""

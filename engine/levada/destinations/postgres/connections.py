@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, TypeVar
+
+import psycopg
+from psycopg import sql
 
 from levada.destinations.postgres.failures import connect_errors, destination_errors, grants_named
+from levada.destinations.postgres.naming import identifier
+from levada.errors import Yielded
 from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
+from levada.values import QualifiedTable
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _BEGIN: Final = """
 SELECT pg_backend_pid(), set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
     set_config('intervalstyle', 'postgres', true), set_config('array_nulls', 'on', true),
-    set_config('search_path', 'pg_catalog', true), set_config('row_security', 'off', true),
+    set_config('quote_all_identifiers', 'off', true), set_config('transform_null_equals', 'off', true),
+    set_config('standard_conforming_strings', 'on', true), set_config('search_path', 'pg_catalog', true),
+    set_config('row_security', 'off', true),
     set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true),
     set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
     set_config('tcp_keepalives_count', '3', true), set_config('tcp_user_timeout', '60000', true),
@@ -27,10 +40,16 @@ FROM current_setting('synchronous_commit') s
 The settings that give values their meaning are here too, because a pooler may ignore those of the connection.
 The keepalives end the transaction of a machine that vanished after a minute, and with it its locks.
 
-Readers wait behind a session that waits for an exclusive lock, so that wait is short. ``levada.writer`` lets the
+Sessions wait behind one that waits for a lock, so that wait is short. ``levada.writer`` lets the
 session through the guard of a table, see `levada.destinations.postgres.state`.
 """
 
+
+_LOCK_TIMEOUT: Final = "15s"
+_MOMENT: Final = "200ms"
+"""The time for which the readers of a table may wait behind a session that asks for an exclusive lock."""
+_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
+"""The pauses between the attempts of a transaction that needs such a lock. Afterwards the engine pauses."""
 
 DEFER: Final = "SET CONSTRAINTS ALL DEFERRED"
 """Rows of one transaction may refer to each other, or exchange unique values, in any order."""
@@ -46,10 +65,42 @@ def begin_transaction(connection: WatchedConnection) -> None:
     connection.server_pid = 0 if row is None else row[0]
 
 
+def lock_exclusively(connection: WatchedConnection, place: QualifiedTable) -> None:
+    """Lock a table against readers too, until the end of the transaction. Raise Yielded if it has readers now.
+
+    All other readers wait behind a session that waits for this lock. So it is asked for a moment only, and again later.
+    """
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", [_MOMENT])
+    try:
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifier(place)))
+    except psycopg.errors.LockNotAvailable as error:
+        raise Yielded(
+            "destination_busy",
+            f"another session uses {place}, and no other may while it is altered or emptied",
+            hint="end its transaction, if this does not pass: SELECT pid, xact_start, query FROM pg_stat_activity"
+            " ORDER BY xact_start",
+        ) from error
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
+
+
 def open_connection(server: PostgresConnection, application: str) -> WatchedConnection:
     """Return a connection whose transactions are READ COMMITTED and READ WRITE, whatever the role's defaults are."""
     with connect_errors():
         return open_writer(server, application)
+
+
+def patiently(transaction: Callable[[], T]) -> T:
+    """Run a transaction that may need an exclusive lock. Repeat it after pauses, during which it holds no lock at all.
+
+    Raise Yielded if the table had readers each time.
+    """
+    for pause in _PAUSES_S:
+        try:
+            return transaction()
+        except Yielded as error:
+            _log.info("again in %.1f s: %s", pause, error.message)
+            time.sleep(pause)
+    return transaction()
 
 
 class Connections:

@@ -28,7 +28,7 @@ from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, write_changes
 from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
-from levada.destinations.postgres.connections import DEFER, Connections
+from levada.destinations.postgres.connections import DEFER, Connections, patiently
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact
 from levada.destinations.postgres.naming import Naming
@@ -150,8 +150,13 @@ class PostgresDestination(Destination):
 
         So its views and foreign keys stay too. If ``epoch`` is None, no copy follows, and the table is dropped.
         """
+        self._end_comparison(target.id)
+        patiently(lambda: self._drop_for_copy(target, epoch))
+        self._seen.pop(target.id, None)
+        self._shadows.pop(target.id, None)
+
+    def _drop_for_copy(self, target: TableTarget, epoch: int | None) -> None:
         place, schema = self._place(target), target.schema
-        self._end_comparison(schema.id)
         with self._transaction(f"dropping {place}", schema.id, epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.place != place:
@@ -164,20 +169,20 @@ class PostgresDestination(Destination):
                     self._state.forget(connection, row)
                 else:
                     self._state.save(connection, row, replace(row, lsn=None, epoch=epoch))
-        self._seen.pop(schema.id, None)
-        self._shadows.pop(schema.id, None)
 
     def release_table(self, target: TableTarget) -> None:
         """Remove the guard and the watermark. The owner stays, so that its next copy replaces the rows."""
-        place = self._place(target)
-        with self._transaction(f"releasing {place}") as connection:
+        patiently(lambda: self._release(target))
+        self._seen.pop(target.schema.id, None)
+        self._shadows.pop(target.schema.id, None)
+
+    def _release(self, target: TableTarget) -> None:
+        with self._transaction(f"releasing {self._place(target)}") as connection:
             row = self._state.find(connection, target.schema.id, lock=True)
             if row is not None:
                 shadow_copy.drop_all(connection, self._state, row)
                 self._state.unguard(connection, row)
                 self._state.save(connection, row, replace(row, lsn=None))
-        self._seen.pop(target.schema.id, None)
-        self._shadows.pop(target.schema.id, None)
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
@@ -190,21 +195,32 @@ class PostgresDestination(Destination):
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         try:
             parts = rows.map_partitions(self._writer(copy))
-            with self._transaction(f"committing the copy of {place}") as connection:
-                row = self._locked(connection, schema, mark)
+            with self._transaction(f"completing the copy of {place}") as connection:
                 shadow_copy.close(connection, self._state, copy, parts)
-                after = shadow_copy.serve(connection, self._state, row, copy, place)
-                self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+            patiently(lambda: self._serve(copy, mark, place))
         except BaseException:
             self._drop_shadow(schema.id)
             raise
         self._seen[schema.id] = mark.lsn
         return Durability.DURABLE
 
+    def _serve(self, copy: ShadowCopy, mark: Watermark, place: QualifiedTable | None = None) -> bool:
+        """Make the rows of a complete shadow copy those of the table. Return False if the copy is gone."""
+        with self._transaction(f"replacing the rows of {copy.schema.name}") as connection:
+            row = self._locked(connection, copy.schema, mark)
+            if place is None and shadow_copy.position(connection, self._state, copy) is None:
+                return False
+            after = shadow_copy.serve(connection, self._state, row, copy, place or row.place)
+            self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+        return True
+
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         """Apply the changes of all tables of the batch in one transaction with their watermarks."""
-        if events.only_asks:
-            return Durability.DURABLE
+        if not events.only_asks:
+            patiently(lambda: self._write_events(events, mark))
+        return Durability.DURABLE
+
+    def _write_events(self, events: EventBatch, mark: Watermark) -> None:
         written = []
         with self._transaction("applying changes") as connection:
             connection.execute(DEFER)
@@ -224,7 +240,6 @@ class PostgresDestination(Destination):
                 written.append(table)
         self._seen.update(dict.fromkeys(written, mark.lsn))
         self._fenced.update(dict.fromkeys(events.tables, mark.epoch))
-        return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another session changed the table."""
@@ -343,12 +358,8 @@ class PostgresDestination(Destination):
         if copy is None:
             return False
         self._end_comparison(table)
-        with self._transaction(f"replacing the rows of {copy.schema.name}") as connection:
-            row = self._locked(connection, copy.schema, mark)
-            if shadow_copy.position(connection, self._state, copy) is None:
-                return False
-            after = shadow_copy.serve(connection, self._state, row, copy, row.place)
-            self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
+        if not patiently(lambda: self._serve(copy, mark)):
+            return False
         self._shadows.pop(table, None)
         self._seen[table] = mark.lsn
         return True

@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient, Yielded
 from levada.postgres.failures import Failure, source_error
 from levada.values import quote_identifier
 
@@ -20,6 +20,7 @@ _CONNECT_HINT: Final = f"check host and port in {_SETTINGS}, and that the server
 
 _UNREACHABLE: Final = Failure("destination_unreachable", Transient, hint=_CONNECT_HINT)
 _BUSY: Final = Failure("destination_busy", Transient, hint="end the session that holds the lock, if this does not pass")
+_LOCKED: Final = Failure("destination_busy", Yielded, hint="end the session that holds the lock, if this does not pass")
 _FULL: Final = Failure("destination_full", Transient, hint="free disk space at the destination's server")
 _TOO_LARGE: Final = Failure(
     "row_too_large", NeedsOperator, hint="exclude the column with columns.exclude in the table's TableSync"
@@ -87,7 +88,7 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     "source_stopping": _UNREACHABLE,
     "session_timeout": _UNREACHABLE,
     "catalog_changed": _BUSY,
-    "lock_timeout": _BUSY,
+    "lock_timeout": _LOCKED,
     "statement_timeout": _BUSY,
     "serialization_conflict": _BUSY,
     "source_out_of_resources": _FULL,

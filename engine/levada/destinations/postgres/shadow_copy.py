@@ -23,7 +23,7 @@ from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, HeldColumn, Layout, create_table, reconcile
-from levada.destinations.postgres.connections import DEFER, begin_transaction, open_connection
+from levada.destinations.postgres.connections import DEFER, begin_transaction, lock_exclusively, open_connection
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.intact import check_intact, read_storage
@@ -203,6 +203,8 @@ def serve(
         layout=copy.layout,
     )
     if kept is not None:
+        if kept:
+            lock_exclusively(connection, place)
         for clause in kept:
             connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(place), clause))
         # Before the rows, because deferred foreign keys of theirs keep the table from being altered.
@@ -237,6 +239,7 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:
     """Drop the serving table. A missing table is no error, and one that was renamed is left to those who renamed it."""
     if find_relation(connection, row.place) == row.relation:
+        lock_exclusively(connection, row.place)
         connection.execute(sql.SQL("DROP TABLE {}").format(identifier(row.place)))
 
 
@@ -284,16 +287,18 @@ def upsert_statement(
     source_columns: Sequence[str],
     *,
     only_changed: bool = False,
+    cleared: Sequence[str] = (),
 ) -> sql.Composed:
-    """Return the INSERT … ON CONFLICT of all rows of ``source``.
+    """Return the INSERT … ON CONFLICT of all rows of ``source``. Columns that are ``cleared`` become NULL.
 
     If ``only_changed``, a row stays as it is if each value has the same bytes (PostgreSQL manual, "Composite Type
     Comparison").
     """
-    names = list(map(sql.Identifier, columns))
+    names = list(map(sql.Identifier, (*columns, *cleared)))
     # A column of the key is assigned only if needed, because the row's lock then makes foreign keys to it wait.
     same = {k.name for k in keys if equal_is_identical(k.type)}
-    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(c)) for c in columns if c not in same]
+    changing = [c for c in (*columns, *cleared) if c not in same]
+    assigned = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(c)) for c in changing]
     action: sql.Composable = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(assigned))
     if not assigned:
         action = sql.SQL("NOTHING")
@@ -304,7 +309,7 @@ def upsert_statement(
     return sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}").format(
         table,
         sql.SQL(", ").join(names),
-        sql.SQL(", ").join(map(sql.Identifier, source_columns)),
+        sql.SQL(", ").join([*map(sql.Identifier, source_columns), *(sql.NULL for _ in cleared)]),
         source,
         sql.SQL(", ").join(sql.Identifier(k.name) for k in keys),
         action,

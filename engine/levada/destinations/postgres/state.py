@@ -14,6 +14,7 @@ from psycopg import sql
 from levada.destinations.interface import TableMode
 from levada.destinations.ownership import Owner, TableOwner
 from levada.destinations.postgres.columns import Layout, Storage
+from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.naming import identifier
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.postgres.silence import WatchedConnection
@@ -239,6 +240,7 @@ class State:
         ).fetchone()
         if found is not None:
             table = identifier(QualifiedTable(*found))
+            lock_exclusively(connection, QualifiedTable(*found))
             connection.execute(sql.SQL("DROP TRIGGER IF EXISTS levada_guard ON {}").format(table))
 
     def table(self, name: str) -> sql.Identifier:

@@ -68,14 +68,23 @@ _IDENTICAL: Final = frozenset(
 )
 """The types, without modifiers, whose equal values always have the same text."""
 
+_CHAR: Final = '"char"'
 _NAME: Final = re.compile(r'[a-z0-9 _(),"\[\]-]+')
 
 
 def column_type(column: Column) -> str:
     """Return the SQL type that holds every value of the column: the source's own, or else the nearest one."""
     if column.type_oid in _SAME and _NAME.fullmatch(column.type_name):
-        return column.type_name
+        return unquoted_type(column.type_name)
     return _by_kind(column.type)
+
+
+def unquoted_type(name: str) -> str:
+    """Return the name of a built-in type as ``format_type`` writes it without the setting ``quote_all_identifiers``.
+
+    The quotes of ``"char"`` belong to its name.
+    """
+    return name if name.startswith(_CHAR) else name.replace('"', "")
 
 
 def equal_is_identical(name: str) -> bool:

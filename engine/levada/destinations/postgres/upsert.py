@@ -20,6 +20,7 @@ from levada.destinations.data_files.upsert import pieces
 from levada.destinations.fold import Folded, PartialRows, fold
 from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list
+from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import upsert_statement
@@ -53,6 +54,7 @@ def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
     if connection.execute(referenced, [find_relation(connection, place)]).rowcount:
         connection.execute(sql.SQL("DELETE FROM {}").format(identifier(place)))
     else:
+        lock_exclusively(connection, place)
         connection.execute(sql.SQL("TRUNCATE {}").format(identifier(place)))
 
 
@@ -80,7 +82,11 @@ class _Batch:
         if rows is not None:
             names = [c.name for c, _ in self._held]
             columns = [f"c{i}" for i in range(len(names))]
-            self.connection.execute(upsert_statement(self.table, names, self._key_columns, rows, columns))
+            # Of columns that the source dropped, if onSchemaChange is Ignore. They are NULL at each destination.
+            gone_columns = [c.name for c in self.layout.columns if c.attnum not in self.schema.by_attnum]
+            self.connection.execute(
+                upsert_statement(self.table, names, self._key_columns, rows, columns, cleared=gone_columns)
+            )
         self._empty_scratch()
 
     def _write_rows(self, folded: Folded, known: _KnownKeys) -> sql.Identifier | None:

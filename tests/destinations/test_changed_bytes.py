@@ -1,0 +1,179 @@
+"""A changed bit in a file of a table is found by every reader of the engine, and named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from levada.destinations import TableMode
+from levada.destinations.data_files.data_writer import DataWriter
+from levada.destinations.data_files.deletion_vectors import DeletionVector, read_vectors, to_bitmap, write_vectors
+from levada.destinations.data_files.intact import ReadFiles
+from levada.destinations.data_files.layout import project
+from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.position_deletes import read_position_deletes, write_position_deletes
+from levada.destinations.data_files.row_lookup import RowLookup
+from levada.destinations.data_files.storage import FileSystemStorage
+from levada.destinations.iceberg.schema import initial_layout
+from levada.destinations.iceberg.storage import POSITION_DELETES
+from levada.errors import DestinationChanged, Transient
+from levada.schema import Kind
+from levada.testing import column, table
+
+SCHEMA = table(column(1, "id", Kind.INT8), column(2, "item", Kind.TEXT), column(3, "n", Kind.INT4))
+LAYOUT = initial_layout(SCHEMA, TableMode.UPSERT).files
+ROWS = 3000
+Read = Callable[[FileSystemStorage], Any]
+
+
+@dataclass
+class Written:
+    """A file, and what each reader of it returns."""
+
+    path: str
+    readers: list[Read]
+    vectors: list[DeletionVector] = field(default_factory=list)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> FileSystemStorage:
+    """Return a folder of files."""
+    return FileSystemStorage(f"{tmp_path}/", fs.LocalFileSystem())
+
+
+def data_file(storage: FileSystemStorage) -> Written:
+    """Write a data file with texts that repeat and texts that do not."""
+    rows = [{"id": i, "item": f"item {i * 7919 % 3001}", "n": i % 7} for i in range(ROWS)]
+    with DataWriter(storage, LAYOUT.arrow) as writer:
+        writer.write(project(pa.Table.from_pylist(rows, SCHEMA.arrow), LAYOUT, SCHEMA))
+    path, some = writer.files[0].path, np.arange(0, ROWS, 10)
+    return Written(
+        path,
+        [
+            lambda s: pa.Table.from_batches([rows for rows, _ in without_deletes(path).read(s, list(LAYOUT.arrow))]),
+            lambda s: RowLookup(s, LAYOUT, SCHEMA).read(["id", "item", "n"], [path], np.zeros(len(some), int), some),
+        ],
+    )
+
+
+def delete_file(storage: FileSystemStorage) -> Written:
+    """Write a file of position deletes."""
+    positions = np.arange(0, ROWS, 3)
+    written = write_position_deletes(storage, POSITION_DELETES, ["data"], np.zeros(len(positions), np.int64), positions)
+    read: Read = lambda s: read_position_deletes(s, POSITION_DELETES, [written.path])["data"].tolist()  # noqa: E731 - typed
+    return Written(written.path, [read])
+
+
+def vector_file(storage: FileSystemStorage) -> Written:
+    """Write a file of deletion vectors."""
+    vectors = write_vectors(
+        storage, [(name, to_bitmap(np.arange(0, ROWS, step))) for name, step in (("a", 3), ("b", 7))]
+    )
+    read: Read = lambda s: [list(bitmap) for _, bitmap in read_vectors(s, vectors)]  # noqa: E731 - typed
+    return Written(vectors[0].path, [read], vectors)
+
+
+def flips(path: str) -> Iterator[int]:
+    """Change one bit at a time, and yield its place."""
+    original, rng = Path(path).read_bytes(), random.Random(3)
+    for _ in range(150):
+        at = rng.randrange(len(original))
+        changed = bytearray(original)
+        changed[at] ^= 1 << rng.randrange(8)
+        Path(path).write_bytes(changed)
+        yield at
+    Path(path).write_bytes(original)
+
+
+@pytest.mark.parametrize("write", [data_file, delete_file, vector_file], ids=["data", "deletes", "vectors"])
+def test_a_changed_bit_is_found(storage: FileSystemStorage, write: Callable[[FileSystemStorage], Written]) -> None:
+    """A reader returns what was written, or names the file. The search for damaged files agrees."""
+    written = write(storage)
+    expected = [read(storage) for read in written.readers]
+    check = ReadFiles(storage)
+    paths = [] if written.vectors else [written.path]
+    assert check(paths, written.vectors) == []
+    found = 0
+    for at in flips(written.path):
+        damaged = check(paths, written.vectors)
+        for read, before in zip(written.readers, expected, strict=True):
+            try:
+                assert read(storage) == before, at
+            except DestinationChanged as error:
+                named = error.code == "table_damaged" and written.path in error.message
+                assert (named, damaged) == (True, [written.path]), at
+        found += bool(damaged)
+    assert found > 50
+    assert check(paths, written.vectors) == []
+
+
+class Failing:
+    """A file of an object store that stops to answer. Its errors have no number."""
+
+    def __init__(self, content: bytes, good: int) -> None:
+        self._left, self._at, self._content = good, 0, content
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes, as long as the store answers."""
+        self._left -= 1
+        if self._left < 0:
+            raise OSError("AWS Error NETWORK_CONNECTION during GetObject operation: Timeout was reached")
+        size = len(self._content) if size is None or size < 0 else size
+        found = self._content[self._at : self._at + size]
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move."""
+        self._at = offset + (0, self._at, len(self._content))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def close(self) -> None:
+        """Close."""
+        self.closed = True
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def writable(self) -> bool:
+        """Return False."""
+        return False
+
+    def __enter__(self) -> Failing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.mark.parametrize("good", range(2))
+def test_a_store_that_does_not_answer_is_no_damage(storage: FileSystemStorage, good: int) -> None:
+    """Arrow raises the same exception for both. The bytes decide."""
+    path = data_file(storage).path
+
+    class Away:
+        def open(self, path: str) -> Failing:
+            return Failing(Path(path).read_bytes(), good)
+
+    with pytest.raises(Transient) as away:
+        for _ in without_deletes(path).read(Away(), list(LAYOUT.arrow)):
+            pass
+    assert away.value.code == "destination_unavailable"
