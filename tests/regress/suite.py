@@ -25,7 +25,7 @@ _SETTINGS: Final = {
     "bytea_output": "hex",
     "timezone_abbreviations": "Default",
 }
-"""What pg_regress sets for a database that it makes."""
+"""The settings that pg_regress gives a database that it makes."""
 
 
 @dataclass(frozen=True, slots=True)
