@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-regress test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-servers: setup ## Run the tests that need PostgreSQL alone on 14, 15 as Deb
 		$(BIN)/pytest $(NO_CLUSTER) -m "near and not quick" --server $$version $(PARALLEL) $(PYTEST_ARGS) || exit; done
 
 SERVERS := 14 15 16 17 18
+
+test-regress: setup ## Run PostgreSQL's own regression suite on Debian's 15, without Levada and with it, and compare
+	$(BIN)/python -m tests.regress
 
 test-mutants: setup ## Seed faults into the code, one at a time, and say which tier of tests finds each (MUTANTS=names)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
@@ -100,7 +103,7 @@ demo: setup ## Run the shop example from end to end
 quickstart: ## Try Levada on a Kubernetes of this machine, by kind, k3d or minikube, and remove it again
 	examples/quickstart/quickstart.sh
 
-bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-ddl: bench-%: setup
+bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-ddl bench-impact: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -137,6 +140,7 @@ bench-outage: ## Measure what a lake costs that is away for half an hour, with 1
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
 bench-transaction: ## Measure what one transaction of five million rows costs in memory
 bench-ddl: ## Measure DDL at the source with and without Levada's trigger, and its periodic reads of the catalog
+bench-impact: ## Measure pgbench on a server that Levada streams, side by side with pg_recvlogical and with no reader
 bench-verify: ## Measure levada verify on 5 million rows during changes, side by side with an MD5 scan and Spark
 
 crds: setup ## Write crds/, and the chart's copy of it, from the models of the manifest

@@ -51,9 +51,13 @@ STATEMENTS: dict[LiteralString, tuple[LiteralString, LiteralString, LiteralStrin
 SETTINGS = {"max_locks_per_transaction": "256", "autovacuum": "off"}
 
 
-def server_in(folder: Path) -> EmbeddedPostgres:
+def newest_programs() -> Path | None:
     found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda p: float(p.parts[4]))
-    return EmbeddedPostgres(folder, programs=found[-1].parent if found else None, settings=SETTINGS)
+    return found[-1].parent if found else None
+
+
+def server_in(folder: Path) -> EmbeddedPostgres:
+    return EmbeddedPostgres(folder, programs=newest_programs(), settings=SETTINGS)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.rigs.database import Database
 
 from levada.postgres.preflight import PreflightRequest, preflight
+from levada.postgres.problems import Severity
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 
@@ -45,3 +46,17 @@ def test_a_generated_column_in_the_identity(versions: Database) -> None:
         for name in KEYS:
             c.execute(f'UPDATE "{name}" SET n = 2')  # type: ignore[arg-type]  # a name
     assert not [p for p in preflight(versions.connection, REQUEST) if p.code in (code, "identity_missing")]
+
+
+def test_a_locked_partition_is_not_waited_for(versions: Database) -> None:
+    """The check names the lock as a warning, for a published table and for one that is left out."""
+    with versions.connect() as holder:
+        for name, key in (("kept", "PRIMARY KEY"), ("bare", "")):
+            holder.execute(f"CREATE TABLE {name} (id int {key}) PARTITION BY RANGE (id)".encode())
+            holder.execute(f"CREATE TABLE {name}_low PARTITION OF {name} FOR VALUES FROM (0) TO (9)".encode())
+        holder.execute("CREATE PUBLICATION p FOR TABLE kept WITH (publish_via_partition_root)")
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE kept_low, bare_low IN ACCESS EXCLUSIVE MODE")
+        problems = preflight(versions.connection, REQUEST)
+    assert {p.code for p in problems} == {"identity_missing", "table_locked"}
+    assert all(p.severity is Severity.WARNING for p in problems)

@@ -243,6 +243,7 @@ def test_a_hung_destination_is_death(rig: Rig, db: Database) -> None:
         release.set()
 
 
+@pytest.mark.since(16)  # pg_hba.conf has patterns of roles
 def test_a_password_can_be_changed(rig: Rig, db: Database, tmp_path: Path) -> None:
     """Refused logins are retried until the Secret is new: by capture, copies, the store and the lag's sampler."""
     role = f"secret_{db.name}"

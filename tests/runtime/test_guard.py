@@ -53,6 +53,7 @@ def dropped(progress: Progress) -> bool:
     return any(a.policy == RELEASE and a.message.endswith("is dropped") for a in progress.guard.actions)
 
 
+@pytest.mark.since(17)  # event triggers of logins
 def test_no_copy_begins_before_the_first_sample(rig: Rig, db: Database) -> None:
     """After a restart copies that were paused for the WAL stay paused, also while the slot is not sampled yet."""
     db.execute(SLOW_SAMPLES)

@@ -17,11 +17,12 @@ from levada.stores.interface import TableAction
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of table ``bad``: the statements that create it, and those that end it."""
+    """A fault of table ``bad`` since a version: the statements that create it, and those that end it."""
 
     code: str
     begin: tuple[LiteralString, ...]
     end: tuple[LiteralString, ...]
+    since: int = 14
 
 
 FAULTS = (
@@ -37,6 +38,7 @@ FAULTS = (
             "ALTER PUBLICATION p ADD TABLE bad (id, twice)",
         ),
         ("ALTER PUBLICATION p SET TABLE orders, bad (id)",),
+        since=18,
     ),
 )
 
@@ -58,7 +60,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.code)
+@pytest.mark.parametrize("fault", [pytest.param(f, id=f.code, marks=pytest.mark.since(f.since)) for f in FAULTS])
 def test_a_bad_table_spares_the_good_one(rig: Rig, db: Database, fault: Fault, running: bool) -> None:
     """Its error has the code, over a restart too. A resync copies it once the fault has ended."""
     steps: list[Callable[[], None]] = [lambda: db.execute(*fault.begin), rig.start]

@@ -27,16 +27,18 @@ def install(packages: Mapping[str, str]) -> None:
     print(f"installing {', '.join(wanted)}", file=sys.stderr, flush=True)
     # Another process may be installing: what it tells Debian of services must not end before this one does.
     with only_process(cache_folder() / "debian"), _no_services():
-        _apt("update")
-        _apt("install", "--yes", "--no-install-recommends", *wanted)
+        apt("update")
+        apt("install", "--yes", "--no-install-recommends", *wanted)
 
 
-def _apt(*arguments: str) -> None:
+def apt(*arguments: str, cwd: Path | None = None) -> None:
+    """Run apt-get. It waits for another one to end."""
     subprocess.run(
         ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments],
         env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
         stdout=subprocess.DEVNULL,
         check=True,
+        cwd=cwd,
     )
 
 

@@ -17,7 +17,8 @@ from levada.local.postgres import EmbeddedPostgres
 def standby_of(primary: EmbeddedPostgres, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
     """Run a standby that streams from ``primary``, in a temporary folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="levada-standby-") as folder:
-        standby = type(primary)(Path(folder) / "data", settings={"hot_standby_feedback": "on", **(settings or {})})
+        feedback = {"hot_standby_feedback": "on", **(settings or {})}
+        standby = EmbeddedPostgres(Path(folder) / "data", programs=primary.bin, settings=feedback)
         standby.data.mkdir(mode=0o700)
         standby._open_to_system_user()
         standby._run("pg_basebackup", "-D", standby.data, "-d", primary.uri(), "--write-recovery-conf", "-c", "fast")

@@ -15,21 +15,23 @@ from psycopg import sql
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import identify_statement, unidentified_relations
+from levada.postgres.streamed import leaves_of
 from levada.printable import listed
 from levada.values import QualifiedTable
 
 _REFUSES_GENERATED: Final = 180_000
 
-_TABLES: Final = """
+# Only catalog tables: pg_partition_tree would wait for a partition that another session has locked.
+_TABLES: Final = sql.SQL("""
 SELECT n.nspname, c.relname,
     c.relreplident <> 'd' AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
         AND i.indimmediate AND NOT (i.indkey::int2[])[0:i.indnkeyatts - 1] && array(SELECT a.attnum FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND a.attnum > 0 AND NOT a.attisdropped)),
     array(SELECT DISTINCT a.attname::text FROM pg_attribute a
-        WHERE a.attrelid IN (SELECT c.oid UNION SELECT p.relid::oid FROM pg_partition_tree(c.oid) p)
+        WHERE (a.attrelid = c.oid OR a.attrelid IN {leaves})
         AND a.attgenerated <> '' AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1),
     EXISTS (SELECT FROM pg_class l JOIN pg_attribute a ON a.attrelid = l.oid
-        WHERE l.oid IN (SELECT c.oid UNION SELECT p.relid::oid FROM pg_partition_tree(c.oid) p) AND l.relkind = 'r'
+        WHERE l.oid IN {leaves} AND l.relkind = 'r'
         AND a.attgenerated <> '' AND a.attnum > 0 AND NOT a.attisdropped
         AND (l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indimmediate
             AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
@@ -37,7 +39,7 @@ SELECT n.nspname, c.relname,
 FROM unnest(%s::text[], %s::text[]) AS wanted(schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name ORDER BY 1, 2
-"""
+""").format(leaves=leaves_of("c.oid"))
 
 
 def identity_remedies(
