@@ -23,7 +23,7 @@ from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
 from levada.postgres.ddl_functions import DDL_PREFIX
-from levada.postgres.description import TableDescription
+from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
@@ -217,8 +217,10 @@ class TableResolver(SchemaResolver):
             return None
         try:
             require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
+            columns = self._column_list(table)
+            description.require_streamed_key(columns)
             announced = description.schema(
-                columns=self._column_list(table),
+                columns=columns,
                 exclude=excluded,
                 policy=self._policy,
                 snapshot_id=at,
@@ -379,7 +381,7 @@ class TableResolver(SchemaResolver):
             columns=resolved,
             identity=identity,
             identity_attnums=tuple(sorted(marked)),
-            key=_key(identity, marked, set(attnums), before, description),
+            key=_key(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
 
@@ -439,15 +441,17 @@ def _same_identity(relation: Relation, version: ReplicatedTableSchema) -> bool:
 
 
 def _key(
+    table: QualifiedTable,
     identity: IdentityKind,
     marked: set[int],
     present: set[int],
     before: ReplicatedTableSchema | None,
     description: TableDescription | None,
 ) -> tuple[int, ...]:
-    """Return the key's attnums in key order, which RELATION does not contain either.
+    """Return the key's attnums, which RELATION does not contain under FULL.
 
-    A key with a generated column is none: that column is not streamed, and several rows can have the others' values.
+    Raise NeedsOperator ``identity_missing`` for a key with a generated column: that column is not streamed, and several
+    rows can have the others' values.
     """
     orders: list[tuple[int, ...]] = [] if before is None else [before.key]
     if description is not None:
@@ -457,8 +461,8 @@ def _key(
     if description is not None:
         streamed = {c.attnum for c in description.columns}
         if marked == streamed.intersection(description.identity_key) != set(description.identity_key):
-            return ()
-    return next((order for order in orders if set(order) == marked), tuple(sorted(marked)))
+            raise key_not_streamed(table, set(description.identity_key) - streamed)
+    return tuple(sorted(marked))
 
 
 def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:

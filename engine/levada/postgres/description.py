@@ -8,9 +8,10 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
+from levada.errors import NeedsOperator
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
-from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
 
 _TYPES: Final[LiteralString] = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -337,6 +338,16 @@ class TableDescription:
             storage=TableStorage.from_json(data["storage"]),
         )
 
+    def require_streamed_key(self, columns: Collection[int] | None) -> None:
+        """Raise NeedsOperator ``identity_missing`` if the stream lacks a column of the replica identity.
+
+        ``columns`` are the attnums of the publication's column list, and None means all. Generated columns are not
+        streamed. Without a part of the key, a DELETE does not show which row it deletes.
+        """
+        streamed = {c.attnum for c in self.columns if columns is None or c.attnum in columns}
+        if lacking := sorted(set(self.identity_key) - streamed):
+            raise key_not_streamed(self.name, lacking)
+
     def schema(
         self,
         *,
@@ -367,6 +378,18 @@ class TableDescription:
                 ExcludedColumn(c.attnum, c.name, c.type_oid, c.typmod) for c in published if c.name in exclude
             ),
         )
+
+
+def key_not_streamed(table: QualifiedTable, lacking: Collection[int]) -> NeedsOperator:
+    """Return the error of a table whose replica identity has columns, by attnum, that are not streamed."""
+    numbers = ", ".join(map(str, sorted(lacking)))
+    return NeedsOperator(
+        "identity_missing",
+        f"the replica identity of table {table} has columns that are not streamed, number {numbers}: generated ones, or"
+        " ones that the publication's column list lacks",
+        hint="give the table a primary key without generated columns, and publish all of its columns; then"
+        f" {resync_command(table)}",
+    )
 
 
 def type_infos(rows: Collection[Mapping[str, Any]]) -> Mapping[int, TypeInfo]:
