@@ -205,7 +205,7 @@ def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
 def test_identity_and_key(
     versions: Database, statement: str, identity: IdentityKind, attnums: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    """The key is the identity's in ascending order. Under FULL it is the primary key's. Without an identity there is none."""
+    """The key is the identity's in ascending order, under FULL the primary key's. Without an identity there is none."""
     versions.execute(
         "CREATE TABLE t (a int NOT NULL, b int NOT NULL, c int NOT NULL, PRIMARY KEY (b, a) INCLUDE (c))",
         "CREATE UNIQUE INDEX other ON t (c) INCLUDE (a)",
