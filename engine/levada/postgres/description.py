@@ -101,6 +101,9 @@ CASE
 END"""
 )
 
+# The command's number in a row's version. After a savepoint that was rolled back it is another number.
+_CMIN: Final[LiteralString] = "CASE WHEN x.xmax = 0 THEN x.cmin::text::bigint ELSE -1 END"
+
 _LEAVES: Final[LiteralString] = (
     """(
     WITH RECURSIVE tree(oid, born) AS (
@@ -120,24 +123,37 @@ _LEAVES: Final[LiteralString] = (
     + _NO_BLOCK
     + """ END, tree.born, """
     + _FLAW
+    + ", "
+    + _CMIN.replace("x.", "l.")
     + """)), '{}')
     FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
     JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
 )"""
 )
 
-# What _LEAVES returns for a table that is not partitioned.
-_ONE_LEAF: Final[LiteralString] = """(
-    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(
-        l.relfilenode::bigint, l.xmin::text::bigint, false, true, NULL))
+# What _LEAVES returns for a table that is not partitioned. Its size is of interest only if this transaction has made
+# the file. Then no other session has locked it.
+_ONE_LEAF: Final[LiteralString] = (
+    """(
+    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
+        CASE WHEN pg_catalog.age(l.xmin) <= 0 THEN """
+    + _NO_BLOCK
+    + """ ELSE false END, true, NULL, """
+    + _CMIN.replace("x.", "l.")
+    + """))
     FROM pg_catalog.pg_class l WHERE l.oid = c.oid
 )"""
+)
 
-_STORED_COLUMNS: Final[LiteralString] = """(
+_STORED_COLUMNS: Final[LiteralString] = (
+    """(
     SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
-        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname)), '{}')
+        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname, """
+    + _CMIN.replace("x.", "a.")
+    + """)), '{}')
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 )"""
+)
 
 _STORED_TYPES: Final[LiteralString] = (
     "("
