@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,9 @@ class Versions:
             )
         return self.tables[relation.oid]
 
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Do nothing."""
+
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """End the session."""
         raise error
@@ -60,6 +63,9 @@ class Versions:
 
     def release(self) -> None:
         """Do nothing, as there is no catalog."""
+
+    def settle(self) -> None:
+        """Do nothing, as nothing is altered."""
 
 
 class Rig:

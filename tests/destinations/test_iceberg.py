@@ -332,7 +332,7 @@ def test_settings_that_cannot_be_meant() -> None:
 def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) -> None:
     """Random changes in random batches, with restarts, lost indexes and compaction between, leave the same rows."""
     rng = random.Random(seed)
-    small = table(column(1, "a", Kind.INT4), column(2, "b", Kind.TEXT), column(3, "v", Kind.TEXT), key=(2, 1))
+    small = table(column(1, "a", Kind.INT4), column(2, "b", Kind.TEXT), column(3, "v", Kind.TEXT), key=(1, 2))
     destination = hadoop.destination(maintenance=EVERY_LOOK)
     model = {(i, str(i)): f"v{i}" for i in range(30)}
     rows = [{"a": a, "b": b, "v": v} for (a, b), v in model.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,9 @@ class Resolver:
         self.seen.append((relation, at))
         return self.schemas.get(relation.oid)
 
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Do nothing."""
+
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """End the session."""
         raise error
@@ -64,6 +67,9 @@ class Versions:
         return ReplicatedTableSchema(
             relation.oid, relation.table, columns, _IDENTITY[relation.identity], keys, keys, snapshot_id=at
         )
+
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Do nothing."""
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """End the session."""

@@ -190,8 +190,8 @@ def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
 @pytest.mark.parametrize(
     ("statement", "identity", "attnums", "key"),
     [
-        ("SELECT 1", IdentityKind.PRIMARY_KEY, (1, 2), (2, 1)),
-        ("ALTER TABLE t REPLICA IDENTITY FULL", IdentityKind.FULL, (1, 2, 3), (2, 1)),
+        ("SELECT 1", IdentityKind.PRIMARY_KEY, (1, 2), (1, 2)),
+        ("ALTER TABLE t REPLICA IDENTITY FULL", IdentityKind.FULL, (1, 2, 3), (1, 2)),
         ("ALTER TABLE t REPLICA IDENTITY NOTHING", IdentityKind.MISSING, (), ()),
         ("ALTER TABLE t REPLICA IDENTITY USING INDEX other", IdentityKind.INDEX, (3,), (3,)),
         ("ALTER TABLE t DROP CONSTRAINT t_pkey", IdentityKind.MISSING, (), ()),
@@ -205,7 +205,7 @@ def test_column_list_and_exclusions_narrow_the_schema(db: Database) -> None:
 def test_identity_and_key(
     versions: Database, statement: str, identity: IdentityKind, attnums: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    """The key is the identity's in key order. Under FULL it is the primary key's. Without an identity there is none."""
+    """The key is the identity's in ascending order, under FULL the primary key's. Without an identity there is none."""
     versions.execute(
         "CREATE TABLE t (a int NOT NULL, b int NOT NULL, c int NOT NULL, PRIMARY KEY (b, a) INCLUDE (c))",
         "CREATE UNIQUE INDEX other ON t (c) INCLUDE (a)",

@@ -9,8 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from tests.rigs.database import Database
-from tests.rigs.pipeline import Rig, table
+from tests.rigs.pipeline import Only, Rig, table
 from tests.rigs.waiting import until
 
 from levada.testing.memory import MemoryDestination
@@ -91,6 +92,28 @@ def test_no_alteration_of_partitions_ends_the_capture(rig: Rig, db: Database, an
     found = rig.running.progress()
     good = ("quiet", *(_EQUAL if announced else ()))
     assert {name: table(found, name).error for name in good} == dict.fromkeys(good)
+
+
+def test_a_root_that_is_streamed_as_its_partitions_waits(db: Database, tmp_path: Path) -> None:
+    """It does not leave the pipeline when the publication no longer publishes through the root."""
+    db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+    )
+    rig = Rig(db, tmp_path)
+    rig.change(selects=Only("t"), discovery_s=0.2)
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        with db.connect() as c:
+            publication = sql.Identifier(rig.config.publication.name)
+            c.execute(sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = false)").format(publication))
+        error = table(rig.wait(lambda p: any(t.error for t in p.tables)), "t").error
+        assert error is not None
+        assert error.code == "table_not_published"
+        assert "publish_via_partition_root = true" in error.solution
+    finally:
+        rig.stop()
 
 
 def _write(c: psycopg.Connection[Any], table: str) -> None:

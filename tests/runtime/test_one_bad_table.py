@@ -40,6 +40,19 @@ FAULTS = (
         ("ALTER PUBLICATION p SET TABLE orders, bad (id)",),
         since=18,
     ),
+    Fault(
+        "identity_missing",
+        (
+            "CREATE TABLE bad (id int, twice int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)",
+            "ALTER PUBLICATION p ADD TABLE bad",
+        ),
+        ("ALTER TABLE bad DROP CONSTRAINT bad_pkey, ADD PRIMARY KEY (id)",),
+    ),
+    Fault(
+        "identity_missing",
+        ("CREATE TABLE bad (id int, k int DEFAULT 1, PRIMARY KEY (id, k))", "ALTER PUBLICATION p ADD TABLE bad (k)"),
+        ("ALTER PUBLICATION p SET TABLE orders, bad",),
+    ),
 )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
 
+from levada.capture.alterations import Alteration, Alterations
 from levada.capture.attnums import match_columns, same_columns
 from levada.capture.column_marks import ColumnMarks
 from levada.errors import DecodeError, LevadaError, NeedsOperator
@@ -21,9 +22,9 @@ from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import parse_ddl_message, read_ddl_seal
 from levada.postgres.ddl_functions import DDL_PREFIX
-from levada.postgres.description import TableDescription
+from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
@@ -59,7 +60,7 @@ class TableResolver(SchemaResolver):
     ``failed`` is called for a table whose schema change cannot be resolved. Later rows of that table are skipped until
     the next `begin_session`, and the table needs a resync. ``failed`` must record the failure before it returns,
     because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
-    version, with the message's LSN and the transaction's ID. ``unpublished`` is called for tables, replicated or not,
+    version, when its transaction is complete. ``unpublished`` is called for tables, replicated or not,
     whose changes are not in the stream after an announced change, with the LSN of its commit. ``catalog_changed`` is
     called if a RELATION shows that the catalog entry of a table changed. ``excluded_columns`` returns the excluded
     columns of a table that has no version yet. Each version keeps those of the version before it, until
@@ -76,7 +77,7 @@ class TableResolver(SchemaResolver):
         selects: Callable[[QualifiedTable], bool] = lambda table: True,
         excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
-        altered: Callable[[DdlMessage, Lsn, int], None] = lambda ddl, lsn, xid: None,
+        altered: Callable[[Alteration], None] = lambda alteration: None,
         unpublished: Unpublished = lambda tables, error, lsn: None,
         catalog_changed: Callable[[], None] = lambda: None,
         marks: ColumnMarks | None = None,
@@ -88,7 +89,7 @@ class TableResolver(SchemaResolver):
         self._selects = selects
         self._excluded_columns = excluded_columns
         self._policy = policy
-        self._altered = altered
+        self._alterations = Alterations(altered)
         self._unpublished = unpublished
         self._catalog_changed = catalog_changed
         self._marks = marks or ColumnMarks()
@@ -113,6 +114,7 @@ class TableResolver(SchemaResolver):
         self._current.clear()
         self._left_out.clear()
         self._unreadable = False
+        self._alterations.discard()
 
     def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
         """Exclude these columns from all versions of the table that are read from now on. From any thread.
@@ -181,7 +183,7 @@ class TableResolver(SchemaResolver):
         if ddl.outdated:
             self._leave_out(ddl.table_id, before.name, _outdated(before.name), at)
             return None
-        self._altered(ddl, message.lsn, message.xid)
+        self._alterations.add(ddl, message, at)
         # A transaction without a lock on the table has not altered its columns, and one that has may have been
         # committed since.
         return self._described(ddl.description, before, at) if ddl.locked else None
@@ -217,8 +219,10 @@ class TableResolver(SchemaResolver):
             return None
         try:
             require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
+            columns = self._column_list(table)
+            description.require_streamed_key(columns)
             announced = description.schema(
-                columns=self._column_list(table),
+                columns=columns,
                 exclude=excluded,
                 policy=self._policy,
                 snapshot_id=at,
@@ -228,6 +232,14 @@ class TableResolver(SchemaResolver):
             self._leave_out(table, name, error, at)
             return None
         return None if _same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
+
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Record a TRUNCATE of tables in the stream, for the statements that altered them in the same transaction."""
+        self._alterations.truncated(tables, at)
+
+    def settle(self) -> None:
+        """Report what a complete transaction has altered. Called before its changes are staged."""
+        self._alterations.settle()
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""
@@ -379,7 +391,7 @@ class TableResolver(SchemaResolver):
             columns=resolved,
             identity=identity,
             identity_attnums=tuple(sorted(marked)),
-            key=_key(identity, marked, set(attnums), before, description),
+            key=_key(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
 
@@ -439,15 +451,17 @@ def _same_identity(relation: Relation, version: ReplicatedTableSchema) -> bool:
 
 
 def _key(
+    table: QualifiedTable,
     identity: IdentityKind,
     marked: set[int],
     present: set[int],
     before: ReplicatedTableSchema | None,
     description: TableDescription | None,
 ) -> tuple[int, ...]:
-    """Return the key's attnums in key order, which RELATION does not contain either.
+    """Return the key's attnums, which RELATION does not contain under FULL.
 
-    A key with a generated column is none: that column is not streamed, and several rows can have the others' values.
+    Raise NeedsOperator ``identity_missing`` for a key with a generated column: that column is not streamed, and several
+    rows can have the others' values.
     """
     orders: list[tuple[int, ...]] = [] if before is None else [before.key]
     if description is not None:
@@ -457,8 +471,8 @@ def _key(
     if description is not None:
         streamed = {c.attnum for c in description.columns}
         if marked == streamed.intersection(description.identity_key) != set(description.identity_key):
-            return ()
-    return next((order for order in orders if set(order) == marked), tuple(sorted(marked)))
+            raise key_not_streamed(table, set(description.identity_key) - streamed)
+    return tuple(sorted(marked))
 
 
 def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:

@@ -69,6 +69,9 @@ class SessionResolver(SchemaResolver, Protocol):
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
 
+    def settle(self) -> None:
+        """Report what a complete transaction has altered."""
+
 
 class CaptureSession:
     """The loop over one replication stream.
@@ -190,6 +193,8 @@ class CaptureSession:
             batch = self._decoder.decode(messages)
         finally:
             self._resolver.release()
+        if not batch.in_transaction:
+            self._resolver.settle()
         if batch.in_transaction and not was_inside:
             # A transaction larger than a slice gets its own segment. If its end never arrives, only its own rows are
             # discarded.

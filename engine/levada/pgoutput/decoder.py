@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +51,9 @@ class SchemaResolver(Protocol):
         ``at`` is as for `relation`. For a non-transactional message it is the LSN of the message. PostgreSQL sends a
         RELATION before the next row of a changed table, and a row without it is an error of this table.
         """
+
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Record a TRUNCATE of replicated tables in transaction ``at``."""
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """Record that the rows of a table cannot be read from transaction ``at`` on. They are ignored in this session.
@@ -204,6 +207,7 @@ class Decoder:
             elif bound.schema is not None:
                 tables.append(bound.schema)
         if tables:
+            self._resolver.truncated([t.id for t in tables], at)
             row = of.rows(np.array([message]))
             yield Truncate(
                 Lsn(at),

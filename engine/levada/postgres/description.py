@@ -8,9 +8,10 @@ from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
+from levada.errors import NeedsOperator
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
-from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
+from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
 
 _TYPES: Final[LiteralString] = """
 SELECT coalesce(jsonb_agg(jsonb_build_object(
@@ -100,6 +101,9 @@ CASE
 END"""
 )
 
+# The command's number in a row's version. After a savepoint that was rolled back it is another number.
+_CMIN: Final[LiteralString] = "CASE WHEN x.xmax = 0 THEN x.cmin::text::bigint ELSE -1 END"
+
 _LEAVES: Final[LiteralString] = (
     """(
     WITH RECURSIVE tree(oid, born) AS (
@@ -119,24 +123,37 @@ _LEAVES: Final[LiteralString] = (
     + _NO_BLOCK
     + """ END, tree.born, """
     + _FLAW
+    + ", "
+    + _CMIN.replace("x.", "l.")
     + """)), '{}')
     FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
     JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
 )"""
 )
 
-# What _LEAVES returns for a table that is not partitioned.
-_ONE_LEAF: Final[LiteralString] = """(
-    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(
-        l.relfilenode::bigint, l.xmin::text::bigint, false, true, NULL))
+# What _LEAVES returns for a table that is not partitioned. Its size is of interest only if this transaction has made
+# the file. Then no other session has locked it.
+_ONE_LEAF: Final[LiteralString] = (
+    """(
+    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
+        CASE WHEN pg_catalog.age(l.xmin) <= 0 THEN """
+    + _NO_BLOCK
+    + """ ELSE false END, true, NULL, """
+    + _CMIN.replace("x.", "l.")
+    + """))
     FROM pg_catalog.pg_class l WHERE l.oid = c.oid
 )"""
+)
 
-_STORED_COLUMNS: Final[LiteralString] = """(
+_STORED_COLUMNS: Final[LiteralString] = (
+    """(
     SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
-        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname)), '{}')
+        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname, """
+    + _CMIN.replace("x.", "a.")
+    + """)), '{}')
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 )"""
+)
 
 _STORED_TYPES: Final[LiteralString] = (
     "("
@@ -337,6 +354,16 @@ class TableDescription:
             storage=TableStorage.from_json(data["storage"]),
         )
 
+    def require_streamed_key(self, columns: Collection[int] | None) -> None:
+        """Raise NeedsOperator ``identity_missing`` if the stream lacks a column of the replica identity.
+
+        ``columns`` are the attnums of the publication's column list, and None means all. Generated columns are not
+        streamed. Without a part of the key, a DELETE does not show which row it deletes.
+        """
+        streamed = {c.attnum for c in self.columns if columns is None or c.attnum in columns}
+        if lacking := sorted(set(self.identity_key) - streamed):
+            raise key_not_streamed(self.name, lacking)
+
     def schema(
         self,
         *,
@@ -367,6 +394,18 @@ class TableDescription:
                 ExcludedColumn(c.attnum, c.name, c.type_oid, c.typmod) for c in published if c.name in exclude
             ),
         )
+
+
+def key_not_streamed(table: QualifiedTable, lacking: Collection[int]) -> NeedsOperator:
+    """Return the error of a table whose replica identity has columns, by attnum, that are not streamed."""
+    numbers = ", ".join(map(str, sorted(lacking)))
+    return NeedsOperator(
+        "identity_missing",
+        f"the replica identity of table {table} has columns that are not streamed, number {numbers}: generated ones, or"
+        " ones that the publication's column list lacks",
+        hint="give the table a primary key without generated columns, and publish all of its columns; then"
+        f" {resync_command(table)}",
+    )
 
 
 def type_infos(rows: Collection[Mapping[str, Any]]) -> Mapping[int, TypeInfo]:

@@ -85,9 +85,10 @@ class PublicationState:
     """The current state of a publication. ``identity`` is None if the publication does not exist.
 
     ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
-    ``unlogged`` are not in the WAL. Those of ``partitions`` are streamed as changes of a published root.
-    ``unidentified`` are unpublished tables whose UPDATEs and DELETEs PostgreSQL would reject once they are published,
-    with the relations that need a replica identity: the table, its partitions.
+    ``unlogged`` are not in the WAL. Those of ``partitions`` are streamed as changes of a published root, and those of
+    ``divided`` as changes of their partitions. ``unidentified`` are unpublished tables whose UPDATEs and DELETEs
+    PostgreSQL would reject once they are published, with the relations that need a replica identity: the table, its
+    partitions.
     """
 
     name: str
@@ -96,6 +97,7 @@ class PublicationState:
     members: Mapping[TableId, Membership]
     unlogged: frozenset[TableId] = frozenset()
     partitions: frozenset[TableId] = frozenset()
+    divided: frozenset[TableId] = frozenset()
     unidentified: Mapping[TableId, tuple[QualifiedTable, ...]] = field(default_factory=dict)
 
     def left(self, table: TableId) -> bool:
@@ -131,9 +133,10 @@ SELECT c.oid::bigint, n.nspname, c.relname,
     coalesce(array_agg(m.name ORDER BY m.name) FILTER (WHERE m.id IS NOT NULL), '{{}}'),
     max(m.name) FILTER (WHERE m.own AND (m.row_filter IS NOT NULL OR m.columns IS NOT NULL)),
     max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relispartition,
-    c.relpersistence <> 'p'
+    c.relpersistence <> 'p', c.relkind = 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
-WHERE c.oid = ANY (%(tables)s::oid[]) GROUP BY c.oid, n.nspname, c.relname, c.relispartition, c.relpersistence
+WHERE c.oid = ANY (%(tables)s::oid[])
+GROUP BY c.oid, n.nspname, c.relname, c.relispartition, c.relpersistence, c.relkind
 """)
 
 # Row filters, column lists and schemas of publications exist since version 15.
@@ -165,21 +168,22 @@ def read_publication_state(
             if identity == before:
                 break
     names = {TableId(table): QualifiedTable(schema, name) for table, schema, name, *_ in rows}
-    unlogged = frozenset(TableId(row[0]) for row in rows if row[-1])
+    unlogged = frozenset(TableId(row[0]) for row in rows if row[-2])
     via_root = identity is not None and identity.via_root
     partitions = frozenset(
-        TableId(row[0]) for row in rows if via_root and row[-2] and any(_publishes_root(m) for m in row[3])
+        TableId(row[0]) for row in rows if via_root and row[-3] and any(_publishes_root(m) for m in row[3])
     )
+    divided = frozenset(TableId(row[0]) for row in rows if row[-1] and row[3] and identity is not None and not via_root)
     members = {
         TableId(table): _membership(identity, of_table, limit, row_filter, columns)
         for table, _, _, of_table, limit, row_filter, columns, *_ in rows
-        if of_table and identity is not None and table not in partitions
+        if of_table and identity is not None and table not in partitions and table not in divided
     }
     left = {name for table, name in names.items() if table not in members and table not in partitions}
     refused = leave_out_unidentified(conn, publication, left)[1] if left else ()
     relations = unidentified_relations(conn, refused)
     unidentified = {table: relations[name] for table, name in names.items() if name in relations}
-    return PublicationState(publication, identity, names, members, unlogged, partitions, unidentified)
+    return PublicationState(publication, identity, names, members, unlogged, partitions, divided, unidentified)
 
 
 def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -> NeedsOperator | None:
@@ -270,6 +274,15 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
     name = state.names[table]
     if table in state.unlogged:
         return set_unlogged(name)
+    if table in state.divided:
+        statement = sql.SQL("ALTER PUBLICATION {} SET (publish_via_partition_root = true)").format(
+            sql.Identifier(state.name)
+        )
+        return NeedsOperator(
+            "table_not_published",
+            f"publication {state.name} streams the changes of table {name} as those of its partitions",
+            hint=f"{statement.as_string(None)}; then {resync}",
+        )
     exists = state.identity is not None
     hint = publish_hint(state.name, [name], state.unidentified.get(table, ()), exists=exists)
     if exists:

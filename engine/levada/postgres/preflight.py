@@ -327,7 +327,7 @@ def _identity_problems(
             Severity.WARNING,
             "identity_missing",
             f"table {table} is left out, because it has no replica identity without a generated column: PostgreSQL"
-            " would reject its UPDATEs and DELETEs once it is published",
+            " would reject its UPDATEs and DELETEs once it is published, or stream them without a part of the key",
             f"{remedies[table]}, or exclude it in spec.tables",
         )
 

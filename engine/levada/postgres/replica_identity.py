@@ -1,4 +1,4 @@
-"""The condition under which PostgreSQL accepts UPDATEs and DELETEs of a published relation, in SQL."""
+"""The condition under which PostgreSQL streams UPDATEs and DELETEs of a published relation with their keys, in SQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ IDENTIFIED: Final = sql.SQL("""
 """)
 """Template of the condition for relation ``l``, see `identified`."""
 
-# From PostgreSQL 18 on an identity must not have generated columns that are not published.
+# From PostgreSQL 18 on it refuses changes whose identity has generated columns that are not published. Before, it
+# streams them, and a key lacks these columns.
 _GENERATED: Final = """
 SELECT FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped
@@ -25,10 +26,8 @@ def identified(version: int) -> sql.Composed:
 
     Each partition identifies old rows by its own replica identity, so ``l`` is a table or a leaf.
     """
-    if version < 180000:
-        return IDENTIFIED.format(no_generated_columns=sql.SQL("true"), no_generated_key=sql.SQL(""))
     of_key = " AND a.attnum = ANY ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])"
     return IDENTIFIED.format(
-        no_generated_columns=sql.SQL(f"NOT EXISTS ({_GENERATED})"),
+        no_generated_columns=sql.SQL("true" if version < 180000 else f"NOT EXISTS ({_GENERATED})"),
         no_generated_key=sql.SQL(f"AND NOT EXISTS ({_GENERATED}{of_key})"),
     )

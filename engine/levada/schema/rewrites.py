@@ -16,8 +16,9 @@ Statement                      New file (``filenode``)       New version of a co
 ============================== ============================= =================================================
 
 A new file together with a new version of a column counts as a rewrite. That is wrong if two statements of different
-kinds come between two readings of the catalog, or if a transaction alters a column and then truncates the table. The
-table is then copied without need.
+kinds come between two readings of the catalog, or if a transaction alters a column and truncates the table. The event
+trigger tells these apart, because each of its announcements shows the state after one statement. Without it, the table
+is then copied without need.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ class Witness:
 
     ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``plain`` has the
     attnums of columns that it retypes by PostgreSQL's own cast. ``truncates`` are the transactions with a streamed
-    TRUNCATE of the table.
+    TRUNCATE of the table. ``follows`` is True if the earlier state is the one at the end of an announced ALTER TABLE. A
+    column whose catalog row is the same since has not been altered again.
     """
 
     announced: bool = False
     plain: frozenset[int] = frozenset()
     truncates: frozenset[int] = frozenset()
+    follows: bool = False
 
 
 def find_change(
@@ -85,6 +88,9 @@ def _columns(
     columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
 ) -> RowsChanged | None:
     rewritten = [leaf for oid, leaf in now.leaves.items() if _new_file(before.leaves.get(oid), leaf)]
+    if witness.announced and rewritten and all(leaf.empty for leaf in now.leaves.values()):
+        # A new file without a block at the end of the statement has no row that was rewritten.
+        return None
     for attnum, new in sorted(now.columns.items()):
         old = before.columns.get(attnum)
         if old is None:
@@ -93,7 +99,7 @@ def _columns(
             continue
         if old.generated and not new.generated:
             return RowsChanged("table_rewritten", f"column number {attnum} is no longer generated (DROP EXPRESSION)")
-        if attnum not in columns or new.generated:
+        if attnum not in columns or new.generated or (witness.follows and new == old):
             continue
         retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
         if witness.announced and witness.plain and attnum not in witness.plain and not retyped:
@@ -116,9 +122,17 @@ def _was_rewritten(
     # Right after a rewrite, the catalog rows of relation and column have the same transaction. An earlier statement of
     # that transaction may have given the column's row this transaction already, so the row need not have another one.
     # If the file is new for another reason, such as an earlier TRUNCATE, the two transactions differ.
-    if any(leaf.xmin == new.xmin for leaf in rewritten):
+    if any(leaf.xmin == new.xmin and not (witness.announced and _is_older(leaf, new)) for leaf in rewritten):
         return True
     return not witness.announced and old.xmin != new.xmin and bool(rewritten)
+
+
+def _is_older(leaf: LeafStorage, column: ColumnStorage) -> bool:
+    """Return True if the file was made before this version of the column, by another statement of its transaction.
+
+    ALTER TABLE writes new files after it has altered the columns.
+    """
+    return 0 <= leaf.cmin < column.cmin
 
 
 def _leaves(

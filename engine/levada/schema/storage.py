@@ -21,8 +21,9 @@ class LeafStorage:
 
     ``filenode`` changes with each rewrite and TRUNCATE. ``xmin`` changes with each version of the relation's row in
     pg_class. ``born`` is False if the relation, or a table between it and the root, was attached as a partition.
-    ``empty`` is True if the file of an attached relation had no block. ``flaw`` is None for a table that is no
-    partition.
+    ``empty`` is True if the file of an attached relation had no block, or that of a table at the end of an announced
+    statement. ``flaw`` is None for a table that is no partition. ``cmin`` is the number of the command, in the
+    transaction ``xmin``, that wrote this version, -1 if it is unknown.
     """
 
     filenode: int
@@ -30,13 +31,14 @@ class LeafStorage:
     empty: bool
     born: bool
     flaw: LeafFlaw | None = None
+    cmin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStorage:
     """One column, including generated ones. ``xmin`` changes with each version of its row in pg_attribute.
 
-    The name is no part of the identity, because a new name changes no row.
+    The name is no part of the identity, because a new name changes no row. ``cmin`` is that of `LeafStorage`.
     """
 
     type_oid: int
@@ -44,6 +46,7 @@ class ColumnStorage:
     xmin: int
     generated: bool
     name: str = ""
+    cmin: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class TableStorage:
             {
                 "leaves": {str(int(k)): _leaf_to_json(v) for k, v in self.leaves.items()},
                 "columns": {
-                    str(k): [v.type_oid, v.typmod, v.xmin, v.generated, v.name] for k, v in self.columns.items()
+                    str(k): [v.type_oid, v.typmod, v.xmin, v.generated, v.name, v.cmin] for k, v in self.columns.items()
                 },
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
@@ -111,20 +114,20 @@ class TableStorage:
         return cls(
             {TableId(k): _leaf(*leaf) for k, leaf in data["leaves"].items()},
             {
-                int(k): ColumnStorage(int(o), int(m), int(x), bool(g), str(n))
-                for k, (o, m, x, g, n) in data["columns"].items()
+                int(k): ColumnStorage(int(o), int(m), int(x), bool(g), str(n), int(c))
+                for k, (o, m, x, g, n, c) in data["columns"].items()
             },
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
 
 
 def _leaf_to_json(leaf: LeafStorage) -> list[object]:
-    return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json()]
+    return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin]
 
 
-def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None) -> LeafStorage:
+def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None, cmin: int) -> LeafStorage:
     its = None if flaw is None else LeafFlaw.from_json(flaw)
-    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its)
+    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin))
 
 
 def _identity(storage: TableStorage) -> tuple[object, ...]:

@@ -103,8 +103,9 @@ class ReplicatedTableSchema:
     """A version of a table's schema: the replicated columns in attnum order.
 
     Generated columns, and columns that the publication's column list or ``columns.exclude`` leave out, are not
-    included. ``key`` has the attnums that identify a row at a destination, in key order. These are the replica
-    identity's columns, or under FULL the primary key's. ``key`` is empty if a row cannot be identified.
+    included. ``key`` has the attnums that identify a row at a destination, in ascending order. These are the replica
+    identity's columns, or under FULL the primary key's. The order of the columns in the source's index identifies
+    nothing, and may change. ``key`` is empty if a row cannot be identified.
     ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
     of the copy that the version belongs to, and ``excluded`` the columns of the table that it leaves out, in attnum
     order.
@@ -120,6 +121,10 @@ class ReplicatedTableSchema:
     excluded_columns: frozenset[str] = frozenset()
     excluded: tuple[ExcludedColumn, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Put the key into ascending order."""
+        object.__setattr__(self, "key", tuple(sorted(self.key)))
+
     @property
     def arrow(self) -> pa.Schema:
         """The columns as an Arrow schema. Every field is nullable, because a deleted row may have only its key."""
@@ -127,7 +132,7 @@ class ReplicatedTableSchema:
 
     @property
     def key_columns(self) -> tuple[Column, ...]:
-        """The key's columns in key order."""
+        """The key's columns in the order of ``key``."""
         by_attnum = self.by_attnum
         return tuple(by_attnum[a] for a in self.key)
 

@@ -242,6 +242,10 @@ class _Copy:
         return _key(self.schema, values, self.number)
 
     def _evolve(self, schema: ReplicatedTableSchema) -> None:
+        if schema.key != self.schema.key:
+            raise NeedsOperator(
+                "key_changed", f"the key of {schema.name} has changed", hint=resync_command(schema.name)
+            )
         for column in schema.columns:
             if column.attnum not in self.schema.by_attnum:
                 text = column.missing_value

@@ -451,6 +451,7 @@ class TableCopy:
                 _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
             if (flaw := flaw_error(name, description.storage.flaws)) is not None:
                 raise flaw
+            description.require_streamed_key(published.column_attnums)
             schema = description.schema(
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,

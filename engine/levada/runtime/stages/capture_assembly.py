@@ -23,7 +23,7 @@ from levada.segments.memory import MemoryBudget
 from levada.stores.interface import PipelineStore
 
 if TYPE_CHECKING:
-    from levada.postgres.ddl import DdlMessage
+    from levada.capture.alterations import Alteration
     from levada.postgres.server import ServerIdentity
     from levada.segments.manifest import Manifest
     from levada.values import Lsn, QualifiedTable, TableId, Witness
@@ -52,10 +52,20 @@ class CaptureReports:
         self._inbox.put(TableFailed(table, error, recorded))
         self._wait_for(recorded)
 
-    def table_altered(self, ddl: DdlMessage, at: Lsn, xid: int) -> None:
-        """Report a DDL statement on a table, committed at ``at`` by transaction ``xid``."""
-        storage, recorded = ddl.description.storage, threading.Event()
-        self._inbox.put(TableAltered(ddl.table_id, at, xid, storage, ddl.plainly_retyped, recorded))
+    def table_altered(self, altered: Alteration) -> None:
+        """Report a DDL statement on a table."""
+        ddl, recorded = altered.ddl, threading.Event()
+        report = TableAltered(
+            ddl.table_id,
+            altered.at,
+            altered.xid,
+            ddl.description.storage,
+            ddl.plainly_retyped,
+            recorded,
+            altered.truncated,
+            altered.emptied,
+        )
+        self._inbox.put(report)
         self._wait_for(recorded)
 
     def tables_unpublished(

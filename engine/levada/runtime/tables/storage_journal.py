@@ -39,7 +39,9 @@ class TableAltered:
     """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
 
     ``storage`` is the table's storage after it. ``plain`` has the attnums of the columns whose types it changes with
-    PostgreSQL's own casts. Capture waits for ``recorded``, so that nothing is applied if the table is parked.
+    PostgreSQL's own casts. ``truncated`` is True if a TRUNCATE of the table is streamed in the same transaction, and
+    ``emptied`` if it comes after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is applied if the
+    table is parked.
     """
 
     table: TableId
@@ -48,6 +50,8 @@ class TableAltered:
     storage: TableStorage
     plain: frozenset[int]
     recorded: threading.Event
+    truncated: bool = False
+    emptied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,12 @@ class StorageJournal:
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
             truncates = self._truncates.pop(record.id, frozenset())
-            self._evaluate(record, known, Baseline(snapshot.start, 0, storage), Witness(truncates=truncates))
+            self._evaluate(
+                record,
+                known,
+                Baseline(snapshot.start, 0, storage),
+                Witness(truncates=truncates, follows=bool(known.xid)),
+            )
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
@@ -196,8 +205,15 @@ class StorageJournal:
         known = self._baseline(record.id)
         if known is None or report.at < known.lsn or needs_resync(record.phase):
             return
-        witness = Witness(True, report.plain, self._truncates.get(record.id, frozenset()))
-        self._evaluate(record, known, Baseline(report.at, report.xid, report.storage), witness)
+        now = Baseline(report.at, report.xid, report.storage)
+        if report.emptied:
+            # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
+            if not self._park_flawed(record, now.storage):
+                self._keep(record.id, now)
+            return
+        truncates = self._truncates.get(record.id, frozenset())
+        own = frozenset({report.xid}) if report.truncated else frozenset[int]()
+        self._evaluate(record, known, now, Witness(True, report.plain, truncates | own))
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)

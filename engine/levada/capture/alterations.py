@@ -1,0 +1,65 @@
+"""The announced alterations of tables in one transaction, which are judged when the transaction is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from levada.pgoutput.changes import LogicalMessage
+from levada.postgres.ddl import DdlMessage
+from levada.values import Lsn, SnapshotId, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """An announced ALTER TABLE of transaction ``xid``, whose message is at LSN ``at``.
+
+    ``truncated`` is True if the transaction has a TRUNCATE of the table, and ``emptied`` if one comes after this
+    statement. It deletes the rows that the statement may have rewritten.
+    """
+
+    ddl: DdlMessage
+    at: Lsn
+    xid: int
+    truncated: bool = False
+    emptied: bool = False
+
+
+class Alterations:
+    """The alterations of the transaction that is decoded. ``report`` is called with each of a complete transaction."""
+
+    def __init__(self, report: Callable[[Alteration], None]) -> None:
+        self._report = report
+        self._transaction = SnapshotId(0)
+        self._waiting: list[Alteration] = []
+        self._truncated: set[TableId] = set()
+
+    def add(self, ddl: DdlMessage, message: LogicalMessage, at: SnapshotId) -> None:
+        """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
+        self._enter(at)
+        self._waiting.append(Alteration(ddl, message.lsn, message.xid, ddl.table_id in self._truncated))
+
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Record a TRUNCATE of tables in the transaction with the commit LSN ``at``."""
+        self._enter(at)
+        self._truncated.update(tables)
+        self._waiting = [
+            replace(a, truncated=True, emptied=True) if a.ddl.table_id in tables else a for a in self._waiting
+        ]
+
+    def settle(self) -> None:
+        """Report the alterations that wait, because their transaction is complete."""
+        waiting, self._waiting = self._waiting, []
+        self._truncated.clear()
+        for alteration in waiting:
+            self._report(alteration)
+
+    def discard(self) -> None:
+        """Forget a transaction that is not complete. The server sends it again."""
+        self._waiting = []
+        self._truncated.clear()
+
+    def _enter(self, at: SnapshotId) -> None:
+        if at != self._transaction:
+            self.settle()
+            self._transaction = at
