@@ -17,8 +17,8 @@ Statement                      New file (``filenode``)       New version of a co
 
 A new file together with a new version of a column counts as a rewrite. That is wrong if two statements of different
 kinds come between two readings of the catalog, or if a transaction alters a column and truncates the table. The event
-trigger tells these apart, because each of its announcements shows the state after one statement. Without it, the table
-is then copied without need.
+trigger distinguishes these, because each of its announcements shows the state after one statement. Without it, the
+table is then copied without need.
 """
 
 from __future__ import annotations
