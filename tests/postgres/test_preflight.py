@@ -12,6 +12,7 @@ from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.preflight import PreflightRequest, find_problems, preflight
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
+from levada.postgres.table_checks import read_table_properties, reading_problems
 from levada.postgres.unselected import NamedTables
 from levada.spec.source import TableSelector
 from levada.values import QualifiedTable
@@ -263,3 +264,14 @@ def test_published_generated_columns_are_reported(db: Database) -> None:
     assert "public.listed: half" in listed.message
     db.execute("ALTER PUBLICATION p SET (publish_generated_columns = none)")
     assert preflight(db.connection, replace(REQUEST, selects=lambda t: t.name == "wide")) == ()
+
+
+def test_a_table_that_was_just_dropped_lacks_no_privilege(db: Database) -> None:
+    """Functions of privileges return NULL for it, while the snapshot of the query still shows it."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with db.connect() as conn, conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        conn.execute("SELECT FROM pg_class LIMIT 1")
+        db.execute("DROP TABLE t")
+        [found] = read_table_properties(conn, {QualifiedTable("public", "t")})
+    assert list(reading_problems(found, "someone")) == []

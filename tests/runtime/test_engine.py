@@ -36,7 +36,10 @@ from levada import (
     slot_progress,
     stored_progress,
 )
+from levada.postgres.catalog import describe_without_waiting
 from levada.stores import TableAction
+from levada.stores.phases import Init
+from levada.values import OnUnrepresentable, SnapshotId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,6 +213,29 @@ def test_the_other_commands_are_functions(shop: Callable[..., Path], db: Databas
         assert cleanup.steps[0].what == f"slot levada_{db.name}"
         removed = list(cleanup.run())
     assert removed[0] == f"slot levada_{db.name}: does not exist"
+
+
+def test_requests_reach_a_table_under_each_of_its_names(shop: Callable[..., Path], db: Database, secrets: Path) -> None:
+    """A hint has the name with which a table was parked, also once it was renamed or is not published any more."""
+    manifests = load_manifests(shop().read_text())
+    orders = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
+    store = PostgresStore(db.connection, manifests.pipeline.metadata.name)
+    store.next_epoch()
+    with db.connect() as connection:
+        described = describe_without_waiting(connection, orders)
+    store.store_table_schema(described.schema(policy=OnUnrepresentable.ERROR, snapshot_id=SnapshotId(1)))
+    store.update_table_replication_states({orders: Init()})
+    name = sql.Identifier(f"levada_{db.name}")
+    with db.connect() as connection:
+        connection.execute(sql.SQL("CREATE PUBLICATION {} FOR TABLE orders, items").format(name))
+        connection.execute("ALTER TABLE orders RENAME TO purchases")
+        for given in ("orders", "purchases"):
+            resync_tables(manifests, [given], secrets=secrets)
+            assert store.take_table_actions() == {orders: TableAction.RESYNC}
+        assert {str(t) for t in resync_tables(manifests, secrets=secrets)} == {"public.items", "public.purchases"}
+        connection.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE purchases").format(name))
+        assert {str(t) for t in resync_tables(manifests, secrets=secrets)} == {"public.items", "public.orders"}
+    store.close()
 
 
 def test_secrets_in_python(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ class TableProperties:
     reserved: tuple[str, ...]
 
 
-# Partitions are read one by one, and each streams old rows by its own replica identity.
+# Partitions are read one by one, and each streams old rows by its own replica identity. The functions of privileges
+# return NULL for a table that has been dropped since the snapshot of the query.
 _TABLES: Final = sql.SQL("""
 SELECT n.nspname, c.relname,
-    bool_and(has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT')),
+    bool_and(coalesce(has_schema_privilege(l.relnamespace, 'USAGE'), true)
+        AND coalesce(has_table_privilege(l.oid, 'SELECT'), true)),
     bool_or(row_security_active(l.oid)),
     bool_and(l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
         WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate

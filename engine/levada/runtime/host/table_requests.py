@@ -13,6 +13,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.source.ownership import identify, require_own, source_holdings
 from levada.runtime.source.preparation import covered_tables
+from levada.runtime.tables.table_names import table_names
 from levada.spec import Manifests
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored, TableReplicationPhase
@@ -31,9 +32,9 @@ def retry_tables(
     name that is no table of the pipeline.
     """
     with _opened(manifests, secrets) as (config, store):
-        known = known_tables(config)
+        known = _requestable(config, store)
         states = store.get_table_replication_states()
-        errored = [t for t, id_ in known.items() if isinstance(states.get(id_), Errored)]
+        errored = [t for t, id_ in _once(known).items() if isinstance(states.get(id_), Errored)]
         phases = {t: states.get(known[t]) for t in (errored if names is None else resolve(names, known))}
         for table, phase in phases.items():
             if isinstance(phase, Errored):
@@ -54,8 +55,8 @@ def resync_tables(
         if store.get_owner_record() is None:
             _require_own_source(config)
         begins = names is None and not store.get_table_replication_states()
-        known = _tables_of_start(config) if begins else known_tables(config)
-        tables = tuple(sorted(known) if names is None else resolve(names, known))
+        known = _tables_of_start(config) if begins else _requestable(config, store)
+        tables = tuple(sorted(_once(known)) if names is None else resolve(names, known))
         for table in tables:
             store.request_table_action(known[table], TableAction.RESYNC)
     return tables
@@ -74,6 +75,23 @@ def _require_own_source(config: PipelineConfig) -> None:
 def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     with config.source.connect(application="tables") as connection:
         return read_table_ids(connection, covered_tables(config, connection))
+
+
+def _requestable(config: PipelineConfig, store: PipelineStore) -> dict[QualifiedTable, TableId]:
+    """Return the tables of the pipeline, and those in its state under the name that `levada status` and hints have.
+
+    Such a table may have been renamed, or may have lost what a table of the pipeline needs, and its hint must work. The
+    current names come first.
+    """
+    known, names = known_tables(config), table_names(store)
+    recorded = {names[id_]: id_ for id_ in store.get_table_replication_states() if id_ in names}
+    return {**known, **{name: id_ for name, id_ in recorded.items() if name not in known}}
+
+
+def _once(known: Mapping[QualifiedTable, TableId]) -> dict[QualifiedTable, TableId]:
+    """Return each table under the first of its names."""
+    first = {id_: name for name, id_ in reversed(list(known.items()))}
+    return {name: id_ for id_, name in first.items()}
 
 
 def verifiable_tables(
@@ -136,6 +154,7 @@ def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[Pipeli
         if store.volatile:
             raise _kept_by_engine()
         store.load_table_replication_states()
+        store.load_table_schemas()
         yield config, store
     finally:
         store.close()
