@@ -176,7 +176,7 @@ class TableMembership:
         ``names`` are the former ones. A table is left out if another one has its former name, because the manifest then
         means that one.
         """
-        selects, now = self._config_ref.current.selects, source.publication.names
+        selects, now = self._config_ref.current.is_selected, source.publication.names
         used = {t.name for t in source.published}
         return {
             id_: now[id_]
