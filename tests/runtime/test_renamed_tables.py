@@ -83,3 +83,12 @@ def test_a_table_that_another_one_replaces_is_forgotten(rig: Rig, db: Database) 
     )
     rig.wait(lambda p: rig.destination.copies_of("orders") == 2 and p.ready)
     assert len(rig.wait_caught_up().tables) == 1
+
+
+def test_a_renamed_table_has_its_name_without_a_row(rig: Rig, db: Database) -> None:
+    """The comparison of the catalog finds the name, without the event trigger as well."""
+    rig.config = replace(rig.config, selects=Only("orders", "bills"), ddl_trigger=False)
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("ALTER TABLE orders RENAME TO bills")
+    rig.wait(lambda p: [str(t.table) for t in p.tables] == ["public.bills"])

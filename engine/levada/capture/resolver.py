@@ -15,6 +15,7 @@ import psycopg
 from levada.capture.alterations import Alteration, Alterations
 from levada.capture.attnums import match_columns, same_columns
 from levada.capture.column_marks import ColumnMarks
+from levada.capture.schema_errors import ambiguous, outdated, require_usable_names
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
@@ -29,7 +30,6 @@ from levada.postgres.membership import lost_identity, read_publication_state, se
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.schema.changes import RESERVED_PREFIX
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
@@ -181,7 +181,7 @@ class TableResolver(SchemaResolver):
             # The RELATION before the first row of the table has the same information.
             return None
         if ddl.outdated:
-            self._leave_out(ddl.table_id, before.name, _outdated(before.name), at)
+            self._leave_out(ddl.table_id, before.name, outdated(before.name), at)
             return None
         self._alterations.add(ddl, message, at)
         # A transaction without a lock on the table has not altered its columns, and one that has may have been
@@ -227,7 +227,7 @@ class TableResolver(SchemaResolver):
                 policy=self._policy,
                 snapshot_id=at,
             )
-            _require_usable_names(name, announced.columns)
+            require_usable_names(name, announced.columns)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -294,7 +294,7 @@ class TableResolver(SchemaResolver):
         name = before.name if before is not None else relation.table
         excluded = self._exclusion(relation.oid, name, before)
         columns = [c for c in relation.columns if c.name not in excluded]
-        _require_usable_names(name, columns)
+        require_usable_names(name, columns)
         unchanged = (
             before is not None
             and same_columns(columns, before.columns)
@@ -309,7 +309,7 @@ class TableResolver(SchemaResolver):
         attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
         if attnums is None:
             streamed = published_generated_columns(self._connected(), self._publication).get(relation.table)
-            raise generated_error(self._publication, name, streamed) if streamed else _ambiguous(name)
+            raise generated_error(self._publication, name, streamed) if streamed else ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
         names = {attnum: column.name for attnum, column in by_attnum.items()}
         left_out = excluded_attnums(names, excluded, before, {c.attnum: c.name for c in now})
@@ -487,36 +487,3 @@ def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
     excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
     return columns, version.identity, version.identity_attnums, version.key, excluded
-
-
-def _ambiguous(table: QualifiedTable) -> NeedsOperator:
-    return NeedsOperator(
-        "schema_change_ambiguous",
-        f"{table}: several column changes arrived together, and the stream does not identify the columns",
-        hint=f"copy the table again: {resync_command(table)}. To avoid this error, let the engine's role create"
-        " Levada's event trigger, which announces each change",
-    )
-
-
-def _outdated(table: QualifiedTable) -> NeedsOperator:
-    return NeedsOperator(
-        "schema_change_ambiguous",
-        f"{table}: it was altered in a transaction of isolation level REPEATABLE READ or SERIALIZABLE that began before"
-        " another transaction altered it. The first one reads the columns from before the second",
-        hint=f"copy the table again: {resync_command(table)}. Alter tables with isolation level READ COMMITTED",
-    )
-
-
-def _require_usable_names(table: QualifiedTable, columns: Sequence[Column | RelationColumn]) -> None:
-    for column in columns:
-        if column.name.startswith(RESERVED_PREFIX):
-            raise _reserved(table, column.name)
-
-
-def _reserved(table: QualifiedTable, column: str) -> NeedsOperator:
-    return NeedsOperator(
-        "reserved_column_name",
-        f"{table}: the name of column {column} is reserved for Levada",
-        hint=f"run ALTER TABLE {table} RENAME COLUMN {column} TO NEW_NAME, then copy the table again:"
-        f" {resync_command(table)}",
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
@@ -49,7 +49,7 @@ class StorageSnapshot:
     """The storage of tables at one moment.
 
     ``start`` is the WAL position before the query. Every commit that the query sees lies below ``end``. ``next_xid``
-    and ``running`` are the query's snapshot.
+    and ``running`` are the query's snapshot. ``names`` has the tables' names.
     """
 
     start: Lsn
@@ -57,6 +57,7 @@ class StorageSnapshot:
     next_xid: int
     running: frozenset[int]
     tables: Mapping[TableId, TableStorage]
+    names: Mapping[TableId, QualifiedTable] = field(default_factory=dict)
 
     def shows(self, xid: int) -> bool:
         """Return True if the effects of a committed transaction are in this snapshot.
@@ -113,12 +114,16 @@ def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> 
         end,
         int(next_xid) % 2**32,
         frozenset(int(xid) % 2**32 for xid in running.split(",") if xid),
-        {TableId(oid): TableStorage.from_json(storage) for oid, storage, _ in rows},
+        {TableId(oid): TableStorage.from_json(storage) for oid, storage, *_ in rows},
+        {TableId(oid): QualifiedTable(schema, name) for oid, _, _, schema, name in rows},
     )
 
 
 def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:
-    query = sql.SQL("SELECT c.oid, {}, pg_current_snapshot()::text FROM pg_class c WHERE c.oid = ANY(%s::oid[])")
+    query = sql.SQL(
+        "SELECT c.oid, {}, pg_current_snapshot()::text, n.nspname, c.relname"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s::oid[])"
+    )
     with conn.transaction():
         conn.execute(f"SET LOCAL lock_timeout = '1s'; {_BY_INDEX}")
         return conn.execute(query.format(storage), [[int(t) for t in tables]]).fetchall()

@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError, Transient
@@ -63,6 +63,7 @@ from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublishe
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
     from levada.segments.manifest import Manifest
+    from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +124,8 @@ class Supervisor:
         self._progress = Pace(_SHARE_OF_PROGRESS)
         self._next_actions = 0.0
         self._copy_after_session = 0
+        self._names: Mapping[TableId, QualifiedTable] = {}
+        """The tables' names in the last snapshot of the catalog."""
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store, the destination and the staging area. Call it before the thread runs."""
@@ -253,6 +256,7 @@ class Supervisor:
                     self.registry.storage.columns.refused(tables[table], unmarked[table])
                 if snapshot is not None:
                     self.registry.storage.add_snapshot(snapshot, marked)
+                    self._notice_names(snapshot.names)
             case Discovered():
                 self._handle_discovery(report)
             case Reconfigured(config):
@@ -264,6 +268,13 @@ class Supervisor:
             case Fatal(error):
                 # The first error is the cause: capture finds a slot missing that the guard has dropped.
                 self.registry.fail(self.registry.fatal or error)
+
+    def _notice_names(self, names: Mapping[TableId, QualifiedTable]) -> None:
+        """Look for renamed tables soon, if one has another name at the source than before."""
+        tables = self.registry.tables
+        if any(t in tables and self._names.get(t, tables[t].name) != name for t, name in names.items()):
+            self._discovery.soon()
+        self._names = names
 
     def _start_due(self, now: float) -> None:
         if now >= self._next_actions:

@@ -251,7 +251,7 @@ def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterabl
     """Raise an error if no table is selected, unless tables of the pipeline were renamed or dropped at the source."""
     if not tables.published and tables.locked is not None:
         raise tables.locked
-    if not tables.published and not any(map(config.selects, known)):
+    if not tables.published and not any(map(config.is_selected, known)):
         raise NeedsOperator(
             "no_tables_selected",
             f"spec.tables selects no table of publication {config.publication.name} in database"

@@ -159,10 +159,14 @@ class TableMembership:
         self._publication.log_incomplete(error)
 
     def _left(self, source: SourceTables) -> dict[TableId, QualifiedTable]:
-        """Return the known tables that exist and are selected, but are missing from the publication."""
+        """Return the known tables that exist and are selected, but are missing from the publication.
+
+        Those that got their selected name between the two looks at the source are among them, and are seen next time.
+        """
         state, selects = source.publication, self._config_ref.current.is_selected
         known = self._tables.records.keys() | self._store.get_table_replication_states().keys()
-        return {t: state.names[t] for t in known if state.left(t) and selects(state.names[t])}
+        missing = known - {t.id for t in source.published}
+        return {t: state.names[t] for t in missing if (state.left(t) or t in state.members) and selects(state.names[t])}
 
     def _renamed_away(
         self, source: SourceTables, names: dict[TableId, QualifiedTable]
@@ -172,7 +176,7 @@ class TableMembership:
         ``names`` are the former ones. A table is left out if another one has its former name, because the manifest then
         means that one.
         """
-        selects, now = self._config_ref.current.selects, source.publication.names
+        selects, now = self._config_ref.current.is_selected, source.publication.names
         used = {t.name for t in source.published}
         return {
             id_: now[id_]

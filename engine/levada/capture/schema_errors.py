@@ -1,0 +1,47 @@
+"""The errors of tables whose schema changes cannot be resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from levada.errors import NeedsOperator
+from levada.pgoutput.messages import RelationColumn
+from levada.schema import Column
+from levada.schema.changes import RESERVED_PREFIX
+from levada.values import QualifiedTable, resync_command
+
+
+def ambiguous(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a table whose changed columns the stream does not identify."""
+    return NeedsOperator(
+        "schema_change_ambiguous",
+        f"{table}: several column changes arrived together, and the stream does not identify the columns",
+        hint=f"copy the table again: {resync_command(table)}. To avoid this error, let the engine's role create"
+        " Levada's event trigger, which announces each change",
+    )
+
+
+def outdated(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a table that was altered in a transaction with an older snapshot of the catalog."""
+    return NeedsOperator(
+        "schema_change_ambiguous",
+        f"{table}: it was altered in a transaction of isolation level REPEATABLE READ or SERIALIZABLE that began before"
+        " another transaction altered it. The first one reads the columns from before the second",
+        hint=f"copy the table again: {resync_command(table)}. Alter tables with isolation level READ COMMITTED",
+    )
+
+
+def require_usable_names(table: QualifiedTable, columns: Sequence[Column | RelationColumn]) -> None:
+    """Raise NeedsOperator ``reserved_column_name`` if a column has a name that Levada reserves."""
+    for column in columns:
+        if column.name.startswith(RESERVED_PREFIX):
+            raise _reserved(table, column.name)
+
+
+def _reserved(table: QualifiedTable, column: str) -> NeedsOperator:
+    return NeedsOperator(
+        "reserved_column_name",
+        f"{table}: the name of column {column} is reserved for Levada",
+        hint=f"run ALTER TABLE {table} RENAME COLUMN {column} TO NEW_NAME, then copy the table again:"
+        f" {resync_command(table)}",
+    )
