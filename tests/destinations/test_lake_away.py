@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.destinations.orders import ORDERS, apply, copy
 from tests.rigs.lake import Lake
-from tests.servers.mounts import read_only, small_file_system
+from tests.servers.mounts import covered, read_only, small_file_system
 
-from levada.errors import Transient
+from levada.errors import DestinationChanged, Transient
 from levada.schema import Kind
 from levada.testing import column
 
@@ -37,3 +37,27 @@ def test_a_read_only_lake_is_waited_for(hadoop: Lake, tmp_path: Path) -> None:
         stream.taken = 1000
         apply(hadoop, destination, stream)
         assert {r["id"]: r["n"] for r in hadoop.rows()} == {1: 1, 2: 1, 3: 1, 50: 1}
+
+
+@pytest.mark.nightly
+def test_a_lake_that_is_not_mounted_is_waited_for(hadoop: Lake, tmp_path: Path) -> None:
+    """The empty folder below it is no lake whose tables are gone. A table that another session drops is."""
+    warehouse = tmp_path / "mounted"
+    hadoop.manifest["catalog"]["warehouse"] = str(warehouse)
+    with small_file_system(warehouse, "40m"):
+        destination = hadoop.destination()
+        stream = copy(hadoop, destination)
+        stream.insert(id=50, item="x", note=None)
+        with covered(warehouse):
+            for call in (lambda: apply(hadoop, destination, stream), lambda: copy(hadoop, destination)):
+                with pytest.raises(Transient) as away:
+                    call()
+                assert away.value.code == "destination_unavailable"
+        stream.taken = 1000
+        apply(hadoop, destination, stream)
+        assert len(hadoop.rows()) == 4
+        hadoop.sql("DROP TABLE {t}")
+        stream.insert(id=51, item="x", note=None)
+        with pytest.raises(DestinationChanged) as gone:
+            apply(hadoop, destination, stream)
+        assert gone.value.code == "destination_table_missing"

@@ -25,6 +25,16 @@ def small_file_system(folder: Path, size: str) -> Iterator[None]:
 
 
 @contextmanager
+def covered(folder: Path) -> Iterator[None]:
+    """Mount an empty file system over the folder during the block, so that another one is seen there."""
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Make the file system that is mounted on the folder read-only during the block."""
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)

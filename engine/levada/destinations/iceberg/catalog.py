@@ -110,10 +110,7 @@ class IcebergCatalog:
         return IcebergShadow(session, table, lock, made.uncommitted(table), made.layout, made.lsn)
 
     def check(self) -> None:
-        """List the catalog's namespaces, and write and remove a file in the warehouse.
-
-        A REST catalog configures the file access of each table itself, so its warehouse is not tried.
-        """
+        """List the catalog's namespaces, and write and remove a file in the warehouse."""
         if not self._unchanged or has_tables(self.jvm, self._config.properties):
             self._inside(())
         try_warehouse(self.jvm, self._config.properties)

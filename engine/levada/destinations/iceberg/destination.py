@@ -45,6 +45,7 @@ from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, Destination, DestinationContext, NamedCut, TableMode
 from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged
@@ -108,7 +109,7 @@ class IcebergDestination(Destination):
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
         self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
-        self._known = KnownTables(self._tables, context.work_dir / "iceberg-keys")
+        self._known = KnownTables(self._tables, MountedWarehouse(catalog.properties), context.work_dir / "iceberg-keys")
         self._shadows = ShadowCopies(self._tables, self._known)
 
     @classmethod

@@ -11,6 +11,7 @@ from levada.destinations.iceberg.catalog import IcebergCatalog, is_newer
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.key_index.table_index import TableIndex
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -31,8 +32,8 @@ class KnownTables:
     ``indexes`` is the folder of the key indexes.
     """
 
-    def __init__(self, catalog: IcebergCatalog, indexes: Path) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: IcebergCatalog, warehouse: MountedWarehouse, indexes: Path) -> None:
+        self._catalog, self._warehouse = catalog, warehouse
         self._indexes = indexes
         self._lock = threading.Lock()
         self._searched_at: float | None = None
@@ -67,22 +68,37 @@ class KnownTables:
     def create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Create the table, unless another has its name."""
         self._catalog.check_free(state.name, schema)
-        return self._catalog.create(state.name, schema, mode)
+        made = self._catalog.create(state.name, schema, mode)
+        self._warehouse.note()
+        return made
 
     def open(self, state: TableState) -> IcebergTable | None:
         """Return the table with its current metadata, or None if there is no table."""
         now = time.monotonic()
         aged = now - state.loaded_at >= _RELOAD_S
         if state.table is None or aged or (self._catalog.repeats_versions and not state.table.has_same_file()):
-            state.table, state.loaded_at = self._catalog.load(state.name, state.id), now
-            return state.table
+            return self._load(state, now)
         try:
             state.table.refresh()
             self._catalog.owner.require(state.name, state.table.metadata.properties, state.id)
         except LevadaError:
             # The table may have been dropped, or created again by another owner. Load it from the catalog.
-            state.table, state.loaded_at = self._catalog.load(state.name, state.id), now
+            return self._load(state, now)
+        self._warehouse.note()
         return state.table
+
+    def _load(self, state: TableState, now: float) -> IcebergTable | None:
+        try:
+            table = self._catalog.load(state.name, state.id)
+        except DestinationChanged:
+            self._warehouse.check(f"load {state.name}")
+            raise
+        if table is None:
+            self._warehouse.check(f"load {state.name}")
+        else:
+            self._warehouse.note()
+        state.table, state.loaded_at = table, now
+        return table
 
     def open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
         """Return the table as `open` does, but None if it must be dropped before a copy.
