@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play histories until the time is over. Return 1 if anything was found."""
     options = _parser().parse_args(arguments)
     logging.getLogger("levada").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun, seed = time.monotonic(), options.seed
     with ExitStack() as stack:
         servers = {v: stack.enter_context(server(v)) for v in {Form.parse(w).server for w in options.world}}

@@ -43,7 +43,8 @@ class Draw:
 
     def table(self, wanted: Callable[[Table], bool] = lambda table: True, *, calm: bool = False) -> Table:
         """Return a table. Statements that change more than rows leave the calm ones alone."""
-        return self.one([t for t in self.model.tables if (calm or t.name not in self.calm) and wanted(t)])
+        with_calm = calm and self.odds(0.2)
+        return self.one([t for t in self.model.tables if (with_calm or t.name not in self.calm) and wanted(t)])
 
     def new(self, prefix: str) -> str:
         """Return a name that the history did not use before."""

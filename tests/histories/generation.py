@@ -123,7 +123,9 @@ class Generator:
             return
 
     def _kind(self) -> str:
-        kinds = self.favoured if self.rng.random() < 0.4 else list(KINDS)
+        if self.rng.random() < 0.5:
+            return self.rng.choice(self.favoured)
+        kinds = list(KINDS)
         return self.rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
 
     def _refresh(self, number: int) -> None:

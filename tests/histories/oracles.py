@@ -66,7 +66,7 @@ class Look:
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
-        if healed:
+        if healed and "levada re" in error["solution"]:
             yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm"):
             oracle = "c" if table["name"] == "calm" else "d"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import duckdb
 import psycopg
 import pyarrow as pa
 from psycopg import sql
@@ -38,6 +40,9 @@ class Reader(Protocol):
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         """Return what differs from the source, empty if nothing does."""
 
+    def close(self) -> None:
+        """End sessions."""
+
 
 @dataclass
 class DuckLakeReader:
@@ -46,6 +51,8 @@ class DuckLakeReader:
     db: Database
     folder: Path
     changelog: bool = False
+    _session: duckdb.DuckDBPyConnection | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def section(self) -> dict[str, Any]:
@@ -58,9 +65,15 @@ class DuckLakeReader:
 
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         schema, _, name = table.place.partition(".")
-        with self._lake.duckdb() as reader:
-            found = reader.execute(f'SELECT * FROM "{schema}"."{name.replace(chr(34), chr(34) * 2)}"').to_arrow_table()
-        return compare(source, found, table)
+        if self._session is None:
+            self._session = self._stack.enter_context(self._lake.duckdb())
+        query = f'SELECT * FROM "{schema}"."{name.replace(chr(34), chr(34) * 2)}"'
+        return compare(source, self._session.execute(query).to_arrow_table(), table)
+
+    def close(self) -> None:
+        """End the session."""
+        self._session = None
+        self._stack.close()
 
 
 @dataclass
@@ -82,6 +95,9 @@ class IcebergReader:
         return compare(source, lake_table(self.folder / "warehouse", schema, name), table) or _taken_for_one(
             source, table
         )
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 @dataclass
@@ -109,6 +125,9 @@ class PostgresReader:
             found = _printed(connection, schema, name, columns)
         expected = _printed(source, table.schema, table.name, columns)
         return "" if found == expected else f"{_first(found, expected)} instead of {_first(expected, found)}"
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched) -> str:

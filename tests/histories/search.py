@@ -46,7 +46,7 @@ class Search:
         plan = plan_of(seed)
         seeds = list(range(seed, seed + self.size))
         try:
-            found = Batch(self.world, plan, self.tally).play(seeds)
+            found = Batch(self.world, plan, self.tally, known=frozenset(self.counts)).play(seeds)
         except EngineEndedError as error:
             found = self._ended(seeds, plan, str(error))
         new: dict[tuple[str, str], Finding] = {}

@@ -203,6 +203,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
         yield made
     finally:
         made.engine.kill()
+        made.reader.close()
         with psycopg.connect(on.uri(), autocommit=True) as admin:
             admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ANY(%s)", [names])
             until(lambda: _dropped(admin, names))

@@ -115,11 +115,9 @@ def _printed(column: str, kind: str) -> sql.Composable:
         return sql.SQL("CASE {0} WHEN true THEN 'true' WHEN false THEN 'false' END").format(name)
     if kind == "bytea":
         return sql.SQL("encode({}, 'hex')").format(name)
-    if kind.startswith("character("):  # a cast to text would cut off its spaces
-        return name
     if kind.endswith("[]"):
         return sql.SQL("array_to_json({})::text").format(name)
-    return sql.SQL("{}::text").format(name)
+    return name  # a cast to text would cut off spaces of char(n), and add a mask to inet
 
 
 def _parse(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
