@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
-
 from tests.histories.findings import Finding, Plan, Tally
 from tests.histories.generation import Generator
 from tests.histories.history import History
 from tests.histories.oracles import Look, Suspect
 from tests.histories.player import Outcome, Player, playing
-from tests.histories.world import SETTLED_S, EngineEndedError, World
+from tests.histories.world import SETTLED_S, World
 
 _SLOWER_S: Final = 1.0
 _KNOWN_S: Final = 5.0
@@ -147,7 +146,7 @@ class Batch:
                 look = Look(self.world, part.player, part.known)
                 found[part.player.schema] = seen = list(look.suspects(healed=healed))
                 late = time.monotonic() > begun + _KNOWN_S
-                if all(oracle == "d" and not healed or (late and (oracle, sign) in self.known)
+                if all((oracle == "d" and not healed) or (late and (oracle, sign) in self.known)
                        for oracle, sign, _ in seen):  # fmt: skip
                     waiting.remove(part)
             if time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from tests.histories.history import History
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the engine fares in each phase after the first one, and whether it is restarted at the end.
+    """The engine's fate in each phase after the first one, and a restart at the end.
 
     ``settled``: it has caught up before. ``at once``: it has not. ``stopped``: it is stopped meanwhile. ``killed``: it
     is killed in between.
@@ -26,7 +26,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an oracle refutes. ``oracle`` is its letter in `tests.histories.oracles`, ``sign`` the kind of fault."""
+    """Something that an oracle refutes.
+
+    ``oracle`` is its letter in `tests.histories.oracles`, ``sign`` the kind of fault.
+    """
 
     oracle: str
     sign: str
@@ -37,7 +40,7 @@ class Finding:
 
     @property
     def same(self) -> tuple[str, str]:
-        """What a shorter history has to show as well."""
+        """The part of a finding that a shorter history has to show as well."""
         return self.oracle, self.sign
 
     def __str__(self) -> str:

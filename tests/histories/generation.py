@@ -17,6 +17,12 @@ MODULES: Final = (rows, columns, tables, partitions)
 """The modules that register kinds of statements."""
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
+_BURST: Final = (
+    "add column", "add column", "insert", "insert", "truncate", "delete all", "update", "move key", "drop column",
+    "retype column", "widen column", "default", "not null", "replace key", "replica identity", "rename column",
+    "drop and add column", "rewrite", "add generated column", "rename table",
+)  # fmt: skip
+"""Kinds that meet in one transaction."""
 _TYPES: Final = (
     "CREATE SCHEMA {s}",
     "CREATE SCHEMA b_{s}",
@@ -72,15 +78,28 @@ class Generator:
     def _next(self) -> None:
         number = self.rng.randrange(SESSIONS) if self.several and self.rng.random() < 0.4 else 0
         session, chance = self.sessions[number], self.rng.random()
+        if not session.open and not session.failed and self.rng.random() < 0.12:
+            self._burst(number)
+            return
         if session.failed:
             self._control("ROLLBACK TO SAVEPOINT s" if session.savepoints and chance < 0.7 else "ROLLBACK", number)
         elif not session.open and chance < 0.2:
-            isolation = self.rng.choice(("", "", "", " ISOLATION LEVEL REPEATABLE READ", " ISOLATION LEVEL SERIALIZABLE"))
+            isolation = self.rng.choice(
+                ("", "", "", " ISOLATION LEVEL REPEATABLE READ", " ISOLATION LEVEL SERIALIZABLE")
+            )
             self._control(f"BEGIN{isolation}", number)
         elif session.open and chance < 0.28:
             self._control(self._end_or_savepoint(session), number)
         else:
             self._statement(None, number)
+
+    def _burst(self, number: int) -> None:
+        """Change one table several times in one transaction."""
+        self._control("BEGIN", number)
+        for _ in range(self.rng.randint(2, 4)):
+            if not self.sessions[number].failed:
+                self._statement(self.rng.choice(_BURST), number)
+        self._control("ROLLBACK" if self.sessions[number].failed else "COMMIT", number)
 
     def _end_or_savepoint(self, session: _Session) -> str:
         ends = ["COMMIT", "COMMIT", "COMMIT", "ROLLBACK", "SAVEPOINT s", "SAVEPOINT s"]
@@ -109,7 +128,7 @@ class Generator:
                 self.sessions[number] = _Session()
         if sql.startswith("PREPARE"):
             end = self.rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
-            self._play([Step(f"{end.lower()} prepared", f"{end} PREPARED{sql[len('PREPARE TRANSACTION'):]}")])
+            self._play([Step(f"{end.lower()} prepared", f"{end} PREPARED{sql[len('PREPARE TRANSACTION') :]}")])
 
     def _statement(self, kind: str | None, number: int = 0) -> None:
         for _ in range(8):

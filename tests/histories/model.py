@@ -9,7 +9,8 @@ import psycopg
 from tests.histories.history import MARK, quoted
 
 _TABLES: Final = """
-SELECT c.oid::int, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relreplident::text, c.relispartition,
+SELECT c.oid::int, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relreplident::text,
+    c.relispartition,
     (SELECT ARRAY[pn.nspname, pc.relname]::text[] FROM pg_inherits i JOIN pg_class pc ON pc.oid = i.inhparent
         JOIN pg_namespace pn ON pn.oid = pc.relnamespace WHERE i.inhrelid = c.oid LIMIT 1),
     pg_get_partkeydef(c.oid), pg_get_expr(c.relpartbound, c.oid),
@@ -120,8 +121,8 @@ def read_model(connection: psycopg.Connection[Any], schema: str) -> Model:
     tables = [
         Table(
             oid, space.replace(schema, MARK), name, kind, persistence, identity, partition,
-            _sql(*parent).replace(schema, MARK) if parent else "", by or "", bound or "", key_name or "", keys.get(oid, ()),
-            tuple(columns.get(oid, ())), tuple(indexes.get(oid, ())),
+            _sql(*parent).replace(schema, MARK) if parent else "", by or "", bound or "", key_name or "",
+            keys.get(oid, ()), tuple(columns.get(oid, ())), tuple(indexes.get(oid, ())),
         )
         for oid, space, name, kind, persistence, identity, partition, parent, by, bound, key_name
         in connection.execute(_TABLES, like)

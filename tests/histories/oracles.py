@@ -1,4 +1,4 @@
-"""What must hold of every history.
+"""The oracles: rules that hold of every history.
 
 a: a Ready table equals its source 30 s after the last statement.
 b: the engine never ends by itself.
@@ -62,7 +62,7 @@ class Look:
             try:
                 return self.world.reader.differences(source, watched)
             except Exception as error:  # whatever a reader raises, a Ready table has to be readable
-                return f"cannot be read: {type(error).__name__}: {error}"
+                return f"cannot be read: {type(error).__name__}: {str(error)[:300]}"
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])

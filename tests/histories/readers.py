@@ -14,7 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 from tests.histories.changelog import folded
 from tests.rigs.database import Database
-from tests.rigs.equality import lake_table, table_differences
+from tests.rigs.equality import lake_table, only, table_differences
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
@@ -160,8 +160,8 @@ def _columns(connection: psycopg.Connection[Any], table: Watched) -> list[str]:
 
 
 def _printed(connection: psycopg.Connection[Any], schema: str, name: str, columns: list[str]) -> list[bytes]:
-    query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(schema, name)
+    query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, columns)), only(connection, schema, name), sql.Identifier(schema, name)
     )
     out = io.BytesIO()
     with connection.cursor().copy(query) as copy:

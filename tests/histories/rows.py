@@ -64,8 +64,8 @@ def insert_many(draw: Draw) -> Made:
     ]  # fmt: skip
     names = ", ".join(quoted(c.name) for c in columns)
     return table, [
-        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(expressions)} FROM generate_series({first}, {first + 19}) i"
-        " ON CONFLICT DO NOTHING"
+        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(expressions)}"
+        f" FROM generate_series({first}, {first + 19}) i ON CONFLICT DO NOTHING"
     ]
 
 
@@ -128,7 +128,11 @@ def swap_keys(draw: Draw) -> Made:
     if not table.column(name).writable:
         raise ImpossibleError
     one, other = draw.one("123"), draw.one("456")
-    steps = f"{key} = -9 WHERE {key} = {one}", f"{key} = {one} WHERE {key} = {other}", f"{key} = {other} WHERE {key} = -9"
+    steps = (
+        f"{key} = -9 WHERE {key} = {one}",
+        f"{key} = {one} WHERE {key} = {other}",
+        f"{key} = {other} WHERE {key} = -9",
+    )
     return table, ["DO $$ BEGIN " + " ".join(f"UPDATE {table.sql} SET {s};" for s in steps) + " END $$"]
 
 

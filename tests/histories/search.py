@@ -22,7 +22,7 @@ from levada.local.postgres import EmbeddedPostgres
 
 _WAYS: Final = ("settled", "settled", "settled", "at once", "stopped", "killed")
 _SOON_S: Final = 6.0
-"""How long a shorter history may take to show a finding."""
+"""The time in which a shorter history has to show a finding."""
 
 
 @dataclass

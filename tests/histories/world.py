@@ -32,7 +32,7 @@ class EngineEndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What kind of world: its server, destination and settings."""
+    """A kind of world: its server, destination and settings."""
 
     server: int = 18
     destination: str = "ducklake"
