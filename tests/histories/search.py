@@ -59,6 +59,8 @@ class Search:
             f" {time.monotonic() - begun:.0f} s", flush=True,
         )  # fmt: skip
         for finding in new.values():
+            print(f"    ({finding.oracle}) {finding.sign}, seed {finding.history.seed}: {finding.detail}", flush=True)
+        for finding in new.values():
             self._report(finding)
 
     @property
