@@ -179,10 +179,12 @@ class Batch:
         for table in tables:
             self._run_sql(table["error"]["solution"])
         for action in ("resync", "retry"):
-            names = [n for t in tables for n in re.findall(rf"levada {action} MANIFEST (\S+)", t["error"]["solution"])]
+            hints = "\n".join(t["error"]["solution"] for t in tables)
+            names = [name.strip("'") for name in re.findall(rf"levada {action} MANIFEST (\S+)", hints)]
             if names and self._command(action, *names):
-                for name in names if len(names) > 1 else ():  # one that is refused keeps no other from its resync
-                    self._command(action, name)
+                for name in names:  # one that is refused keeps no other from its resync
+                    if self._command(action, name):
+                        self._refused(parts, f"levada {action} MANIFEST {name}")
         self.world.holds(lambda: not ids & {t["id"] for t in self._parked(spaces)}, limit_s=10)
         self._settle(parts)
         touched = [p for p in parts if any(p.player.schema in t["schema"] for t in tables)]
@@ -190,6 +192,11 @@ class Batch:
 
     def _command(self, action: str, *names: str) -> int:
         return self.world.engine.levada(action, *self.world.engine.options(), *names, check=False).returncode
+
+    def _refused(self, parts: list[_Part], command: str) -> None:
+        for part in parts:
+            if part.player.schema in command:
+                part.suspects.append(("d", "command refused", f"{command}, which a hint names, is refused"))
 
     def _run_sql(self, solution: str) -> None:
         with self.world.db.connect() as connection:

@@ -15,7 +15,7 @@ from tests.rigs.database import Database
 SESSIONS = 3
 _TWIN_LOCK = "150ms"
 _LOCK = "2500ms"
-_CHANGED = """
+_CHANGED = b"""
 SELECT DISTINCT a.relid::oid::int FROM (
     SELECT pg_partition_root(to_regclass(%s)) AS relid UNION SELECT to_regclass(%s)) a
 WHERE a.relid IS NOT NULL
@@ -43,6 +43,7 @@ class Player:
     schema: str
     oids: dict[int, set[str]] = field(default_factory=dict)
     """The kinds of the statements that changed a table, by the table's OID at that time."""
+    _trouble: str = ""
     _open: dict[int, psycopg.Connection[Any]] = field(default_factory=dict)
 
     def connection(self, session: int) -> psycopg.Connection[Any]:
@@ -55,8 +56,7 @@ class Player:
         """Run a step. ``expected`` is what came of it on the twin."""
         connection = self.connection(step.session)
         if expected is not None and not expected.state:
-            with suppress(psycopg.Error):
-                connection.execute(f"SET lock_timeout = '{_LOCK}'".encode())
+            self._aside(connection, f"SET lock_timeout = '{_LOCK}'".encode())
         self._remember(connection, step)
         sql, _, rows = rendered(step.sql, self.schema).partition("\n") if step.kind == "copy" else (
             rendered(step.sql, self.schema), "", ""
@@ -69,7 +69,7 @@ class Player:
             else:
                 connection.execute(sql.encode())
         except psycopg.Error as error:
-            return Outcome(error.sqlstate or "?", str(error), time.monotonic() - begun)
+            return Outcome(error.sqlstate or "?", f"{error} {self._trouble}", time.monotonic() - begun)
         return Outcome("", "", time.monotonic() - begun)
 
     def end_phase(self) -> None:
@@ -99,10 +99,19 @@ class Player:
         if not step.table:
             self.oids.setdefault(0, set()).update(kinds)
             return
-        with suppress(psycopg.Error):
-            name = rendered(step.table, self.schema)
-            for (oid,) in connection.execute(_CHANGED, [name, name]).fetchall():
-                self.oids.setdefault(oid, set()).update(kinds)
+        name = rendered(step.table, self.schema)
+        for (oid,) in self._aside(connection, _CHANGED, name, name):
+            self.oids.setdefault(oid, set()).update(kinds)
+
+    def _aside(self, connection: psycopg.Connection[Any], sql: bytes, *parameters: str) -> list[tuple[Any, ...]]:
+        """Run a statement that is no part of the history, in the transaction of the session."""
+        try:
+            cursor = connection.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+                self._trouble = f"(after {sql!r}: {error})"
+            return []
 
 
 @contextmanager

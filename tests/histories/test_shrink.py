@@ -11,7 +11,7 @@ from tests.histories.history import History, Step
 from tests.histories.shrink import shortened
 
 
-def finding(history: History, plan: Plan) -> Finding:
+def _finding(history: History, plan: Plan) -> Finding:
     return Finding("a", "columns", "differ", history, plan, "none")
 
 
@@ -21,9 +21,9 @@ def test_only_the_steps_that_matter_remain(needed: set[int], length: int) -> Non
     history = History(1, tuple(Step("insert", str(i)) for i in range(length)))
 
     def play(histories: Sequence[History], plan: Plan) -> list[Finding]:
-        return [finding(h, plan) for h in histories if {str(i) for i in needed} <= {s.sql for s in h.steps}]
+        return [_finding(h, plan) for h in histories if {str(i) for i in needed} <= {s.sql for s in h.steps}]
 
-    found = shortened(finding(history, Plan(("killed", "at once"), restart=True)), play)
+    found = shortened(_finding(history, Plan(("killed", "at once"), restart=True)), play)
     assert found is not None
     assert [s.sql for s in found.history.steps] == [str(i) for i in sorted(needed)]
     assert found.plan == Plan(("settled",), heal=False)
@@ -32,4 +32,4 @@ def test_only_the_steps_that_matter_remain(needed: set[int], length: int) -> Non
 def test_a_finding_that_another_history_caused() -> None:
     """A history that shows nothing by itself is not shortened."""
     history = History(1, (Step("insert", "1"),))
-    assert shortened(finding(history, Plan()), lambda histories, plan: []) is None
+    assert shortened(_finding(history, Plan()), lambda histories, plan: []) is None

@@ -16,7 +16,7 @@ import psycopg
 from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
-from tests.rigs.waiting import until
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
 
@@ -70,7 +70,12 @@ class World:
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
         self.engine.start(*_POLLS)
-        self._until(lambda: self.engine.progress() is not None)
+        self._until(self._runs, LIMIT_S)
+
+    def _runs(self) -> bool:
+        """Return True once the table that every world has is Ready."""
+        progress = self.engine.progress()
+        return progress is not None and any(t["name"] == "first" and t["phase"] == "Ready" for t in progress["tables"])
 
     def stop(self) -> None:
         code = self.engine.stop()
@@ -92,6 +97,11 @@ class World:
 
     def settle(self, spaces: tuple[str, ...], limit_s: float = SETTLED_S) -> None:
         """Wait until each table is parked, or Ready with all that is committed now, but not longer than the limit."""
+        # A table that is Ready shows that tables from before it have been discovered.
+        sentinel = f"sentinel_{next(_numbers)}"
+        with self.db.connect() as connection:
+            connection.execute(f"CREATE TABLE first_h.{sentinel} (id int PRIMARY KEY)".encode())
+        self._until(lambda: any(t["name"] == sentinel for t in self.tables(("first_h",)).values()), limit_s)
         [(target,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
         expected = set(self.replicable(spaces))
 
@@ -102,6 +112,8 @@ class World:
             )
 
         self._until(settled, limit_s)
+        with self.db.connect() as connection:
+            connection.execute(f"DROP TABLE first_h.{sentinel}".encode())
 
     def holds(self, what: Callable[[], object], limit_s: float = SETTLED_S) -> bool:
         """Return True as soon as something is so, False if it is not so within the limit."""
