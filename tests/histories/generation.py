@@ -18,7 +18,7 @@ MODULES: Final = (rows, columns, tables, partitions)
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
 _BURST: Final = (
-    "add column", "add column", "insert", "insert", "truncate", "delete all", "update", "move key", "drop column",
+    "add column", "add column", "add column", "insert", "insert", "truncate", "truncate", "delete all", "update", "move key", "drop column",
     "retype column", "widen column", "default", "not null", "replace key", "replica identity", "rename column",
     "drop and add column", "rewrite", "add generated column", "rename table",
 )  # fmt: skip
@@ -61,7 +61,7 @@ class Generator:
         """Kinds that this history has often, so that some statements meet."""
 
     def run(self) -> History:
-        """Make a history of two or three phases, the first of which creates tables with some rows."""
+        """Make a history of two to four phases, the first of which creates tables with some rows."""
         for sql in _TYPES:
             self._play([Step("begin history", sql)])
         for _ in range(self.rng.choice((1, 1, 2))):
@@ -69,8 +69,8 @@ class Generator:
         for _ in range(self.rng.randint(1, 3)):
             self._statement(self.rng.choice(_ROWS))
         self._end_phase()
-        for _ in range(self.rng.choice((1, 1, 2))):
-            for _ in range(self.rng.randint(2, 9)):
+        for _ in range(self.rng.choice((1, 2, 2, 3))):
+            for _ in range(self.rng.randint(4, 14)):
                 self._next()
             self._end_phase()
         return History(self.seed, tuple(self.steps))
@@ -78,7 +78,7 @@ class Generator:
     def _next(self) -> None:
         number = self.rng.randrange(SESSIONS) if self.several and self.rng.random() < 0.4 else 0
         session, chance = self.sessions[number], self.rng.random()
-        if not session.open and not session.failed and self.rng.random() < 0.12:
+        if not session.open and not session.failed and self.rng.random() < 0.15:
             self._burst(number)
             return
         if session.failed:

@@ -24,7 +24,7 @@ def _levels(draw: Draw, table: Table) -> int:
     return level
 
 
-@statement("create partitioned table", 1)
+@statement("create partitioned table", 2)
 def create_partitioned_table(draw: Draw) -> Made:
     """Create a partitioned table with one or two partitions."""
     name = draw.one(("p1", "p2"))
@@ -94,7 +94,7 @@ def truncate_partition(draw: Draw) -> Made:
     return part, [f"TRUNCATE {part.sql}"]
 
 
-@statement("identity of partitions", 3)
+@statement("identity of partitions", 6)
 def identity_of_partitions(draw: Draw) -> Made:
     """Set the replica identity of a root and its partitions, in any order, with or without rows between."""
     root = draw.table(lambda t: t.kind == "p" and not t.is_partition)
