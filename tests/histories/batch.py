@@ -22,7 +22,7 @@ _SLOWER_S: Final = 1.0
 _KNOWN_S: Final = 5.0
 _SQL: Final = re.compile(r"(?:ALTER|CREATE|DROP) [A-Z]+ [^;,]*(?=[;,]|$)")
 """Statements in a hint."""
-_COMMAND: Final = re.compile(r"levada (?:resync|retry) MANIFEST \S")
+_COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST (\S+)")
 """Other hints ask for a change of the manifest."""
 _spaces = itertools.count(1)
 
@@ -170,28 +170,25 @@ class Batch:
                     self.tally.rows += 0 if row is None else row[0]
 
     def _heal(self, parts: list[_Part]) -> None:
-        """Run the commands of the hints of parked tables, as they are printed, and look again."""
+        """Follow the hints of parked tables, and look again."""
         spaces = tuple(part.player.schema for part in parts)
         tables = [t for t in self._parked(spaces) if _COMMAND.search(t["error"]["solution"])]
         if not tables:
             return
         ids = {t["id"] for t in tables}
+        existing = self.world.existing()
         for table in tables:
             self._run_sql(table["error"]["solution"])
-        for action in ("resync", "retry"):
-            hints = "\n".join(t["error"]["solution"] for t in tables)
-            names = [name.strip("'") for name in re.findall(rf"levada {action} MANIFEST (\S+)", hints)]
-            if names and self._command(action, *names):
-                for name in names:  # one that is refused keeps no other from its resync
-                    if self._command(action, name):
-                        self._refused(parts, f"levada {action} MANIFEST {name}")
+            for action, name in _COMMAND.findall(table["error"]["solution"]):
+                if self.world.request(action, name.strip("'")):
+                    continue
+                self._refused(parts, f"levada {action} MANIFEST {name}")
+                if table["id"] in existing:
+                    self.world.request(action, "{}.{}".format(*existing[table["id"]][:2]))
         self.world.holds(lambda: not ids & {t["id"] for t in self._parked(spaces)}, limit_s=10)
         self._settle(parts)
         touched = [p for p in parts if any(p.player.schema in t["schema"] for t in tables)]
         self._look(touched, healed=True)
-
-    def _command(self, action: str, *names: str) -> int:
-        return self.world.engine.levada(action, *self.world.engine.options(), *names, check=False).returncode
 
     def _refused(self, parts: list[_Part], command: str) -> None:
         for part in parts:

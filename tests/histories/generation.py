@@ -18,7 +18,8 @@ MODULES: Final = (rows, columns, tables, partitions)
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
 _BURST: Final = (
-    "add column", "add column", "add column", "insert", "insert", "truncate", "truncate", "delete all", "update", "move key", "drop column",
+    "add column", "add column", "add column", "insert", "insert", "truncate", "truncate",
+    "delete all", "update", "move key", "drop column",
     "retype column", "widen column", "default", "not null", "replace key", "replica identity", "rename column",
     "drop and add column", "rewrite", "add generated column", "rename table",
 )  # fmt: skip

@@ -60,7 +60,7 @@ class Search:
         )  # fmt: skip
         for finding in new.values():
             print(f"    ({finding.oracle}) {finding.sign}, seed {finding.history.seed}: {finding.detail}", flush=True)
-        for finding in new.values():
+        for finding in sorted(new.values(), key=lambda f: f.oracle):
             self._report(finding)
 
     @property

@@ -18,7 +18,10 @@ from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
 from tests.rigs.waiting import LIMIT_S, until
 
+from levada.errors import NeedsOperator
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.runtime.host.table_requests import resync_tables, retry_tables
+from levada.spec.manifests import load_manifests
 
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
@@ -146,6 +149,17 @@ class World:
             return None
         space, name, _, key = found
         return Watched(table["id"], space, name, table["destinationTable"], table["mode"] == "Changelog", key)
+
+    def request(self, action: str, name: str) -> bool:
+        """Request what ``levada resync`` or ``levada retry`` does for one table. Return False if it is refused."""
+        manifests = load_manifests(self.engine.manifest.read_text())
+        try:
+            {"resync": resync_tables, "retry": retry_tables}[action](
+                manifests, [name], secrets=self.engine.folder / "secrets"
+            )
+        except NeedsOperator:
+            return False
+        return True
 
     def forget(self, space: str) -> None:
         """Drop the schemas of a history, at the source and at the twin."""
