@@ -180,20 +180,20 @@ class Batch:
         for table in tables:
             self._run_sql(table["error"]["solution"])
             for action, name in _COMMAND.findall(table["error"]["solution"]):
-                if self.world.request(action, name.strip("'")):
+                if not (reason := self.world.request(action, name.strip("'"))):
                     continue
-                self._refused(parts, f"levada {action} MANIFEST {name}")
+                self._refused(parts, f"levada {action} MANIFEST {name}", reason)
                 if table["id"] in existing:
                     self.world.request(action, "{}.{}".format(*existing[table["id"]][:2]))
-        self.world.holds(lambda: not ids & {t["id"] for t in self._parked(spaces)}, limit_s=10)
+        self.world.holds(lambda: not ids & {t["id"] for t in self._parked(spaces)}, limit_s=min(10.0, self.patience_s))
         self._settle(parts)
         touched = [p for p in parts if any(p.player.schema in t["schema"] for t in tables)]
         self._look(touched, healed=True)
 
-    def _refused(self, parts: list[_Part], command: str) -> None:
+    def _refused(self, parts: list[_Part], command: str, reason: str) -> None:
         for part in parts:
             if part.player.schema in command:
-                part.suspects.append(("d", "command refused", f"{command}, which a hint names, is refused"))
+                part.suspects.append(("d", "command refused", f"{command} of a hint: {reason}"))
 
     def _run_sql(self, solution: str) -> None:
         with self.world.db.connect() as connection:

@@ -43,6 +43,11 @@ class Finding:
         """The part of a finding that a shorter history has to show as well."""
         return self.oracle, self.sign
 
+    @property
+    def needs_heal(self) -> bool:
+        """Return True if it shows only after hints were followed."""
+        return self.sign.startswith(("not healed", "command refused"))
+
     def __str__(self) -> str:
         return f"({self.oracle}) {self.sign}: {self.detail}\nworld {self.world}, {self.plan}\n{self.history}"
 

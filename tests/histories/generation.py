@@ -134,8 +134,9 @@ class Generator:
     def _statement(self, kind: str | None, number: int = 0) -> None:
         for _ in range(8):
             chosen = kind or self._kind()
+            if not self._refresh(number):
+                return
             try:
-                self._refresh(number)
                 made = KINDS[chosen][1](self.draw)
             except ImpossibleError:
                 continue
@@ -148,11 +149,15 @@ class Generator:
         kinds = list(KINDS)
         return self.rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
 
-    def _refresh(self, number: int) -> None:
+    def _refresh(self, number: int) -> bool:
+        """Read the model. If a lock of another session prevents that, end the transaction and return False."""
         try:
             self.draw.model = read_model(self.player.connection(number), self.player.schema)
         except psycopg.Error:
-            self.sessions[number].failed = self.sessions[number].open
+            if self.sessions[number].open:
+                self._control("ROLLBACK", number)
+            return False
+        return True
 
     def _play(self, steps: list[Step]) -> list[Outcome]:
         made = []

@@ -150,16 +150,16 @@ class World:
         space, name, _, key = found
         return Watched(table["id"], space, name, table["destinationTable"], table["mode"] == "Changelog", key)
 
-    def request(self, action: str, name: str) -> bool:
-        """Request what ``levada resync`` or ``levada retry`` does for one table. Return False if it is refused."""
+    def request(self, action: str, name: str) -> str:
+        """Request what ``levada resync`` or ``levada retry`` does for one table. Return why that is refused."""
         manifests = load_manifests(self.engine.manifest.read_text())
         try:
             {"resync": resync_tables, "retry": retry_tables}[action](
                 manifests, [name], secrets=self.engine.folder / "secrets"
             )
-        except NeedsOperator:
-            return False
-        return True
+        except NeedsOperator as error:
+            return str(error)
+        return ""
 
     def forget(self, space: str) -> None:
         """Drop the schemas of a history, at the source and at the twin."""
