@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-regress test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,11 @@ SERVERS := 14 15 16 17 18
 
 test-regress: setup ## Run PostgreSQL's own regression suite on Debian's 15, without Levada and with it, and compare
 	$(BIN)/python -m tests.regress
+
+test-histories: setup ## Play random histories of statements under a running engine, for MINUTES=60 (HISTORIES=options)
+	$(BIN)/python -m tests.histories --minutes $(MINUTES) $(HISTORIES)
+
+MINUTES := 60
 
 test-mutants: setup ## Seed faults into the code, one at a time, and say which tier of tests finds each (MUTANTS=names)
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -47,8 +47,8 @@ def source_table(connection: psycopg.Connection[Any], schema: str, name: str, li
         [f'"{schema}"."{name}"'],
     ).fetchall()
     expressions = [_printed(column, kind) for column, kind in columns]
-    query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT csv, NULL '\\N', FORCE_QUOTE *)").format(
-        sql.SQL(", ").join(expressions), sql.Identifier(schema, name)
+    query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT (FORMAT csv, NULL '\\N', FORCE_QUOTE *)").format(
+        sql.SQL(", ").join(expressions), only(connection, schema, name), sql.Identifier(schema, name)
     )
     out = io.BytesIO()
     with connection.cursor().copy(query) as copy:
@@ -69,6 +69,14 @@ def source_table(connection: psycopg.Connection[Any], schema: str, name: str, li
         ),
     )
     return pa.table({n: _parse(text[n], like.field(n).type) for n in names})
+
+
+def only(connection: psycopg.Connection[Any], schema: str, name: str) -> sql.SQL:
+    """Return ONLY for a table that may have heirs, whose rows are not its own, and nothing for one with partitions."""
+    [(partitioned,)] = connection.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = %s::regclass", [f'"{schema}"."{name}"']
+    ).fetchall()
+    return sql.SQL("" if partitioned else "ONLY")
 
 
 def differences(connection: psycopg.Connection[Any], warehouse: Path, namespace: str, schema: str, name: str) -> str:
@@ -117,7 +125,7 @@ def _printed(column: str, kind: str) -> sql.Composable:
         return sql.SQL("encode({}, 'hex')").format(name)
     if kind.endswith("[]"):
         return sql.SQL("array_to_json({})::text").format(name)
-    return sql.SQL("{}::text").format(name)
+    return name  # a cast to text would cut off spaces of char(n), and add a mask to inet
 
 
 def _parse(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

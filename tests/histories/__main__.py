@@ -1,0 +1,84 @@
+"""Plays random histories: ``python -m tests.histories --minutes 60 --seed 1 --world ducklake-18``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from tests.histories.draw import KINDS
+from tests.histories.findings import Tally
+from tests.histories.search import Search
+from tests.histories.world import Form, server
+
+WORLDS = (
+    "ducklake-18", "ducklake-16-notrigger", "ducklake-18-resync", "postgres-18", "ducklake-16-changelog",
+    "postgres-16-notrigger-resync",
+)  # fmt: skip
+"""The worlds of a run that names none, one batch after the other."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play histories until the time is over. Return 1 if anything was found."""
+    options = _parser().parse_args(arguments)
+    logging.getLogger("levada").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    begun, seed = time.monotonic(), options.seed
+    with ExitStack() as stack:
+        servers = {v: stack.enter_context(server(v)) for v in {Form.parse(w).server for w in options.world}}
+        searches = [Search(servers[Form.parse(w).server], Form.parse(w), options.size) for w in options.world]
+        for search in searches:
+            stack.callback(search.close)
+        turn = 0
+        while turn == 0 or time.monotonic() - begun < options.minutes * 60:
+            # An engine stays for some batches: many at a time would share two cores.
+            search = searches[turn // options.stay % len(searches)]
+            search.batch(seed)
+            seed, turn = seed + options.size, turn + 1
+            if turn % options.stay == 0:
+                search.close()
+    print_report(searches, time.monotonic() - begun)
+    return 1 if any(search.findings for search in searches) else 0
+
+
+def print_report(searches: Sequence[Search], seconds: float) -> None:
+    """Print what was played and found."""
+    pairs: set[tuple[str, str]] = set()
+    for search in searches:
+        pairs |= search.tally.pairs
+        print(f"{search.form}: {_figures(search.tally)}")
+        for (oracle, sign), count in search.counts.most_common():
+            print(f"    ({oracle}) {sign}: {count}")
+    kinds = {kind for pair in pairs for kind in pair}
+    histories = sum(search.tally.histories for search in searches)
+    print(
+        f"{histories} histories in {seconds / 60:.1f} min, {histories * 3600 / seconds:.0f} per hour,"
+        f" {sum(s.tally.rows for s in searches)} rows compared, {len(kinds & KINDS.keys())} of {len(KINDS)} kinds of"
+        f" statements, {len(pairs)} pairs of {len(kinds) ** 2}, {sum(len(s.findings) for s in searches)} findings"
+    )
+
+
+def _figures(tally: Tally) -> str:
+    parked = ", ".join(f"{code} {count}" for code, count in tally.parked.most_common())
+    return (
+        f"{tally.histories} histories of {tally.steps} statements, {tally.tables} tables with {tally.rows} rows"
+        f" compared, parked: {parked or 'none'}"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.histories", description="Play random histories.")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the first history")
+    parser.add_argument("--world", nargs="*", default=list(WORLDS), help="such as ducklake-16-notrigger-resync")
+    parser.add_argument("--size", type=int, default=12, help="the histories of a batch")
+    parser.add_argument("--stay", type=int, default=4, help="the batches of one engine")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

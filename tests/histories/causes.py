@@ -1,0 +1,54 @@
+"""The codes with which a table may be parked, and the kinds of statements that can cause each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_IDENTITY: Final = frozenset({
+    "replica identity", "identity of partitions", "drop key", "add key", "replace key", "unique index", "drop index",
+    "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
+    "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
+})  # fmt: skip
+"""Statements that can change what identifies a row."""
+_PARTITION: Final = frozenset({
+    "attach partition", "detach partition", "drop partition", "truncate partition", "create partition", "drop table",
+    "widen column", "retype column", "rewrite", "truncate", "swap tables", "add computed column", "add identity column",
+    "persistence", "domain", "drop expression", "add generated column",
+})  # fmt: skip
+_VALUES: Final = frozenset({
+    "retype column", "widen column", "add computed column", "add identity column", "drop expression", "domain",
+    "persistence", "type",
+})  # fmt: skip
+"""Statements that change values of rows which are there."""
+_NAMES: Final = frozenset({
+    "rename table", "swap tables", "create table", "create partitioned table", "set schema", "rename schema",
+    "attach partition", "detach partition", "create partition",
+})  # fmt: skip
+_COLUMNS: Final = frozenset({
+    "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",
+    "add computed column", "add identity column", "retype column", "widen column",
+})  # fmt: skip
+CAUSES: Final = {
+    "table_rewritten": _VALUES | {"rewrite"},
+    "schema_change_unsupported": _VALUES | {"drop and add column", "swap columns"},
+    "schema_change_ambiguous": _COLUMNS,
+    "partition_changed": _PARTITION,
+    "partition_identity": _IDENTITY,
+    "partition_unlogged": frozenset({"persistence", "attach partition"}),
+    "key_changed": _IDENTITY | {"rename column", "swap columns", "widen column"},
+    "mode_changed": _IDENTITY,
+    "table_not_published": _IDENTITY | {"persistence"},
+    "publication_membership_changed": _IDENTITY | {"persistence"},
+    "publication_changed": frozenset({"publication"}),
+    "type_changed": frozenset({"type", "drop type", "retype column"}),
+    "identity_missing": _IDENTITY,
+    "destination_collision": _NAMES,
+    "ambiguous_columns": frozenset({"add column", "add two columns", "rename column", "swap columns"}),
+}
+CALM: Final = frozenset({"rename schema"})
+"""Kinds that may park a table of which no statement changes more than rows."""
+
+
+def explained(code: str, kinds: set[str], *, calm: bool) -> bool:
+    """Return True if statements of these kinds can park a table with this code."""
+    return bool(CAUSES.get(code, frozenset()) & kinds & (CALM if calm else kinds))

@@ -1,0 +1,71 @@
+"""Findings as values, and what a batch of histories has come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.histories.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The engine's fate in each phase after the first one, and a restart at the end.
+
+    ``settled``: it has caught up before. ``at once``: it has not. ``stopped``: it is stopped meanwhile. ``killed``: it
+    is killed in between.
+    """
+
+    phases: tuple[str, ...] = ("settled", "settled")
+    restart: bool = False
+    heal: bool = True
+
+    def __str__(self) -> str:
+        return ", ".join((*self.phases, *(["restarted"] if self.restart else [])))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an oracle refutes.
+
+    ``oracle`` is its letter in `tests.histories.oracles`, ``sign`` the kind of fault.
+    """
+
+    oracle: str
+    sign: str
+    detail: str
+    history: History
+    plan: Plan
+    world: str
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """The part of a finding that a shorter history has to show as well."""
+        return self.oracle, self.sign
+
+    @property
+    def needs_heal(self) -> bool:
+        """Return True if it shows only after hints were followed."""
+        return self.sign.startswith(("not healed", "command refused"))
+
+    def __str__(self) -> str:
+        return f"({self.oracle}) {self.sign}: {self.detail}\nworld {self.world}, {self.plan}\n{self.history}"
+
+
+@dataclass
+class Tally:
+    """Figures of a run."""
+
+    histories: int = 0
+    steps: int = 0
+    rows: int = 0
+    tables: int = 0
+    parked: Counter[str] = field(default_factory=Counter)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """Kinds of statements that followed each other in a history, in that order and after any others."""
+
+    def add(self, history: History) -> None:
+        self.histories += 1
+        self.steps += len(history.steps)
+        kinds = [step.kind for step in history.steps if step.kind != "begin history"]
+        self.pairs |= {(a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]}

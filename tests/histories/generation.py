@@ -1,0 +1,181 @@
+"""Histories made statement by statement, each of which follows from the twin's tables at that moment."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import psycopg
+from tests.histories import columns, partitions, rows, tables
+from tests.histories.draw import KINDS, Draw, ImpossibleError
+from tests.histories.history import History, Step
+from tests.histories.model import read_model
+from tests.histories.player import SESSIONS, Outcome, Player
+
+MODULES: Final = (rows, columns, tables, partitions)
+"""The modules that register kinds of statements."""
+_CREATING: Final = ("create table", "create partitioned table")
+_ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
+_BURST: Final = (
+    "add column", "add column", "add column", "insert", "insert", "truncate", "truncate",
+    "delete all", "update", "move key", "drop column",
+    "retype column", "widen column", "default", "not null", "replace key", "replica identity", "rename column",
+    "drop and add column", "rewrite", "add generated column", "rename table",
+)  # fmt: skip
+"""Kinds that meet in one transaction."""
+_TYPES: Final = (
+    "CREATE SCHEMA {s}",
+    "CREATE SCHEMA b_{s}",
+    "CREATE TYPE {s}.mood AS ENUM ('good', 'bad')",
+    "CREATE TYPE {s}.pair AS (x int, y text)",
+    "CREATE DOMAIN {s}.positive AS int CHECK (VALUE > 0)",
+    "CREATE TABLE {s}.calm (k1 int PRIMARY KEY, c1 text)",
+)
+
+
+@dataclass
+class _Session:
+    """The transaction of a session."""
+
+    open: bool = False
+    failed: bool = False
+    savepoints: int = 0
+
+
+@dataclass
+class Generator:
+    """Makes one history on a twin database, and plays it there meanwhile."""
+
+    seed: int
+    player: Player
+    steps: list[Step] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.sessions = [_Session() for _ in range(SESSIONS)]
+        self.several = self.rng.random() < 0.2
+        self.phase = 0
+        self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
+        self.favoured = self.rng.sample(sorted(KINDS), 6)
+        """Kinds that this history has often, so that some statements meet."""
+
+    def run(self) -> History:
+        """Make a history of two to four phases, the first of which creates tables with some rows."""
+        for sql in _TYPES:
+            self._play([Step("begin history", sql)])
+        for _ in range(self.rng.choice((1, 1, 2))):
+            self._statement(self.rng.choices(_CREATING, (3, 1))[0])
+        for _ in range(self.rng.randint(1, 3)):
+            self._statement(self.rng.choice(_ROWS))
+        self._end_phase()
+        for _ in range(self.rng.choice((1, 2, 2, 3))):
+            for _ in range(self.rng.randint(4, 14)):
+                self._next()
+            self._end_phase()
+        return History(self.seed, tuple(self.steps))
+
+    def _next(self) -> None:
+        number = self.rng.randrange(SESSIONS) if self.several and self.rng.random() < 0.4 else 0
+        session, chance = self.sessions[number], self.rng.random()
+        if not session.open and not session.failed and self.rng.random() < 0.15:
+            self._burst(number)
+            return
+        if session.failed:
+            self._control("ROLLBACK TO SAVEPOINT s" if session.savepoints and chance < 0.7 else "ROLLBACK", number)
+        elif not session.open and chance < 0.2:
+            isolation = self.rng.choice(
+                ("", "", "", " ISOLATION LEVEL REPEATABLE READ", " ISOLATION LEVEL SERIALIZABLE")
+            )
+            self._control(f"BEGIN{isolation}", number)
+        elif session.open and chance < 0.28:
+            self._control(self._end_or_savepoint(session), number)
+        else:
+            self._statement(None, number)
+
+    def _burst(self, number: int) -> None:
+        """Change one table several times in one transaction."""
+        self._control("BEGIN", number)
+        for _ in range(self.rng.randint(2, 4)):
+            if not self.sessions[number].failed:
+                self._statement(self.rng.choice(_BURST), number)
+        self._control("ROLLBACK" if self.sessions[number].failed else "COMMIT", number)
+
+    def _end_or_savepoint(self, session: _Session) -> str:
+        ends = ["COMMIT", "COMMIT", "COMMIT", "ROLLBACK", "SAVEPOINT s", "SAVEPOINT s"]
+        if session.savepoints:
+            ends += ["ROLLBACK TO SAVEPOINT s", "RELEASE SAVEPOINT s"] * 2
+        elif self.rng.random() < 0.3:
+            ends = [f"PREPARE TRANSACTION '{{s}} {self.draw.new('p')}'"]
+        return self.rng.choice(ends)
+
+    def _control(self, sql: str, number: int) -> None:
+        session = self.sessions[number]
+        [outcome] = self._play([Step(" ".join(sql.split()[:2]).lower(), sql, session=number)])
+        if outcome.state:
+            session.failed = session.open
+            return
+        match sql.split()[0]:
+            case "BEGIN":
+                self.sessions[number] = _Session(open=True)
+            case "SAVEPOINT":
+                session.savepoints += 1
+            case "RELEASE":
+                session.savepoints -= 1
+            case "ROLLBACK" if "TO" in sql:
+                session.failed = False
+            case _:
+                self.sessions[number] = _Session()
+        if sql.startswith("PREPARE"):
+            end = self.rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
+            self._play([Step(f"{end.lower()} prepared", f"{end} PREPARED{sql[len('PREPARE TRANSACTION') :]}")])
+
+    def _statement(self, kind: str | None, number: int = 0) -> None:
+        for _ in range(8):
+            chosen = kind or self._kind()
+            if not self._refresh(number):
+                return
+            try:
+                made = KINDS[chosen][1](self.draw)
+            except ImpossibleError:
+                continue
+            self._play([replace(step, session=number) for step in made])
+            return
+
+    def _kind(self) -> str:
+        if self.rng.random() < 0.5:
+            return self.rng.choice(self.favoured)
+        kinds = list(KINDS)
+        return self.rng.choices(kinds, [KINDS[kind][0] for kind in kinds])[0]
+
+    def _refresh(self, number: int) -> bool:
+        """Read the model. If a lock of another session prevents that, end the transaction and return False."""
+        try:
+            self.draw.model = read_model(self.player.connection(number), self.player.schema)
+        except psycopg.Error:
+            if self.sessions[number].open:
+                self._control("ROLLBACK", number)
+            return False
+        return True
+
+    def _play(self, steps: list[Step]) -> list[Outcome]:
+        made = []
+        for step in steps:
+            placed = replace(step, phase=self.phase)
+            outcome = self.player.play(placed)
+            self.steps.append(placed)
+            self.outcomes.append(outcome)
+            made.append(outcome)
+            if outcome.state:
+                self.sessions[placed.session].failed = self.sessions[placed.session].open
+                break
+        return made
+
+    def _end_phase(self) -> None:
+        for number, session in enumerate(self.sessions):
+            if session.open:
+                self._control("ROLLBACK" if session.failed else "COMMIT", number)
+            self.sessions[number] = _Session()
+        self.player.end_phase()
+        self.phase += 1

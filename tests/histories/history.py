@@ -1,0 +1,58 @@
+"""Histories as values, with text in which ``{s}`` stands for the schema of a history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+MARK = "{s}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement. ``kind`` names what it does, for the coverage and for the causes of errors.
+
+    ``table`` is the table that it changes, quoted, before it runs. ``phase`` counts the parts of a history, between
+    which the engine may catch up or be killed. A COPY has its rows after the first line.
+    """
+
+    kind: str
+    sql: str
+    table: str = ""
+    session: int = 0
+    phase: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.phase}/{self.session}: {self.sql[:400]};"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Some statements in the order in which they begin and end."""
+
+    seed: int
+    steps: tuple[Step, ...]
+
+    def without(self, start: int, stop: int) -> History:
+        """Return the history without some steps."""
+        return replace(self, steps=self.steps[:start] + self.steps[stop:])
+
+    def in_phase(self, number: int) -> list[Step]:
+        """Return the steps of one phase."""
+        return [step for step in self.steps if step.phase == number]
+
+    @property
+    def phases(self) -> int:
+        return max((step.phase for step in self.steps), default=0) + 1
+
+    def __str__(self) -> str:
+        return "\n".join([f"seed {self.seed}, phase/session: statement", *(f"  {step}" for step in self.steps)])
+
+
+def rendered(text: str, schema: str) -> str:
+    """Return the text for a schema."""
+    return text.replace(MARK, schema)
+
+
+def quoted(name: str) -> str:
+    """Return an identifier for SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,83 @@
+"""The oracles: rules that hold of every history.
+
+a: a Ready table equals its source 30 s after the last statement.
+b: the engine never ends by itself.
+c: a table of which no statement changes more than rows is never parked. No table leaves the pipeline in silence.
+d: the code of a parked table is one that its statements can cause, the command of its hint heals it, and then it is
+equal.
+e: no statement fails, or waits more than a second longer, that does not without Levada.
+f: the engine ends and starts again after every history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.histories.causes import explained
+from tests.histories.player import Player
+from tests.histories.world import World
+
+Suspect = tuple[str, str, str]
+"""The letter of the oracle, the kind of fault, and the details."""
+
+
+@dataclass
+class Look:
+    """One look at the tables of a history."""
+
+    world: World
+    player: Player
+    known: set[int]
+    """Tables that the pipeline had before."""
+
+    def suspects(self, *, healed: bool = False) -> Iterator[Suspect]:
+        """Yield what is not as it must be, now. All but (c) and (d) may still come right."""
+        space = self.player.schema
+        found = self.world.tables((space,))
+        existing = self.world.existing()
+        for oid, name in self.world.replicable((space,)).items():
+            if oid not in found:
+                yield "c", "missing", f"{name} can be replicated, and is no table of the pipeline"
+        for oid in self.known - found.keys():
+            if oid in existing and not existing[oid][2]:
+                yield "c", "vanished", f"{existing[oid][:2]} is no table of the pipeline any more"
+        for oid, table in found.items():
+            if oid not in existing:
+                yield "a", "dropped table", f"{table['name']} was dropped and is still {table['phase']}"
+            elif table["error"]:
+                yield from self._of_parked(table, healed=healed)
+            elif table["phase"] != "Ready":
+                yield "a", "never Ready", f"{table['name']} is {table['phase']}"
+            elif text := self._differences(table):
+                yield "a", _shape(text), f"{table['name']}, which is Ready: {text}"
+
+    def _differences(self, table: dict[str, Any]) -> str:
+        watched = self.world.watched(table)
+        if watched is None:
+            return "is gone"
+        with self.world.db.connect() as source:
+            try:
+                return self.world.reader.differences(source, watched)
+            except Exception as error:  # whatever a reader raises, a Ready table has to be readable
+                return f"cannot be read: {type(error).__name__}: {str(error)[:300]}"
+
+    def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
+        error, kinds = table["error"], self.player.kinds(table["id"])
+        if healed and "levada re" in error["solution"]:
+            yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
+        elif not explained(error["code"], kinds, calm=table["name"] == "calm"):
+            oracle = "c" if table["name"] == "calm" else "d"
+            yield oracle, error["code"], f"{table['name']}: {error['reason']} Its statements: {sorted(kinds)}"
+
+
+def _shape(text: str) -> str:
+    """Return the kind of a difference, without names and numbers."""
+    if "cannot be read" in text:
+        return text.split("cannot be read: ")[1].split(":")[0]
+    for word in ("for one", "lacks column", "rows in the lake", "columns"):
+        if word in text:
+            return "columns" if word == "lacks column" else word
+    return re.sub(r"[\d'\"].*", "", text)[:30]

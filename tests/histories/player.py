@@ -1,0 +1,124 @@
+"""Sessions that play steps, and what came of each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from tests.histories.history import Step, rendered
+from tests.rigs.database import Database
+
+SESSIONS = 3
+_TWIN_LOCK = "150ms"
+_LOCK = "2500ms"
+_CHANGED = b"""
+SELECT DISTINCT a.relid::oid::int FROM (
+    SELECT pg_partition_root(to_regclass(%s)) AS relid UNION SELECT to_regclass(%s)) a
+WHERE a.relid IS NOT NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The SQLSTATE of a step, empty if it succeeded, with the message and the time that it took."""
+
+    state: str
+    message: str
+    seconds: float
+
+
+@dataclass
+class Player:
+    """Plays the steps of one history in a database.
+
+    Sessions of one history may wait for each other: a step that waits fails soon on the twin, and is given as long on
+    the other database only if it failed there.
+    """
+
+    db: Database
+    schema: str
+    oids: dict[int, set[str]] = field(default_factory=dict)
+    """The kinds of the statements that changed a table, by the table's OID at that time."""
+    _trouble: str = ""
+    _open: dict[int, psycopg.Connection[Any]] = field(default_factory=dict)
+
+    def connection(self, session: int) -> psycopg.Connection[Any]:
+        if session not in self._open:
+            self._open[session] = self.db.connect(application_name=f"history {self.schema} {session}")
+            self._open[session].execute(f"SET lock_timeout = '{_TWIN_LOCK}'".encode())
+        return self._open[session]
+
+    def play(self, step: Step, expected: Outcome | None = None) -> Outcome:
+        """Run a step. ``expected`` is what came of it on the twin."""
+        connection = self.connection(step.session)
+        if expected is not None and not expected.state:
+            self._aside(connection, f"SET lock_timeout = '{_LOCK}'".encode())
+        self._remember(connection, step)
+        sql, _, rows = rendered(step.sql, self.schema).partition("\n") if step.kind == "copy" else (
+            rendered(step.sql, self.schema), "", ""
+        )  # fmt: skip
+        begun = time.monotonic()
+        try:
+            if step.kind == "copy":
+                with connection.cursor().copy(sql.encode()) as copy:
+                    copy.write(rows)
+            else:
+                connection.execute(sql.encode())
+        except psycopg.Error as error:
+            return Outcome(error.sqlstate or "?", f"{error} {self._trouble}", time.monotonic() - begun)
+        return Outcome("", "", time.monotonic() - begun)
+
+    def end_phase(self) -> None:
+        """Roll back whatever is open, so that no session waits for another one of the next phase."""
+        for connection in self._open.values():
+            with suppress(psycopg.Error):
+                connection.rollback()
+        with self.db.connect() as connection:
+            for (gid,) in connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE %s",
+                [f"{self.schema}%"],
+            ).fetchall():
+                connection.execute(f"ROLLBACK PREPARED '{gid}'".encode())
+
+    def close(self) -> None:
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
+    def kinds(self, oid: int) -> set[str]:
+        """Return the kinds of the statements that changed a table or all of them."""
+        return self.oids.get(oid, set()) | self.oids.get(0, set())
+
+    def _remember(self, connection: psycopg.Connection[Any], step: Step) -> None:
+        """Note what is about to change a table, and its root if it is a partition."""
+        kinds = {step.kind} | ({"domain"} if ".positive" in step.sql else set())
+        if not step.table:
+            self.oids.setdefault(0, set()).update(kinds)
+            return
+        name = rendered(step.table, self.schema)
+        for (oid,) in self._aside(connection, _CHANGED, name, name):
+            self.oids.setdefault(oid, set()).update(kinds)
+
+    def _aside(self, connection: psycopg.Connection[Any], sql: bytes, *parameters: str) -> list[tuple[Any, ...]]:
+        """Run a statement that is no part of the history, in the transaction of the session."""
+        try:
+            cursor = connection.execute(sql, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
+                self._trouble = f"(after {sql!r}: {error})"
+            return []
+
+
+@contextmanager
+def playing(db: Database, schema: str) -> Iterator[Player]:
+    """A player whose sessions end with the block."""
+    player = Player(db, schema)
+    try:
+        yield player
+    finally:
+        player.close()

@@ -1,0 +1,175 @@
+"""Readers of destinations that share no code with the engine, and the sections of the manifest for them."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from tests.histories.changelog import folded
+from tests.rigs.database import Database
+from tests.rigs.equality import lake_table, only, table_differences
+from tests.servers.ducklake import DuckLake
+
+from levada.destinations import DestinationContext
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A table at both sides. ``place`` is its name at the destination. ``key`` are the columns of its primary key."""
+
+    oid: int
+    schema: str
+    name: str
+    place: str
+    changelog: bool
+    key: tuple[str, ...]
+
+
+class Reader(Protocol):
+    """Reads what a destination has."""
+
+    section: dict[str, Any]
+
+    def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
+        """Return what differs from the source, empty if nothing does."""
+
+    def close(self) -> None:
+        """End sessions."""
+
+
+@dataclass
+class DuckLakeReader:
+    """DuckDB's own extension."""
+
+    db: Database
+    folder: Path
+    changelog: bool = False
+    _session: duckdb.DuckDBPyConnection | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def section(self) -> dict[str, Any]:
+        mode = {"mode": "Changelog"} if self.changelog else {}
+        return {"ducklake": self._lake.settings(credentialsSecretRef={"name": "pg"}, schema="{schema}", **mode)}
+
+    @property
+    def _lake(self) -> DuckLake:
+        return DuckLake(self.db, self.folder / "lake", DestinationContext("shop", self.folder / "unused"))
+
+    def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
+        schema, _, name = table.place.partition(".")
+        if self._session is None:
+            self._session = self._stack.enter_context(self._lake.duckdb())
+        query = f'SELECT * FROM "{schema}"."{name.replace(chr(34), chr(34) * 2)}"'
+        return compare(source, self._session.execute(query).to_arrow_table(), table)
+
+    def close(self) -> None:
+        """End the session."""
+        self._session = None
+        self._stack.close()
+
+
+@dataclass
+class IcebergReader:
+    """PyIceberg, of a catalog of type Hadoop."""
+
+    folder: Path
+    changelog: bool = False
+    version: int = 2
+
+    @property
+    def section(self) -> dict[str, Any]:
+        catalog = {"type": "Hadoop", "warehouse": f"file://{self.folder / 'warehouse'}"}
+        mode = {"mode": "Changelog"} if self.changelog else {}
+        return {"iceberg": {"catalog": catalog, "namespace": "{schema}", "formatVersion": self.version, **mode}}
+
+    def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
+        schema, _, name = table.place.partition(".")
+        return compare(source, lake_table(self.folder / "warehouse", schema, name), table) or _taken_for_one(
+            source, table
+        )
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+@dataclass
+class PostgresReader:
+    """psycopg, with both sides as PostgreSQL prints them."""
+
+    db: Database
+
+    @property
+    def section(self) -> dict[str, Any]:
+        server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.db.name}
+        return {"postgres": {**server, "tls": {"mode": "Disable"}, "schema": "{schema}",
+                             "credentialsSecretRef": {"name": "pg"}}}  # fmt: skip
+
+    def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
+        schema, _, name = table.place.partition(".")
+        columns = _columns(source, table)
+        with self.db.connect() as connection:
+            there = {n for (n,) in connection.execute(
+                "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                [f'"{schema}"."{name}"'],
+            )}  # fmt: skip
+            if there != set(columns):
+                return f"columns {sorted(there)} instead of {sorted(columns)}"
+            found = _printed(connection, schema, name, columns)
+        expected = _printed(source, table.schema, table.name, columns)
+        return "" if found == expected else f"{_first(found, expected)} instead of {_first(expected, found)}"
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched) -> str:
+    """Compare what a reader of a lake has read with the source."""
+    if table.changelog:
+        found = folded(found, table.key)
+    texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
+    return table_differences(source, found.cast(pa.schema(texts)), table.schema, table.name)
+
+
+def _taken_for_one(source: psycopg.Connection[Any], table: Watched) -> str:
+    """Return names that Java's equalsIgnoreCase, and so Spark, takes for one. It compares capitals, then small ones."""
+    seen: dict[str, str] = {}
+    for name in _columns(source, table):
+        plain = "".join(c.upper().lower() if len(c.upper()) == 1 else c for c in name)
+        if plain in seen:
+            return f"Spark takes the columns {seen[plain]} and {name} for one"
+        seen[plain] = name
+    return ""
+
+
+def _columns(connection: psycopg.Connection[Any], table: Watched) -> list[str]:
+    return [
+        name
+        for (name,) in connection.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+            " AND attgenerated = '' ORDER BY attname", [table.oid],
+        )
+    ]  # fmt: skip
+
+
+def _printed(connection: psycopg.Connection[Any], schema: str, name: str, columns: list[str]) -> list[bytes]:
+    query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
+        sql.SQL(", ").join(map(sql.Identifier, columns)), only(connection, schema, name), sql.Identifier(schema, name)
+    )
+    out = io.BytesIO()
+    with connection.cursor().copy(query) as copy:
+        for part in copy:
+            out.write(part)
+    return sorted(out.getvalue().split(b"\n"))
+
+
+def _first(one: list[bytes], other: list[bytes]) -> str:
+    rest = sorted(set(one) - set(other))
+    return f"{len(one) - 1} rows with {rest[:2]}"

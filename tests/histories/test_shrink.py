@@ -1,0 +1,35 @@
+"""The shrinker, over histories that show a finding by what they contain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.histories.findings import Finding, Plan
+from tests.histories.history import History, Step
+from tests.histories.shrink import shortened
+
+
+def _finding(history: History, plan: Plan) -> Finding:
+    return Finding("a", "columns", "differ", history, plan, "none")
+
+
+@given(st.sets(st.integers(0, 30), min_size=1, max_size=4), st.integers(31, 40))
+def test_only_the_steps_that_matter_remain(needed: set[int], length: int) -> None:
+    """A history keeps the steps without which nothing is found, in their order, and is played in a plain way."""
+    history = History(1, tuple(Step("insert", str(i)) for i in range(length)))
+
+    def play(histories: Sequence[History], plan: Plan) -> list[Finding]:
+        return [_finding(h, plan) for h in histories if {str(i) for i in needed} <= {s.sql for s in h.steps}]
+
+    found = shortened(_finding(history, Plan(("killed", "at once"), restart=True)), play)
+    assert found is not None
+    assert [s.sql for s in found.history.steps] == [str(i) for i in sorted(needed)]
+    assert found.plan == Plan(("settled",), heal=False)
+
+
+def test_a_finding_that_another_history_caused() -> None:
+    """A history that shows nothing by itself is not shortened."""
+    history = History(1, (Step("insert", "1"),))
+    assert shortened(_finding(history, Plan()), lambda histories, plan: []) is None

@@ -1,0 +1,259 @@
+"""A server with a twin database, an engine over the other one, and a destination."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
+from tests.rigs.database import Database
+from tests.rigs.engine import Engine, lsn
+from tests.rigs.waiting import LIMIT_S, until
+
+from levada.errors import NeedsOperator
+from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.runtime.host.table_requests import resync_tables, retry_tables
+from levada.spec.manifests import load_manifests
+
+SETTLED_S: Final = 30.0
+"""A table that is not parked is equal this long after the last statement."""
+_POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
+_numbers = itertools.count(1)
+
+
+class EngineEndedError(Exception):
+    """The engine ended by itself, or does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A kind of world: its server, destination and settings."""
+
+    server: int = 18
+    destination: str = "ducklake"
+    trigger: bool = True
+    resync: bool = False
+    changelog: bool = False
+
+    def __str__(self) -> str:
+        words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
+        return "-".join(filter(None, [*words, "resync" * self.resync, "changelog" * self.changelog]))
+
+    @classmethod
+    def parse(cls, text: str) -> Form:
+        """Return the world that has this name, such as ``ducklake-16-notrigger-resync``."""
+        destination, server, *words = text.split("-")
+        if rest := set(words) - {"notrigger", "resync", "changelog"}:
+            raise ValueError(f"unknown words in {text}: {', '.join(rest)}")
+        return cls(int(server), destination, "notrigger" not in words, "resync" in words, "changelog" in words)
+
+
+@dataclass
+class World:
+    """One engine over a database of its own."""
+
+    form: Form
+    engine: Engine
+    twin: Database
+    reader: Reader
+    reached: list[str] = field(default_factory=list)
+
+    @property
+    def db(self) -> Database:
+        return self.engine.db
+
+    def start(self) -> None:
+        """Start the engine, and wait until it answers."""
+        self.engine.start(*_POLLS)
+        self._until(self._runs, LIMIT_S)
+
+    def _runs(self) -> bool:
+        """Return True once the table that every world has is Ready."""
+        progress = self.engine.progress()
+        return progress is not None and any(t["name"] == "first" and t["phase"] == "Ready" for t in progress["tables"])
+
+    def stop(self) -> None:
+        code = self.engine.stop()
+        if code != 0:
+            raise EngineEndedError(f"exit code {code} after SIGTERM\n{self.engine.log[-3000:]}")
+
+    def tables(self, spaces: tuple[str, ...]) -> dict[int, dict[str, Any]]:
+        """Return the progress of the tables whose schema has one of these names in it, by OID."""
+        progress = self.engine.progress()
+        if progress is None:
+            self.check()
+            return {}
+        return {t["id"]: t for t in progress["tables"] if any(s in t["schema"] for s in spaces)}
+
+    def check(self) -> None:
+        """Raise EngineEndedError if the engine has ended."""
+        if not self.engine.runs():
+            raise EngineEndedError(self.engine.log[-4000:])
+
+    def settle(self, spaces: tuple[str, ...], limit_s: float = SETTLED_S) -> None:
+        """Wait until each table is parked, or Ready with all that is committed now, but not longer than the limit."""
+        # A table that is Ready shows that tables from before it have been discovered.
+        sentinel = f"sentinel_{next(_numbers)}"
+        with self.db.connect() as connection:
+            connection.execute(f"CREATE TABLE first_h.{sentinel} (id int PRIMARY KEY)".encode())
+        self._until(lambda: any(t["name"] == sentinel for t in self.tables(("first_h",)).values()), limit_s)
+        [(target,)] = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
+        expected = set(self.replicable(spaces))
+
+        def settled() -> bool:
+            found = self.tables(spaces)
+            return expected <= found.keys() and all(
+                t["error"] or (t["phase"] == "Ready" and lsn(t["appliedLsn"]) >= lsn(target)) for t in found.values()
+            )
+
+        self._until(settled, limit_s)
+        with self.db.connect() as connection:
+            connection.execute(f"DROP TABLE first_h.{sentinel}".encode())
+
+    def holds(self, what: Callable[[], object], limit_s: float = SETTLED_S) -> bool:
+        """Return True as soon as something is so, False if it is not so within the limit."""
+        return self._until(what, limit_s)
+
+    def _until(self, what: Callable[[], object], limit_s: float = SETTLED_S) -> bool:
+        try:
+            until(what, alive=self.engine.runs, limit_s=limit_s)
+        except AssertionError:
+            self.check()
+            return False
+        return True
+
+    def replicable(self, spaces: tuple[str, ...]) -> dict[int, str]:
+        """Return the tables that a pipeline has to have, by what PostgreSQL's manual says of replica identities."""
+        return {
+            oid: name
+            for oid, space, name in self.db.query(_REPLICABLE, self.form.server)
+            if space.endswith("_h") and any(s in space for s in spaces)
+        }
+
+    def existing(self) -> dict[int, tuple[str, str, bool, tuple[str, ...]]]:
+        """Return each table of the source: schema, name, whether it is a partition, its primary key."""
+        return {oid: (space, name, part, tuple(key)) for oid, space, name, part, key in self.db.query(_EXISTING)}
+
+    def watched(self, table: dict[str, Any]) -> Watched | None:
+        """Return a table of the progress as a reader needs it, None if the source has it no more."""
+        found = self.existing().get(table["id"])
+        if found is None:
+            return None
+        space, name, _, key = found
+        return Watched(table["id"], space, name, table["destinationTable"], table["mode"] == "Changelog", key)
+
+    def request(self, action: str, name: str) -> str:
+        """Request what ``levada resync`` or ``levada retry`` does for one table. Return why that is refused."""
+        manifests = load_manifests(self.engine.manifest.read_text())
+        try:
+            {"resync": resync_tables, "retry": retry_tables}[action](
+                manifests, [name], secrets=self.engine.folder / "secrets"
+            )
+        except NeedsOperator as error:
+            return str(error)
+        return ""
+
+    def forget(self, space: str) -> None:
+        """Drop the schemas of a history, at the source and at the twin."""
+        for db in (self.db, self.twin):
+            with db.connect() as connection:
+                for name in (space, f"b_{space}", f"{space}_v2"):
+                    with suppress(psycopg.Error):
+                        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+_REPLICABLE: Final = """
+SELECT c.oid::int, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND n.nspname LIKE '%%_h'
+    AND CASE c.relreplident WHEN 'n' THEN false
+        WHEN 'f' THEN %s < 18 OR NOT EXISTS (
+            SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attgenerated <> '')
+        ELSE EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indimmediate AND i.indisvalid
+            AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+            AND NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+                AND a.attgenerated <> ''))
+        END
+"""
+_EXISTING: Final = """
+SELECT c.oid::int, n.nspname, c.relname, c.relispartition,
+    ARRAY(SELECT a.attname::text FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) k(n)
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.n WHERE i.indrelid = c.oid AND i.indisprimary)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')
+"""
+
+
+@contextmanager
+def server(version: int) -> Iterator[EmbeddedPostgres]:
+    """A server of a version for any number of worlds."""
+    from tests.servers.postgres import server_options
+
+    settings = {"max_prepared_transactions": "20", "max_connections": "300"}
+    with temporary_postgres(**server_options(version), settings=settings) as running:
+        yield running
+
+
+@contextmanager
+def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
+    """A world on a server, removed with the block."""
+    number, folder = next(_numbers), Path(tempfile.mkdtemp(prefix="levada-histories-"))
+    names = [f"{kind}_{number}" for kind in ("source", "twin", "lake")]
+    with psycopg.connect(on.uri(), autocommit=True) as admin:
+        for name in names:
+            admin.execute(f"CREATE DATABASE {name}".encode())
+    source, twin, lake = (Database(on, name) for name in names)
+    # A start without any table is refused.
+    source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
+    readers: dict[str, Callable[[], Reader]] = {
+        "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
+        "iceberg": lambda: IcebergReader(folder, form.changelog),
+        "postgres": lambda: PostgresReader(lake),
+    }
+    made = World(form, Engine(source, folder), twin, readers[form.destination]())
+    made.engine.spec = {
+        "tables": {"include": [{"schema": "*_h", "name": "*"}]},
+        "destination": made.reader.section,
+        "freshnessSeconds": 1,
+    }
+    made.engine.write_manifest()
+    _write_source(made)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.engine.kill()
+        made.reader.close()
+        with psycopg.connect(on.uri(), autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ANY(%s)", [names])
+            until(lambda: _dropped(admin, names))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_source(made: World) -> None:
+    import yaml
+
+    [manifest] = yaml.safe_load_all(made.engine.manifest.read_text())
+    source = dict(manifest["spec"]["source"])
+    source["slot"] = {**source["slot"], "onLost": "Resync" if made.form.resync else "Hold"}
+    if not made.form.trigger:
+        source["ddlTrigger"] = "None"
+    made.engine.spec["source"] = source
+    made.engine.write_manifest()
+
+
+def _dropped(admin: psycopg.Connection[Any], names: list[str]) -> bool:
+    with suppress(psycopg.Error):
+        admin.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = ANY(%s)", [names]
+        )
+        for name in names:
+            admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+        return True
+    return False
