@@ -12,7 +12,8 @@ from tests.destinations.orders import ORDERS, apply, copy, items
 from tests.rigs.damage import damage, folder, newest_metadata
 from tests.rigs.lake import Lake
 
-from levada.errors import DestinationChanged, NeedsOperator
+from levada.destinations.iceberg.java import java_errors
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.schema import TableTarget
 from levada.values import QualifiedTable, TableId
 
@@ -123,3 +124,22 @@ def test_rows_are_those_of_the_copy(hadoop: Lake) -> None:
     destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS, []), hadoop.mark(stream.taken, 2))
     assert items(hadoop) == {}
     assert len(list(folder(hadoop).rglob("*.parquet"))) == 0
+
+
+def test_a_bit_that_changed(hadoop: Lake) -> None:
+    """Spark compares the checksums of pages. It reads the rows as they were written, or none."""
+    destination = hadoop.destination()
+    copy(hadoop, destination)
+    file = next(folder(hadoop).rglob("*.parquet"))
+    content = file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    whole, codes = sorted(hadoop.sql("SELECT * FROM {t}")), set()
+    for at in range(8, footer, footer // 12):
+        damage(file, "gone")
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            with java_errors("read the table"):
+                assert sorted(hadoop.sql("SELECT * FROM {t}")) == whole, at
+        except LevadaError as error:
+            codes.add(error.code)
+    assert "table_damaged" in codes

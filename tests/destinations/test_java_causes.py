@@ -95,6 +95,10 @@ def test_a_connection_that_fails(classes: tuple[str, ...], outer: str) -> None:
         [runtime("UncheckedIOException"), Cause(("JsonParseException", "JsonProcessingException", "IOException"))],
         [runtime("RuntimeIOException", "Failed to open file: x"), Cause(("EOFException", "IOException"))],
         [runtime("RuntimeIOException", "Metadata file for version 3 is missing")],
+        [
+            runtime("SparkException", "Job aborted"),
+            runtime("ParquetDecodingException", "could not verify page integrity"),
+        ],
         [Cause(("NoSuchFileException", "FileSystemException", "IOException"), "/lake/x")],
     ],
 )

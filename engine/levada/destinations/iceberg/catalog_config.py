@@ -29,6 +29,8 @@ _NAMES: Final = {
     "glue": (re.compile(r"[a-z0-9_]{1,252}"), "lower-case letters a-z, digits and _"),
 }
 """Name patterns of catalogs that allow fewer names than a file system."""
+_CHECKSUMS: Final = "parquet.page.verify-checksum.enabled"
+"""Parquet's setting, which is off by default. Without it a compaction would write a value again that has changed."""
 _POSTGRES: Final = {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60"}
 """Timeouts in seconds, by the names of PostgreSQL's JDBC driver. Without them an unreachable catalog blocks forever."""
 
@@ -78,6 +80,7 @@ class CatalogConfig:
         prefix = f"spark.sql.catalog.{self.name}"
         # Spark's cache would hide commits of other writers, and share table objects between threads.
         conf = {prefix: "org.apache.iceberg.spark.SparkCatalog", f"{prefix}.cache-enabled": "false"}
+        conf[f"{prefix}.hadoop.{_CHECKSUMS}"] = "true"
         return conf | {f"{prefix}.{key}": value for key, value in self.properties.items()}
 
     def table(self, source: QualifiedTable, place: QualifiedTable) -> TableName:

@@ -70,7 +70,7 @@ _REFUSED_BY_S3: Final = re.compile(r"\(Service: S3, Status Code: 40[13]\b")
 _SQL_DENIED: Final = ("28", "42501")
 """SQLSTATEs of a login that the server refuses, and of a missing privilege."""
 _MISSING: Final = ("NotFoundException", "FileNotFoundException", "NoSuchFileException")
-_UNPARSABLE: Final = ("Json", "InvalidAvroMagic", "AvroRuntime")
+_UNPARSABLE: Final = ("Json", "InvalidAvroMagic", "AvroRuntime", "ParquetDecoding")
 """Prefixes of the names of exceptions for a file that cannot be parsed."""
 _PARSERS: Final = (
     "org.apache.avro.",
