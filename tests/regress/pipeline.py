@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tests.regress.judgement import left_out
 from tests.regress.suite import DATABASE
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
+from tests.rigs.waiting import until
 
 from levada.local.postgres import EmbeddedPostgres
 
 _LIMIT_S: Final = 900
+_DISCOVERY_S: Final = 180
 _EVERY_S: Final = 2.0
 
 
@@ -67,7 +70,15 @@ def frequent_discovery(engine: Engine) -> Iterator[None]:
 
 
 def settled(engine: Engine) -> list[dict[str, Any]]:
-    """Wait until each table is parked, or Ready and has all changes. Return the tables."""
+    """Wait until all tables are found, and each is parked, or Ready and has all changes. Return the tables."""
+
+    def are_found() -> bool:
+        progress = engine.progress()
+        return progress is not None and not any(identity for _, identity in left_out(engine.db, progress["tables"]))
+
+    # A table that is never found is one of the findings.
+    with suppress(AssertionError):
+        until(are_found, alive=engine.runs, limit_s=_DISCOVERY_S)
     [(target,)] = engine.db.query("SELECT pg_current_wal_insert_lsn()::text")
 
     def is_settled(progress: dict[str, Any]) -> bool:
