@@ -52,3 +52,17 @@ def test_a_pooler_in_front_of_the_destination(db: Database, manifest: Path) -> N
         db.execute("UPDATE orders SET id = -id WHERE id <= 10", "DELETE FROM orders WHERE id > 90", "TRUNCATE items")
         run(manifest)
     assert db.query("SELECT id FROM replica.orders ORDER BY 1") == db.query("SELECT id FROM orders ORDER BY 1")
+
+
+def test_a_pooler_in_front_of_a_catalog(db: Database, manifest: Path, tmp_path: Path) -> None:
+    """DuckLake's catalog works in transaction mode too."""
+    db.execute("INSERT INTO orders SELECT generate_series(1, 100)")
+    with pgbouncer(db, more="default_pool_size = 2") as port:
+        catalog = {"host": "127.0.0.1", "port": port, "database": db.name, "tls": {"mode": "Disable"}, "schema": "lake"}
+        lake = {"catalog": catalog, "dataPath": f"{tmp_path}/lake", "credentialsSecretRef": {"name": "shop-cdc"}}
+        assert checked(manifest, replicated(db, destination={"ducklake": lake})).exit_code == Exit.OK
+        run(manifest)
+        db.execute("DELETE FROM orders WHERE id > 90")
+        run(manifest)
+    assert db.query("SELECT sum(record_count) FROM lake.ducklake_data_file WHERE end_snapshot IS NULL") == [(100,)]
+    assert db.query("SELECT sum(delete_count) FROM lake.ducklake_delete_file WHERE end_snapshot IS NULL") == [(10,)]
