@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for search in searches:
             stack.callback(search.close)
         turn = 0
-        while turn == 0 or time.monotonic() - begun < options.minutes * 60:
+        while turn == 0 or time.monotonic() - begun < options.minutes * 60:  # paced: it plays for the minutes given
             # An engine stays for some batches: many at a time would share two cores.
             search = searches[turn // options.stay % len(searches)]
             search.batch(seed)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -137,26 +137,29 @@ class Batch:
 
     def _look(self, parts: list[_Part], *, healed: bool = False) -> None:
         """Look at each history until nothing is wrong, or the time is up."""
-        begun = time.monotonic()
-        deadline = begun + self.patience_s
-        waiting, found = list(parts), {}
-        while waiting:
-            self.world.check()
-            for part in list(waiting):
-                look = Look(self.world, part.player, part.known)
-                found[part.player.schema] = seen = list(look.suspects(healed=healed))
-                late = time.monotonic() > begun + _KNOWN_S
-                if all((oracle == "d" and not healed) or (late and (oracle, sign) in self.known)
-                       for oracle, sign, _ in seen):  # fmt: skip
-                    waiting.remove(part)
-            if time.monotonic() > deadline:
-                break
-            if waiting:
-                time.sleep(0.5)  # paced: readers cost more than a look
+        found: dict[str, list[Suspect]] = {}
+        # Those that were seen before in this search are looked at again for a moment only.
+        for known, limit_s in (
+            (frozenset[tuple[str, str]](), min(_KNOWN_S, self.patience_s)),
+            (self.known, self.patience_s),
+        ):
+            waiting = [p for p in parts if _undecided(found.get(p.player.schema), known, healed=healed)]
+            self.world.holds(partial(self._looked, waiting, found, known, healed=healed), limit_s)
         for part in parts:
             part.suspects += found[part.player.schema]
         if not healed:
             self._count(parts)
+
+    def _looked(
+        self, waiting: list[_Part], found: dict[str, list[Suspect]], known: frozenset[tuple[str, str]], *, healed: bool
+    ) -> bool:
+        """Look at the histories that wait. Return True if none is left."""
+        for part in list(waiting):
+            look = Look(self.world, part.player, part.known)
+            found[part.player.schema] = list(look.suspects(healed=healed))
+            if not _undecided(found[part.player.schema], known, healed=healed):
+                waiting.remove(part)
+        return not waiting
 
     def _count(self, parts: list[_Part]) -> None:
         tables = self.world.tables(tuple(part.player.schema for part in parts)).values()
@@ -209,3 +212,10 @@ class Batch:
         self.world.start()
         self._settle(parts)
         self._look([part for part in parts if not part.suspects])
+
+
+def _undecided(seen: list[Suspect] | None, known: frozenset[tuple[str, str]], *, healed: bool) -> bool:
+    """Return True if another look may show something else. What parks a table stays."""
+    if seen is None:
+        return True
+    return not all((oracle == "d" and not healed) or (oracle, sign) in known for oracle, sign, _ in seen)

@@ -181,6 +181,8 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartitio
             AND NOT EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
                 AND a.attgenerated <> ''))
         END
+    AND NOT EXISTS (SELECT 1 FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid
+        WHERE c.relkind = 'p' AND (p.relpersistence = 'u' OR p.relreplident NOT IN ('f', c.relreplident)))
 """
 _EXISTING: Final = """
 SELECT c.oid::int, n.nspname, c.relname, c.relispartition,
