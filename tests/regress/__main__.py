@@ -98,7 +98,7 @@ def main() -> int:
             found = [*changed_results(alone.run, measured.run), *measured.findings]
             wrong += [f"{title}: {finding}" for finding in found]
             if found:
-                print(measured.run.differences)
+                print(measured.run.differences, *found, sep="\n", flush=True)
     headers = ["", "tests", "failed", "s", "ratio", "server CPU s", "engine CPU s"]
     print(table(headers, rows), *wrong, sep="\n")
     return bool(wrong)

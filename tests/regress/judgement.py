@@ -22,7 +22,9 @@ NOT_COMPARED: Final[Mapping[str, str]] = {
 _WITHOUT_IDENTITY: Final[LiteralString] = """
 SELECT n.nspname || '.' || c.relname,
        c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
-           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+           AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+           AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+               AND a.attnum = ANY (i.indkey::int2[])))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
    AND n.nspname !~ '^(pg_|levada$|information_schema$)'
