@@ -43,6 +43,7 @@ CAUSES: Final = {
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY,
     "destination_collision": _NAMES,
+    "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
     "ambiguous_columns": frozenset({"add column", "add two columns", "rename column", "swap columns"}),
 }
 CALM: Final = frozenset({"rename schema"})

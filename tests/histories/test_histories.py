@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import psycopg
 from tests.histories.batch import Batch
 from tests.histories.findings import Plan
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
+SEEDS = range(1, 13)
+"""Those of 3 and 9 widen a numeric key, which is copied again before the engine starts again."""
 
-@pytest.mark.parametrize("seed", [1])
-def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process: None, seed: int) -> None:
+
+def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process: None) -> None:
     """Tables are equal or parked for a reason, also if the engine is killed, and no statement fails or waits for it."""
     with start_postgres(settings={"max_prepared_transactions": "20"}) as server:
-        form = Form(server=server_version(server.uri()))
+        form = Form(server=_major_version(server.uri()))
         with world(server, form) as made:
-            found = Batch(made, Plan(("settled", "killed"))).play(range(seed, seed + 24))
+            found = Batch(made, Plan(("settled", "killed"))).play(SEEDS)
     assert not found, "\n\n".join(map(str, found))
 
 
-def server_version(uri: str) -> int:
+def _major_version(uri: str) -> int:
     """Return the major version of a server."""
-    import psycopg
-
     with psycopg.connect(uri) as connection:
         return connection.info.server_version // 10000

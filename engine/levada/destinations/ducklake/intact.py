@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from levada.destinations.ducklake.columns import LakeColumns
 from levada.destinations.ducklake.state import TableRow, own_table
@@ -41,7 +43,8 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
         message = f"{row.name} was renamed to {table.name} by another writer"
         raise DestinationChanged("foreign_schema_change", message, hint=hint)
     columns = LakeColumns.of(read_columns(connection, table.id), row.columns)
-    if [c.described() for c in columns.own] != row.columns["own"]:
+    # By their IDs: the catalog lists a column last that a resync made again with another type.
+    if sorted((c.described() for c in columns.own), key=_id) != sorted(row.columns["own"], key=_id):
         raise DestinationChanged("foreign_schema_change", f"another writer changed columns of {table.name}", hint=hint)
     if setting := foreign_settings(connection, table.id):
         raise DestinationChanged("foreign_table_change", f"{table.name} {setting} by another writer", hint=hint)
@@ -49,3 +52,9 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
     if not row.holds(content) or has_inlined_rows(connection, table.id):
         raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
     return IntactTable(table, columns, content)
+
+
+def _id(described: Sequence[Any]) -> int:
+    """Return the ID of a column from the result of `LakeColumn.described`."""
+    number: int = described[0]
+    return number
