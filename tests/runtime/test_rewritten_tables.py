@@ -32,7 +32,10 @@ _RETYPED = (
     ("date", "'2024-01-02'", "TYPE text"),
 )
 _OTHERS = {
-    "k": ("CREATE TABLE k (id int PRIMARY KEY)", "ALTER TABLE k ALTER id TYPE bigint USING id * 2"),
+    "k": (
+        "CREATE TABLE k (id int PRIMARY KEY); INSERT INTO k VALUES (1)",
+        "ALTER TABLE k ALTER id TYPE bigint USING id * 2",
+    ),
     # A trigger of the INSERT could have run another ALTER TABLE in the same query.
     "mixed": (
         "CREATE TABLE mixed (id int PRIMARY KEY, v int)",
