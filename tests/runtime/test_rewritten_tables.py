@@ -152,5 +152,5 @@ def test_a_pipeline_is_not_caught_up_before_it_has_looked(
     db.execute("TRUNCATE truncated_1")
     assert rig.running is not None
     caught_up = rig.running.caught_up()
-    found = rig.wait(lambda p: caught_up(p) or any(t.error for t in p.tables))
+    found = rig.wait(lambda p: any(t.error for t in p.tables) or caught_up(p))
     assert [t.table.name for t in found.tables if t.error] == ["truncated"]

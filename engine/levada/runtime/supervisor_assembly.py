@@ -123,7 +123,7 @@ def assemble_supervisor(
 
     def resends_from() -> Lsn | None:
         # The slot of a standby that is promoted may be behind that of its former primary.
-        return None if config.slot.failover else slot().restart_lsn
+        return None if config_ref.current.slot.failover else slot().restart_lsn
 
     def configure(changed: PipelineConfig) -> None:
         capture.worker.configure(
