@@ -114,8 +114,8 @@ def test_decoding_without_output_is_no_silence(db: Database) -> None:
     """A transaction of unpublished changes that takes the server longer than the limit does not end the stream."""
     prepare(db)
     db.execute("CREATE TABLE unpublished (id int)")
-    with open_stream(replace(db.connection, silence_s=0.2)) as stream:
-        db.execute("INSERT INTO unpublished SELECT generate_series(1, 700000)", "INSERT INTO t VALUES (1)")
+    with open_stream(replace(db.connection, silence_s=0.5)) as stream:
+        db.execute("INSERT INTO unpublished SELECT generate_series(1, 1500000)", "INSERT INTO t VALUES (1)")
         assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
 
 

@@ -168,6 +168,7 @@ def test_a_table_restored_to_an_earlier_state_is_copied_again(db: Database, tmp_
         assert (parked.code, parked.solution) == ("segment_missing", "levada resync MANIFEST public.orders")
         assert "the table at the destination was restored or rolled back" in parked.reason
         rig.say("orders", resync_nonce=1)
+        rig.wait(lambda p: p.tables[0].error is None)
         rig.wait_caught_up()
     finally:
         rig.stop()

@@ -56,3 +56,19 @@ def test_the_wait_ends_whatever_the_state_of_some_tables(rig: Rig, db: Database)
     rig.change(selects=Only())
     rig.wait(lambda p: not p.tables)
     assert refusal(rig).code == "no_tables_selected"
+
+
+def test_a_requested_retry_is_waited_for(rig: Rig) -> None:
+    """A table that was parked before the request does not end the wait."""
+
+    def broken(name: str) -> None:
+        if name == "items":
+            raise NeedsOperator("row_too_large", "a row is too large")
+
+    rig.destination.before_copy = broken
+    rig.start()
+    assert refusal(rig).code == "tables_errored"
+    rig.destination.before_copy = lambda name: None
+    rig.say("items", retry_nonce=1)
+    assert caught_up(rig).ready
+    assert rig.destination.copies_of("items") == 1

@@ -98,7 +98,7 @@ class Pipeline:
         require_valid(config)
         check_table_settings(config, destination)
         check_cuts(config, destination)
-        self._config_ref = ConfigRef(config)
+        self._config_ref, self._newest_config = ConfigRef(config), config
         self._store = store
         self._destination = destination
         self._spark = spark
@@ -165,6 +165,7 @@ class Pipeline:
         require_same(self._config_ref.current, config)
         check_table_settings(config, self._destination)
         check_cuts(config, self._destination)
+        self._newest_config = config
         self._inbox.put(Reconfigured(config))
 
     def request_stop(self) -> None:
@@ -240,7 +241,7 @@ class Pipeline:
         because LSNs of another history cannot be compared.
         """
         caught_up = caught_up_with_source(
-            self.config, lambda: None if self._replication is None else self._replication.worker
+            self._newest_config, lambda: None if self._replication is None else self._replication.worker
         )
         self._poll_storage_soon()
         return caught_up

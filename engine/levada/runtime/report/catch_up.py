@@ -22,8 +22,9 @@ def caught_up_with_source(
 ) -> Callable[[Progress], bool]:
     """Read how much is committed at the source now, and return a predicate on progress: every table has applied it.
 
-    Suspended tables do not count. Tables that need a manual retry do not keep others from it: once the others have
-    applied it, the predicate raises NeedsOperator ``tables_errored``. Without any table it raises
+    Suspended tables do not count. Tables that need a manual retry, and for which ``config`` has no request that is not
+    acted on yet, do not keep others from it: once the others have applied it, the predicate raises NeedsOperator
+    ``tables_errored``. Without any table it raises
     ``no_tables_selected``. ``worker`` returns the current capture worker. If the server was restarted, the predicate
     waits for a new session to verify the server's history, because LSNs of another history cannot be compared.
     """
@@ -41,7 +42,7 @@ def caught_up_with_source(
         if not progress.tables:
             return _without_tables(progress)
         running = tuple(t for t in progress.tables if not t.suspended)
-        errored = tuple(t for t in running if needs_manual_retry(t))
+        errored = tuple(t for t in running if needs_manual_retry(t) and not _is_requested(t, config))
         able = [t for t in running if t not in errored]
         compared = verified() and (progress.verified_lsn or Lsn(0)) >= target
         if able and not (compared and all(t.has_reached(target) for t in able)):
@@ -56,6 +57,12 @@ def caught_up_with_source(
 def needs_manual_retry(table: TableProgress) -> bool:
     """Return True if the table is errored and is not retried until that is requested."""
     return table.error is not None and table.error.retry_policy != RetryPolicy.TIMED_RETRY
+
+
+def _is_requested(table: TableProgress, config: PipelineConfig) -> bool:
+    """Return True if a retry or a resync of the table is configured that the pipeline has not acted on yet."""
+    wanted = config.table(table.table)
+    return wanted.retry_nonce not in (0, table.retry_nonce) or wanted.resync_nonce not in (0, table.resync_nonce)
 
 
 def _without_tables(progress: Progress) -> bool:
