@@ -13,6 +13,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig, table
 
+from levada.postgres.lag import current_wal_lsn
 from levada.postgres.problems import Severity
 from levada.postgres.publications import inspect_coverage
 from levada.runtime.config import RetryLimits
@@ -105,6 +106,23 @@ def test_a_new_table_that_is_locked_is_published_later(rig: Rig, db: Database, r
     copied = ("orders", "bad", "later")
     rig.wait(lambda p: p.publication.error is None and all(rig.destination.copies_of(t) == 1 for t in copied))
     rig.wait_caught_up()
+
+
+def test_nothing_has_caught_up_while_a_new_table_is_locked(rig: Rig, db: Database) -> None:
+    """An ANALYZE of a table at the start keeps it from the publication. It is not left out of what is waited for."""
+    db.execute(BAD)
+    with db.connect() as holder:
+        holder.execute("BEGIN; LOCK TABLE bad IN SHARE UPDATE EXCLUSIVE MODE")
+        written = current_wal_lsn(holder)
+        rig.start()
+        assert rig.running is not None
+        caught_up = rig.running.caught_up()
+        others = rig.wait(lambda p: p.has_reached(written) and (p.verified_lsn or 0) >= written)
+        assert [t.table.name for t in others.tables] == ["orders"]
+        assert not caught_up(others)
+        holder.execute("COMMIT")
+    rig.wait(caught_up)
+    assert rig.destination.copies_of("bad") == 1
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])

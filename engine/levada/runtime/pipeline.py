@@ -236,6 +236,7 @@ class Pipeline:
 
         Suspended tables do not count. Tables that need a manual retry do not keep others from it: once the others are
         there, the predicate raises NeedsOperator ``tables_errored``, and ``no_tables_selected`` if no table is left.
+        A table that another session keeps from the publication by a lock, such as an ANALYZE, is waited for.
         The predicate also waits for the next comparison with the catalog, because an ALTER TABLE may have changed rows
         without streaming them. If the server was restarted, it waits for a new session to verify the server's history,
         because LSNs of another history cannot be compared.

@@ -24,9 +24,10 @@ def caught_up_with_source(
 
     Suspended tables do not count. Tables that need a manual retry, and for which ``config`` has no request that is not
     acted on yet, do not keep others from it: once the others have applied it, the predicate raises NeedsOperator
-    ``tables_errored``. Without any table it raises
-    ``no_tables_selected``. ``worker`` returns the current capture worker. If the server was restarted, the predicate
-    waits for a new session to verify the server's history, because LSNs of another history cannot be compared.
+    ``tables_errored``. Without any table it raises ``no_tables_selected``. It is False while a table is added to the
+    publication as soon as another session's lock on it ends. ``worker`` returns the current capture worker. If the
+    server was restarted, the predicate waits for a new session to verify the server's history, because LSNs of another
+    history cannot be compared.
     """
     before = worker()
     sessions = 0 if before is None else before.position.sessions
@@ -39,6 +40,8 @@ def caught_up_with_source(
         return known or now is not before or (now is not None and now.position.sessions > sessions)
 
     def reached(progress: Progress) -> bool:
+        if progress.publication.waits:
+            return False
         if not progress.tables:
             return _without_tables(progress)
         running = tuple(t for t in progress.tables if not t.suspended)

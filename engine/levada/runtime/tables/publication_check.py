@@ -27,12 +27,15 @@ class PublicationCheck:
         self._refusing: frozenset[TableId] = frozenset()
         self.incomplete: LevadaError | None = None
         """The tables that cannot be added to a managed publication, for ever or for now. None if there are none."""
+        self.waits = False
+        """True while tables are added as soon as another session's lock on them ends."""
 
     def check(self, source: SourceTables) -> None:
         """Compare the publication with the membership that each copy has seen."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self._tables.records:
                 self._phases.park_until_resync(self._tables.records[table], gap)
+        self.waits = source.locked is not None
         self.log_incomplete(source.incomplete or source.locked)
         self._log_unidentified(frozenset(source.unidentified))
         self._log_refusing(frozenset(r.id for r in self._tables.records.values() if r.name in source.refusing))

@@ -154,6 +154,11 @@ class TableMembership:
         """The reason why tables cannot be found, or cannot be added to a managed publication. None if there is none."""
         return self._publication.incomplete
 
+    @property
+    def waits(self) -> bool:
+        """True while tables are added to a managed publication as soon as another session's lock on them ends."""
+        return self._publication.waits
+
     def discovery_failed(self, error: LevadaError) -> None:
         """Report an error with which new tables cannot be found, until the next discovery."""
         self._publication.log_incomplete(error)
