@@ -24,7 +24,7 @@ from benchmarks.measure import Meter, table
 from tests.servers.postgres import DEBIAN
 
 from levada.local.postgres import EmbeddedPostgres
-from levada.postgres.catalog import list_tables, published_tables
+from levada.postgres.catalog import list_tables, published_tables, read_catalog_version
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.estimates import estimate_tables
@@ -142,6 +142,7 @@ def measure_reads(server: EmbeddedPostgres, name: str, turns: int) -> Iterator[t
         "discovery": (discovery_interval_s(60.0, count), discover),
         "20 looks for lost identities": (
             20.0, lambda c: [unidentified_members(c, PUBLICATION, always=False) for _ in range(20)]),
+        "20 looks for new tables": (60.0, lambda c: [read_catalog_version(c, PUBLICATION) for _ in range(20)]),
     }  # fmt: skip
     for title, (every_s, read) in reads.items():
         with Meter(postmaster) as meter:

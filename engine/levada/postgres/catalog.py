@@ -16,7 +16,7 @@ from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDes
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
-from levada.postgres.streamed import leaves_of, streamed_relations
+from levada.postgres.streamed import SCHEMAS_VERSION, leaves_of, streamed_relations
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -183,6 +183,40 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
         ORDER BY 1, 2""").format(WRITTEN)
     ).fetchall()
     return tuple(QualifiedTable(schema, name) for schema, name in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogVersion:
+    """Hashes of the catalog: one of all tables' names, and one of the members of a publication."""
+
+    tables: str
+    publication: str
+
+
+@source_errors("looking for new tables")
+def read_catalog_version(conn: psycopg.Connection[Any], publication: str) -> CatalogVersion:
+    """Return hashes that change when a table is created or renamed, and when the publication is altered.
+
+    It reads no relation, and so waits for no lock.
+    """
+    members = "pg_publication_rel m ON m.prpubid"
+    of_schemas = "pg_publication_namespace m ON m.pnpubid"
+    kinds = [members, of_schemas] if conn.info.server_version >= SCHEMAS_VERSION else [members]
+    hashed = " UNION ALL ".join(
+        f"SELECT hashtextextended(m.oid || ' ' || m.xmin, 0) FROM publication p JOIN {kind} = p.oid" for kind in kinds
+    )
+    row = conn.execute(
+        f"""
+        WITH publication AS (SELECT oid, xmin FROM pg_publication WHERE pubname = %s)
+        SELECT (SELECT sum(hashtextextended(c.oid || ' ' || n.nspname || ' ' || c.relname, 0))
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition)::text,
+        (SELECT sum(h) FROM (SELECT hashtextextended(p.oid || ' ' || p.xmin, 0) FROM publication p
+            UNION ALL {hashed}) AS x(h))::text""",
+        [publication],
+    ).fetchone()
+    assert row is not None
+    return CatalogVersion(row[0] or "", row[1] or "")
 
 
 @source_errors("reading the OIDs of tables")

@@ -14,7 +14,7 @@ from psycopg import sql
 from levada.postgres.failures import source_errors
 from levada.values import QualifiedTable
 
-_SCHEMAS_VERSION: Final = 150000
+SCHEMAS_VERSION: Final = 150000
 """The first version whose publications can have schemas."""
 
 # The lowest OID of a relation of a user, which is FirstNormalObjectId in PostgreSQL's source.
@@ -75,7 +75,7 @@ THEN 'unknown while the table is locked' ELSE pg_catalog.pg_get_expr(r.prqual, r
 
 def streamed_relations(conn: psycopg.Connection[Any]) -> sql.Composed:
     """Return a subquery with the column ``relid``: the relations that publication ``%(publication)s`` streams."""
-    schemas = sql.SQL(_OF_SCHEMAS if conn.info.server_version >= _SCHEMAS_VERSION else "")
+    schemas = sql.SQL(_OF_SCHEMAS if conn.info.server_version >= SCHEMAS_VERSION else "")
     return sql.SQL(_STREAMED).format(all=sql.SQL(_OF_ALL), schemas=schemas)
 
 

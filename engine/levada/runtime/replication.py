@@ -12,8 +12,8 @@ from levada.destinations.interface import Destination
 from levada.errors import LevadaError, SlotLost
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.preparation import discover, prepare_source
-from levada.runtime.source.publication_watch import PublicationWatch
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.source_watch import SourceWatch
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
@@ -50,7 +50,7 @@ class Replication:
     storage_poller: StoragePoller
     verifier: Verifier
     scheduler: VerificationScheduler
-    watch: PublicationWatch
+    watch: SourceWatch
 
     def start(self) -> None:
         """Start to capture and to verify. `run` does the rest in the caller's thread."""
@@ -127,7 +127,7 @@ def prepare_replication(
         assembled.storage_poller,
         assembled.verifier,
         assembled.scheduler,
-        PublicationWatch(around.config_ref, store.require_epoch),
+        SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon),
     )
 
 

@@ -92,6 +92,7 @@ class AssembledSupervisor:
     """A supervisor that has not begun, and the parts of it that other threads call."""
 
     supervisor: Supervisor
+    discovery: Discovery
     storage_poller: StoragePoller
     verifier: Verifier
     scheduler: VerificationScheduler
@@ -151,6 +152,7 @@ def assemble_supervisor(
     storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox, capture.marks)
     verifier = _verifier(around, storage_poller.soon)
     resyncs = ResyncStage(parts, copier, applier, verifier.run_shadow)
+    discovery = Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox)
     supervisor = Supervisor(
         config_ref,
         registry,
@@ -160,7 +162,7 @@ def assemble_supervisor(
         cuts=CutStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, lambda: capture.thread.position.witness),
         resyncs=resyncs,
-        discovery=Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox),
+        discovery=discovery,
         storage_poller=storage_poller,
         guard=Guard(config_ref, store, registry, log.staging, slot, around.patience, resyncs.give_up),
         retention=Retention(
@@ -176,7 +178,7 @@ def assemble_supervisor(
         lambda table, nonce, error: inbox.put(VerificationEnded(table, nonce, error)),
     )
     scheduler = VerificationScheduler(config_ref, progress, verifier, notes)
-    return AssembledSupervisor(supervisor, storage_poller, verifier, scheduler)
+    return AssembledSupervisor(supervisor, discovery, storage_poller, verifier, scheduler)
 
 
 def _verifier(around: Surroundings, look: Callable[[], None]) -> Verifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -44,7 +45,7 @@ class Discovery:
 
     While tables are locked, which cannot be added then, it is called every few seconds.
 
-    One call runs at a time, in a thread. The methods are for the supervisor's thread.
+    One call runs at a time, in a thread. The methods are for the supervisor's thread, except `soon`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Discovery:
         self._has_gaps = has_gaps
         self._inbox = inbox
         self._next = float("inf")
+        self._soon = threading.Event()
         self._next_check = 0.0
         self._running = False
         self._table_count = 0
@@ -70,17 +72,19 @@ class Discovery:
         self._next = now + discovery_interval_s(self._config_ref.current.discovery_s, self._table_count)
 
     def soon(self) -> None:
-        """Run next as soon as no run is under way."""
-        self._next = 0.0
+        """Run next as soon as no run is under way. From any thread."""
+        self._soon.set()
 
     def start(self, now: float) -> None:
         """Start a discovery or a check for gaps if one is due. ``now`` is in seconds, monotonic."""
-        if self._running or now < min(self._next, self._next_check):
+        due = self._soon.is_set() or now >= self._next
+        if self._running or not (due or now >= self._next_check):
             return
         self._running, self._next_check = True, now + check_interval_s(self._table_count)
-        if now < self._next:
+        if not due:
             self._pool.submit(self._check, self._config_ref.current)
             return
+        self._soon.clear()
         self.later(now)
         self._pool.submit(self._run, self._config_ref.current)
 

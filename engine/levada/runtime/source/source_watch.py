@@ -1,0 +1,82 @@
+"""The watch over the source's catalog, a thread that looks each second.
+
+It takes tables out of a managed publication that have lost their replica identity. Until then PostgreSQL refuses their
+UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and the watch reads only that. The table is
+parked by the next check of the publication.
+
+It also requests a discovery when tables have appeared, which would otherwise wait for the next one that is due.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+import psycopg
+
+from levada.errors import LevadaError
+from levada.postgres.withdrawals import unidentified_members, withdraw
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.source.new_tables import NewTables
+from levada.threads import marked_thread
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S: Final = 1.0
+_NEW_TABLES_EVERY: Final = 3
+"""Looks for each look for new tables, which reads all of pg_class."""
+_RETRY_S: Final = 10.0
+_END_S: Final = 2.0
+
+
+class SourceWatch:
+    """A thread that looks each second, over a connection that it keeps.
+
+    ``check`` raises an error if another process has taken over the pipeline, and ``appeared`` is called for new tables.
+    A failed look is logged and affects nothing else.
+    """
+
+    def __init__(self, config_ref: ConfigRef, check: Callable[[], None], appeared: Callable[[], None]) -> None:
+        self._config_ref = config_ref
+        self._check = check
+        self._appeared = appeared
+        self._new_tables = NewTables()
+        self._stop = threading.Event()
+        self._thread = marked_thread(self._run, "levada-watch")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. A look under way is waited for briefly, because the server may not answer."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                with closing(self._config_ref.current.source.connect(application="watch")) as connection:
+                    for look in itertools.count():
+                        self._look(connection, new_tables=look % _NEW_TABLES_EVERY == 0)
+                        if self._stop.wait(_EVERY_S):
+                            return
+            except LevadaError as error:
+                _log.info("the watch over the source failed: %s", error.message)
+            except Exception:
+                _log.warning("the watch over the source failed", exc_info=True)
+            if self._stop.wait(_RETRY_S):
+                return
+
+    def _look(self, connection: psycopg.Connection[Any], *, new_tables: bool) -> None:
+        config = self._config_ref.current
+        if config.publication.managed:
+            name = config.publication.name
+            withdraw(connection, name, unidentified_members(connection, name, always=False), check=self._check)
+        if new_tables and self._new_tables.appeared(connection, config):
+            self._appeared()
