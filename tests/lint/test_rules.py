@@ -9,6 +9,7 @@ from tests.lint.destinations import ALLOWED
 from tests.lint.edited_tree import EditedTree, FewFiles
 from tests.lint.external import run_linter
 from tests.lint.generated import jar_checksums
+from tests.lint.guarantees_page import page
 from tests.lint.ownership import OWNED, RECORD, RECORD_OWNERS, RUNTIME
 from tests.lint.rules import RULES, name_of, summary_of
 from tests.lint.tree import ROOT, Tree
@@ -24,8 +25,11 @@ NAMING = {
     "pyproject.toml": '[project.entry-points."levada.destinations"]\niceberg = "levada.destinations.iceberg:Iceberg"\n',
     **dict.fromkeys(ALLOWED, 'LOGGER = "pyiceberg"\n'),
 }
-GUARANTEE = "docs/guarantees.md:2"
-HELD = {"tests/test_a.py": "def test_a(): ..."}
+AREA = "docs/guarantees/a.toml"
+HELD = {
+    "tests/test_a.py": "@pytest.mark.skip(reason)\ndef test_c(): ...\ndef test_a(): ...\ndef helper(): ...",
+    "docs/guarantees/summary.toml": '[[line]]\ntext = "All is well"\nareas = ["a"]\n',
+}
 RECIPE = {
     "engine/levada/schema/types.py": "class Kind:\n    INT8 = 1\n    DATE = 2\n",
     "CONTRIBUTING.md": "**A PostgreSQL type.**\n| `schema/types.py` |\nA new Arrow type\n| `keys.py` |\n**A field.**",
@@ -79,6 +83,13 @@ def errors(rule: str, path: str, text: str, line: int = 1) -> Case:
     return few(rule, {**ERRORS, path: text}, f"{path}:{line}")
 
 
+def promised(*tests: str, text: str = "Kept.", written: bool = True, place: str = f"{AREA}:3") -> Case:
+    """Return a promise that these tests show, and the page of it if it is ``written``."""
+    area = f'title = "A"\n[[promise]]\npromise = "{text.strip()}"\ntests = {list(tests)}\n'
+    files = {**HELD, AREA: area, "tests/rigs.py": "def test_a(): ..."}
+    return few("guarantees", {**files, "docs/guarantees.md": page(FewFiles(files)) if written else ""}, place)
+
+
 def recipe(text: str) -> Case:
     """Return a recipe for a type, and a module that it does not name."""
     path = "engine/levada/a.py"
@@ -111,9 +122,15 @@ FAULTS = (
     code("frozen-values", "engine/levada/copy/a.py", "@dataclass(frozen=True)", "class A:", "    a: dict[str, int]"),
     code("frozen-values", "engine/levada/copy/a.py", "def f(a: MutableMapping[str, int]): ..."),
     edited("golden-names", "tests/lint/public_names.txt", "levada.Ack\n", "levada.Gone\n"),
-    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | `tests/test_a.py::test_b` |"}, GUARANTEE),
-    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | `tests/test_b.py::test_a` |"}, GUARANTEE),
-    few("guarantees", {**HELD, "docs/guarantees.md": "\n| Crash | Kept | tested by hand |"}, GUARANTEE),
+    promised("tests/test_a.py::test_b"),
+    promised("tests/test_b.py::test_a"),
+    promised("tests/test_a.py::helper"),
+    promised("tests/test_a.py::test_c"),
+    promised("tests/rigs.py"),
+    promised(),
+    promised("tests/test_a.py::test_a", text="Kept " * 26),
+    promised("tests/test_a.py::test_a", written=False, place="docs/guarantees.md:0"),
+    edited("guarantees", "docs/guarantees/summary.toml", '"owner", ', "", "docs/guarantees/owner.toml:0"),
     edited("jar-list", "Dockerfile", "pyspark/jars/", "pyspark/jar/", "requirements/jars.cdx.json:0"),
     code("language-of-code", "engine/levada/a.py", '"""A module."""', "def f():", '    """Tell a fact."""'),
     code("language-of-code", "engine/levada/a.py", 'print("somebody else has the slot")'),
@@ -181,7 +198,7 @@ FAULTS = (
     code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
 )
 GOOD = (
-    few("guarantees", {**HELD, "docs/guarantees.md": "| Crash | Kept | `tests/test_a.py::test_a` |"}, ""),
+    promised("tests/test_a.py::test_a", place=""),
     errors("error-codes", "engine/levada/a.py", 'Failure("slot_lost" if x else code)\n'),
     errors("error-hints", "engine/levada/a.py", 'raise NeedsOperator(code, "gone")\n'),
     code("helper-imports", "tests/test_a.py", "from tests.rigs.database import Database"),
