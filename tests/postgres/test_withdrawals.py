@@ -125,6 +125,7 @@ def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, r
     ]
 
 
+@pytest.mark.since(15)
 def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
     """The table stays in it for the moment, with a warning. A later look takes it out."""
     with_media(db)

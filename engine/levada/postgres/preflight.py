@@ -26,6 +26,7 @@ from levada.postgres.publications import (
     publish_all_hint,
     read_publication,
 )
+from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
 from levada.postgres.streamed import streamed_names
@@ -353,7 +354,17 @@ def _table_problems(
     conn: psycopg.Connection[Any], table: TableProperties, publication: Publication | None, streamed: bool
 ) -> Iterator[Problem]:
     name = _sql("{}.{}", table.name.schema, table.name.name)
-    if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
+    changed = streamed and publication is not None and (publication.update or publication.delete)
+    if table.generated_identity and changed:
+        refused = conn.info.server_version >= REFUSES_GENERATED
+        yield Problem(
+            Severity.WARNING,
+            "identity_missing",
+            f"the replica identity of table {table.name} has a generated column, which is not streamed: "
+            + ("PostgreSQL rejects its UPDATEs and DELETEs while it is published" if refused else "it is not copied"),
+            identity_remedies(conn, [table.name])[table.name],
+        )
+    elif not table.has_identity and changed:
         yield Problem(
             Severity.WARNING,
             "identity_missing",
