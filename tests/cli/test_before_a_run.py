@@ -61,7 +61,7 @@ def test_a_lost_slot(db: Database, manifest: Path) -> None:
 
 
 def test_a_standby_that_the_address_leads_to_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
-    """It is named, as a run does that waits for its end, and no table is said to need another copy."""
+    """A run waits for its end, and no table needs another copy, so a check reports the standby alone."""
     with start_postgres() as primary:
         db = Database(primary, "postgres")
         db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
