@@ -9,7 +9,8 @@ import pytest
 import yaml
 from psycopg import sql
 from tests.rigs.command_line import log_in_as, manifest, on, replicated, run
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
+from tests.servers.standby import standby_of
 
 from levada.cli.exit_codes import Exit
 
@@ -57,6 +58,24 @@ def test_a_lost_slot(db: Database, manifest: Path) -> None:
     done = on(manifest, "run", "--until", "caught-up")
     assert done.exit_code == Exit.PREFLIGHT, done.output
     assert "[slot_lost]" in done.output
+
+
+def test_a_standby_that_the_address_leads_to_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
+    """A run waits for its end, and no table needs another copy, so a check reports the standby alone."""
+    with start_postgres() as primary:
+        db = Database(primary, "postgres")
+        db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        log_in_as(tmp_path, "postgres")
+        path = tmp_path / "pipeline.yaml"
+        spec = replicated(db, store={"postgres": {}})
+        path.write_text(yaml.safe_dump(spec))
+        run(path)
+        with standby_of(primary) as standby:
+            spec["spec"]["source"]["port"] = standby.port
+            path.write_text(yaml.safe_dump(spec))
+            found = checked(path)
+    assert found.count("[source_standby]") == 1, found
+    assert "[slot_" not in found
 
 
 @pytest.mark.parametrize("there", ["CREATE TABLE replica.orders (id int)", "CREATE VIEW replica.orders AS SELECT 1"])

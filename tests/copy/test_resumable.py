@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from tests.rigs.database import Database
@@ -22,7 +23,7 @@ from levada.copy.plan import RANGES, RangeLimits
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.resumable import Keeping, ResumableRows
 from levada.copy.rows import CopiedRows, FinishedRange
-from levada.errors import LevadaError, Transient
+from levada.errors import LevadaError, Transient, Yielded
 from levada.postgres.catalog import published_tables, read_table_description
 from levada.postgres.slots import export_snapshot
 from levada.values import Lsn, OnUnrepresentable
@@ -75,6 +76,23 @@ class Interrupted:
         count = len(list(self.folder.glob("read-*")))
         if count == self.at:
             raise Transient("snapshot_gone", "the snapshot is gone")
+        (self.folder / f"read-{count}").touch()
+        return as_rows(reader)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Reads rows, and lets the copy block a statement at the ``at``-th range, until the copy gives way."""
+
+    at: int
+    folder: Path
+    uri: str
+
+    def __call__(self, reader: pa.RecordBatchReader) -> list[Any]:
+        count = len(list(self.folder.glob("read-*")))
+        if count == self.at:
+            with psycopg.connect(self.uri, autocommit=True) as connection:
+                connection.execute("BEGIN; LOCK TABLE items IN ACCESS EXCLUSIVE MODE; COMMIT")
         (self.folder / f"read-{count}").touch()
         return as_rows(reader)
 
@@ -169,6 +187,19 @@ def test_finished_ranges_are_not_read_again(items: Database, processes: ProcessT
     assert since == saved[0].first_lsn if saved[0] else False
     assert until > since
     assert stopped is None
+
+
+def test_a_copy_that_gives_way_loses_the_range_that_it_was_reading(
+    items: Database, processes: ProcessTasks, tmp_path: Path
+) -> None:
+    """The statement gets its lock, and the next attempt reads no finished range again."""
+    saved: list[KeptCopy | None] = []
+    with rows_of(items, processes, saved, never) as rows, pytest.raises(Yielded):
+        rows.map_ranges(Blocking(3, tmp_path, items.uri), Files(str(tmp_path)))
+    with rows_of(items, processes, saved, lambda *_: Changed(keys(), 0)) as rows:
+        copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
+    assert len(copied.snapshots[0]) == 3
+    assert sorted(row[0] for parts in copied.snapshots for part in parts for row in part) == [*range(1, ROWS + 1)]
 
 
 def test_rows_that_the_stream_does_not_have_end_the_copy(

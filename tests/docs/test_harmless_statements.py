@@ -50,7 +50,10 @@ def test_harmless_statements(db: Database, tmp_path: Path) -> None:
         "INSERT INTO others VALUES (1)",
         "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     )
-    tables = {f"t{number}": statement for number, statement in enumerate(STATEMENTS.values())}
+    with db.connect() as connection:
+        lacking = "SET EXPRESSION" if connection.info.server_version < 170_000 else None
+    statements = [statement for words, statement in STATEMENTS.items() if words != lacking]
+    tables = {f"t{number}": statement for number, statement in enumerate(statements)}
     with db.connect() as connection:
         for table in tables:
             columns = "id int PRIMARY KEY, v int DEFAULT 1, t text, m mood"

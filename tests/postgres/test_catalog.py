@@ -39,6 +39,7 @@ def schema_of(db: Database, name: str, **options: object) -> ReplicatedTableSche
         return read_table_schema(c, table_id(db, name), **options)  # type: ignore[arg-type]  # named by the tests
 
 
+@pytest.mark.since(15)
 def test_published_tables_are_told_with_limits_and_sizes(versions: Database) -> None:
     """Row filter and column list are as the stream applies them, sizes are those of the table's own storage."""
     versions.execute(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import psycopg
 from tests.rigs.database import Database
 
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.problems import Severity
+from levada.postgres.publications import inspect_coverage
+from levada.values import QualifiedTable
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
+UNMANAGED = replace(REQUEST, managed=False)
 
 KEYS = {
     "full": ("id int", "ALTER TABLE {} REPLICA IDENTITY FULL"),
@@ -46,6 +52,27 @@ def test_a_generated_column_in_the_identity(versions: Database) -> None:
         for name in KEYS:
             c.execute(f'UPDATE "{name}" SET n = 2')  # type: ignore[arg-type]  # a name
     assert not [p for p in preflight(versions.connection, REQUEST) if p.code in (code, "identity_missing")]
+
+
+def test_a_generated_key_in_a_publication_of_the_users(versions: Database) -> None:
+    """The check says what happens to it: PostgreSQL 18 refuses its UPDATEs, older ones stream them without the key."""
+    versions.execute(
+        "CREATE TABLE t (n int, id int GENERATED ALWAYS AS (n * 2) STORED PRIMARY KEY)",
+        "INSERT INTO t VALUES (1)",
+        "CREATE PUBLICATION p FOR TABLE t",
+    )
+    refuses = False
+    try:
+        versions.execute("UPDATE t SET n = 2")
+    except psycopg.Error:
+        refuses = True
+    with versions.connection.connect() as c:
+        assert bool(inspect_coverage(c, "p", {QualifiedTable("public", "t")}).refusing) == refuses
+    [found] = [p for p in preflight(versions.connection, UNMANAGED) if p.code == "identity_missing"]
+    assert ("PostgreSQL rejects its UPDATEs" in found.message, "it is not copied" in found.message) == (
+        refuses,
+        not refuses,
+    )
 
 
 def test_a_locked_partition_is_not_waited_for(versions: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, LiteralString
 
@@ -169,10 +170,18 @@ CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] 
 }
 
 
+SINCE_15 = re.compile(r"TABLES IN SCHEMA|WHERE|TABLE t \(")
+"""Statements with schemas, row filters or column lists of publications."""
+
+
 def test_a_gap_is_seen_afterwards(versions: Database) -> None:
     """A gap that may have lost changes is found afterwards. A change that cannot have lost any is no gap."""
     found, wanted = {}, {}
+    with versions.connect() as c:
+        is_14 = c.info.server_version < 150_000
     for case, (publication, steps, expected) in CASES.items():
+        if is_14 and SINCE_15.search("; ".join([publication, *steps])):
+            continue
         make_tables(versions)
         versions.execute(publication)
         before = state(versions)
@@ -194,6 +203,7 @@ def test_a_partition_that_is_streamed_as_its_root_has_not_left(source: Database)
     assert "ALTER PUBLICATION" not in gap.hint
 
 
+@pytest.mark.since(15)
 def test_a_limit_that_a_schema_lifts_is_no_evidence(source: Database) -> None:
     """A table whose schema left the publication for a while was limited by its own filter meanwhile."""
     source.execute("CREATE PUBLICATION p FOR TABLE t WHERE (id > 5), TABLES IN SCHEMA public")
@@ -233,6 +243,7 @@ def test_hints_break_no_update(source: Database) -> None:
         assert tables(source)["t"] in state(source).members
 
 
+@pytest.mark.since(15)
 def test_membership_survives_the_store(source: Database) -> None:
     """The store returns exactly what was written, limits included."""
     source.execute("CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id > 1)")

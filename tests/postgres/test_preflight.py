@@ -98,6 +98,23 @@ def test_publication_that_loses_changes_is_an_error(db: Database) -> None:
     assert "update, delete" in problem.message
 
 
+def test_a_limit_of_connections_is_named(db: Database, role: str) -> None:
+    """The role and the database each have one. A superuser has none."""
+    prepare(db)
+    db.execute(f"ALTER ROLE {role} CONNECTION LIMIT 9", f"ALTER DATABASE {db.name} CONNECTION LIMIT 8")  # type: ignore[arg-type]
+    request = replace(REQUEST, copy_tables=2, copy_connections=4)
+    hints = [
+        problem.hint
+        for problem in preflight(replace(db.connection, user=role), request)
+        if problem.code == "too_many_connections" and problem.severity is Severity.WARNING
+    ]
+    assert [hint.partition(",")[0] for hint in hints] == [
+        f'ALTER ROLE "{role}" CONNECTION LIMIT 18',
+        f'ALTER DATABASE "{db.name}" CONNECTION LIMIT 18',
+    ]
+    assert "too_many_connections" not in codes(preflight(db.connection, request))
+
+
 def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Database, role: str) -> None:
     """External: its SQL is the hint, without tables that it would harm. Managed: every reason against making it."""
     db.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int)")

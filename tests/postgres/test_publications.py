@@ -261,6 +261,7 @@ def test_a_publication_of_a_standby_is_not_marked(db: Database) -> None:
         assert read_publication_owner(c, "p") == owner
 
 
+@pytest.mark.since(15)
 def test_limits_of_the_stream_are_noted(tables: Database) -> None:
     """The report has the limits of the stream: filters, column lists and unpublished operations."""
     tables.execute(

@@ -116,7 +116,8 @@ def test_decoding_without_output_is_no_silence(db: Database) -> None:
     db.execute("CREATE TABLE unpublished (id int)")
     with open_stream(replace(db.connection, silence_s=0.5)) as stream:
         db.execute("INSERT INTO unpublished SELECT generate_series(1, 1500000)", "INSERT INTO t VALUES (1)")
-        assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
+        # Version 14 also sends the empty transaction, as BC.
+        assert "BRIC" in kinds(receive_until(stream, lambda m: "IC" in kinds(m)))
 
 
 def test_silent_statement_ends(db: Database, proxy: StallingProxy) -> None:

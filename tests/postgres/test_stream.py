@@ -111,7 +111,8 @@ def test_slot_passes_wal_that_it_does_not_stream(db: Database) -> None:
     with open_stream(db) as stream:
         db.execute("INSERT INTO unpublished SELECT generate_series(1, 1000)")
         head = Lsn.parse(db.query("SELECT pg_current_wal_flush_lsn()::text")[0][0])
-        assert receive_until(stream, lambda _: (stream.idle_wal_end or 0) >= head) == []
+        # Version 14 also sends the empty transactions, as BC.
+        assert "I" not in kinds(receive_until(stream, lambda _: (stream.idle_wal_end or 0) >= head))
         assert stream.idle_wal_end is not None
         stream.acknowledge(stream.idle_wal_end)
         receive_until(stream, lambda _: confirmed(db) >= head)

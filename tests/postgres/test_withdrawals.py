@@ -81,14 +81,13 @@ def test_a_table_that_loses_its_identity_is_taken_out(
 @pytest.mark.parametrize(
     "statement",
     [
-        "CREATE TABLE bare PARTITION OF root DEFAULT",
-        "CREATE SCHEMA side CREATE TABLE bare PARTITION OF public.root DEFAULT",
-        "CREATE TABLE bare (id int); ALTER TABLE root ATTACH PARTITION bare DEFAULT",
+        "CREATE TABLE bare (id int); ALTER TABLE bare REPLICA IDENTITY NOTHING;"
+        " ALTER TABLE root ATTACH PARTITION bare DEFAULT",
         "ALTER TABLE kept REPLICA IDENTITY NOTHING",
     ],
 )
 def test_a_root_with_a_partition_without_identity_is_taken_out(managed: Database, statement: LiteralString) -> None:
-    """PostgreSQL would refuse the UPDATEs of that partition alone, and new partitions do not get the root's FULL."""
+    """PostgreSQL would refuse the UPDATEs of that partition alone."""
     managed.execute(
         "CREATE TABLE root (id int) PARTITION BY LIST (id)",
         "CREATE TABLE kept PARTITION OF root FOR VALUES IN (1)",
@@ -100,6 +99,42 @@ def test_a_root_with_a_partition_without_identity_is_taken_out(managed: Database
     managed.execute(statement, "INSERT INTO root VALUES (1), (2)" if "kept" not in statement else "SELECT 1")
     managed.execute("UPDATE root SET id = id", "DELETE FROM root")
     assert published(managed) == {"media"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE bare PARTITION OF root DEFAULT",
+        "CREATE SCHEMA side CREATE TABLE bare PARTITION OF public.root DEFAULT",
+        "CREATE TABLE bare (id int); ALTER TABLE root ATTACH PARTITION bare DEFAULT",
+        "CREATE TABLE part PARTITION OF root DEFAULT PARTITION BY LIST (id);"
+        ' CREATE TABLE "a ""b" PARTITION OF part DEFAULT',
+    ],
+)
+def test_a_new_partition_gets_the_full_identity_of_its_root(managed: Database, statement: LiteralString) -> None:
+    """PostgreSQL gives it DEFAULT, with which it would refuse the partition's UPDATEs. The root stays published."""
+    managed.execute(
+        "CREATE TABLE root (id int) PARTITION BY LIST (id)",
+        "CREATE TABLE kept PARTITION OF root FOR VALUES IN (1)",
+        "ALTER TABLE root REPLICA IDENTITY FULL",
+        "ALTER TABLE kept REPLICA IDENTITY FULL",
+        "CREATE TABLE other (id int) PARTITION BY LIST (id)",
+        "ALTER TABLE other REPLICA IDENTITY FULL",
+        "ALTER TABLE root OWNER TO pg_monitor",
+        "GRANT ALL ON SCHEMA public TO pg_monitor",
+        f"GRANT CREATE ON DATABASE {managed.name} TO pg_monitor",  # type: ignore[arg-type]  # a name of the test
+    )
+    manage(managed, "root")
+    with managed.connect() as c, c.transaction():
+        c.execute("SET LOCAL ROLE pg_monitor")
+        c.execute(statement)
+        c.execute("INSERT INTO root VALUES (2)")
+        c.execute("UPDATE root SET id = 3")
+    managed.execute("CREATE TABLE unpublished PARTITION OF other DEFAULT")
+    assert published(managed) == {"media", "root"}
+    assert managed.query(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relispartition AND relreplident <> 'f'"
+    ) == [("unpublished",)]
 
 
 def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, role: str) -> None:
@@ -125,6 +160,7 @@ def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, r
     ]
 
 
+@pytest.mark.since(15)
 def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
     """The table stays in it for the moment, with a warning. A later look takes it out."""
     with_media(db)

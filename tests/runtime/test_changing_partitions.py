@@ -116,6 +116,31 @@ def test_a_root_that_is_streamed_as_its_partitions_waits(db: Database, tmp_path:
         rig.stop()
 
 
+def test_a_new_partition_of_a_root_without_a_key_costs_no_copy(db: Database, tmp_path: Path) -> None:
+    """The trigger gives it the FULL identity of the root, so its rows are streamed with all others."""
+    db.execute(
+        "CREATE TABLE t (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "ALTER TABLE t_1 REPLICA IDENTITY FULL",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
+    rig = Rig(db, tmp_path)
+    rig.change(selects=Only("t"))
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        db.execute(
+            "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+            "INSERT INTO t VALUES (1), (11)",
+            "UPDATE t SET id = id + 1",
+        )
+        found = table(rig.wait_caught_up(), "t")
+    finally:
+        rig.stop()
+    assert (found.phase, found.error, found.rows_applied) == ("Ready", None, 4)
+    assert rig.destination.copies_of("t") == 1
+
+
 def _write(c: psycopg.Connection[Any], table: str) -> None:
     """Write rows, as far as PostgreSQL takes them: a table may lack an identity, or a partition."""
     for statement in (

@@ -18,7 +18,7 @@ from levada.errors import SlotLost, Transient
 from levada.pgoutput.decoder import TransactionScan
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.server import ServerIdentity, ServerState
-from levada.postgres.slots import SlotStatus, passing_standby, validate_slot
+from levada.postgres.slots import SlotStatus, awaits_primary, passing_standby, validate_slot
 from levada.values import Lsn, Witness
 
 _SLICE_MESSAGES: Final = 50_000
@@ -198,14 +198,8 @@ def _require_same_server(known: KnownSource, server: ServerState) -> None:
 
 
 def _is_passing_standby(known: KnownSource, server: ServerState) -> bool:
-    """Return True for a standby without a slot to read from, unless the stream has read from it since its start.
-
-    A failover meets it for a moment. PostgreSQL copies a failover slot to standbys, where it cannot be read. The slot
-    of a former primary may be lost there.
-    """
-    if not server.in_recovery or server.identity == known.identity:
-        return False
-    return server.slot is None or server.slot.synced or server.slot.lost
+    """Return True for a standby without a slot to read from, unless the stream has read from it since its start."""
+    return server.in_recovery and server.identity != known.identity and awaits_primary(server.slot)
 
 
 def _require_wal(known: KnownSource, server: ServerState) -> None:

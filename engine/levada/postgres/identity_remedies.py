@@ -15,11 +15,10 @@ from psycopg import sql
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import identify_statement, unidentified_relations
+from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.streamed import leaves_of
 from levada.printable import listed
 from levada.values import QualifiedTable
-
-_REFUSES_GENERATED: Final = 180_000
 
 # Only catalog tables: pg_partition_tree would wait for a partition that another session has locked.
 _TABLES: Final = sql.SQL("""
@@ -46,7 +45,7 @@ def identity_remedies(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
 ) -> Mapping[QualifiedTable, str]:
     """Return the way in which each of these tables without a replica identity gets one."""
-    generated_matters = conn.info.server_version >= _REFUSES_GENERATED
+    generated_matters = conn.info.server_version >= REFUSES_GENERATED
     relations, remedies = unidentified_relations(conn, tables), {}
     for table, unused_key, generated, _ in _read(conn, tables):
         if unused_key:
@@ -60,7 +59,7 @@ def identity_remedies(
 
 def upgrade_problems(conn: psycopg.Connection[Any], streamed: Collection[QualifiedTable]) -> Iterator[Problem]:
     """Yield a problem for each published table whose UPDATEs PostgreSQL 18 would refuse, on an older server."""
-    if conn.info.server_version >= _REFUSES_GENERATED:
+    if conn.info.server_version >= REFUSES_GENERATED:
         return
     for table, unused_key, generated, refused in _read(conn, streamed):
         if refused:

@@ -26,6 +26,7 @@ from levada.postgres.publications import (
     publish_all_hint,
     read_publication,
 )
+from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
 from levada.postgres.streamed import streamed_names
@@ -48,6 +49,10 @@ from levada.values import QualifiedTable, resync_command
 _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
 _SMALL_RETENTION_MB: Final = 1024
+_SESSIONS: Final = 6
+"""Sessions of a pipeline without copies: the stream, the store, and those of periodic looks at the catalog."""
+_SESSIONS_OF_COPY: Final = 2
+"""Sessions of a copy that read no rows: those of its snapshot and of its locks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    copy_connections: int = 1
+    """The number of sessions that read one table."""
     ddl_trigger: bool = True
     """False if the manifest declines the trigger that announces schema changes."""
     named: NamedTables = field(default_factory=NamedTables)
@@ -69,7 +76,10 @@ class PreflightRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """The server's settings and the role's rights that are checked. Sizes have the units of ``pg_settings``."""
+    """The server's settings and the role's rights that are checked. Sizes have the units of ``pg_settings``.
+
+    ``role_connections`` and ``database_connections`` are limits, negative for none, as a superuser has.
+    """
 
     version: int
     wal_level: str
@@ -84,6 +94,8 @@ class _Server:
     used_senders: int
     max_slot_wal_keep_mb: int
     idle_slot_timeout_s: int
+    role_connections: int
+    database_connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +117,9 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
     current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots)::int,
     current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)::int,
     (SELECT setting::int FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-    coalesce((SELECT setting::int FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0)
+    coalesce((SELECT setting::int FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0),
+    CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END,
+    CASE WHEN r.rolsuper THEN -1 ELSE (SELECT datconnlimit FROM pg_database WHERE datname = current_database()) END
 FROM pg_roles r WHERE r.rolname = current_user
 """
 
@@ -168,6 +182,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     selected = {t for t in (*possible, *streamed) if request.selects(t)}
     yield from written_problems(list_written_tables(conn) & streamed & selected, request.publication)
     yield from _server_problems(server)
+    yield from _connection_problems(server, request)
     yield from _slot_problems(server, slot, request)
     yield from declined_trigger(declined=not request.ddl_trigger)
     if publication is not None:
@@ -252,6 +267,25 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
             " loses its slot",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
         )
+
+
+def _connection_problems(server: _Server, request: PreflightRequest) -> Iterator[Problem]:
+    """Yield a problem if a limit of the role or of the database has no room for all sessions. Copies wait then."""
+    wanted = _SESSIONS + request.copy_tables * (_SESSIONS_OF_COPY + request.copy_connections)
+    for kind, name, limit in (
+        ("ROLE", server.role, server.role_connections),
+        ("DATABASE", server.database, server.database_connections),
+    ):
+        if 0 <= limit < wanted:
+            yield Problem(
+                Severity.WARNING,
+                "too_many_connections",
+                f"{kind.lower()} {name} has a CONNECTION LIMIT of {limit}, and Levada opens up to {wanted} sessions:"
+                f" {_SESSIONS}, and {_SESSIONS_OF_COPY + request.copy_connections} for each of {request.copy_tables}"
+                " concurrent copies",
+                _sql("ALTER " + kind + " {} CONNECTION LIMIT " + str(wanted), name)
+                + ", or lower spec.copy.maxConcurrentTables or spec.copy.connectionsPerTable",
+            )
 
 
 def _slot_problems(server: _Server, slot: SlotStatus | None, request: PreflightRequest) -> Iterator[Problem]:
@@ -353,7 +387,17 @@ def _table_problems(
     conn: psycopg.Connection[Any], table: TableProperties, publication: Publication | None, streamed: bool
 ) -> Iterator[Problem]:
     name = _sql("{}.{}", table.name.schema, table.name.name)
-    if not table.has_identity and streamed and publication is not None and (publication.update or publication.delete):
+    changed = streamed and publication is not None and (publication.update or publication.delete)
+    if table.generated_identity and changed:
+        refused = conn.info.server_version >= REFUSES_GENERATED
+        yield Problem(
+            Severity.WARNING,
+            "identity_missing",
+            f"the replica identity of table {table.name} has a generated column, which is not streamed: "
+            + ("PostgreSQL rejects its UPDATEs and DELETEs while it is published" if refused else "it is not copied"),
+            identity_remedies(conn, [table.name])[table.name],
+        )
+    elif not table.has_identity and changed:
         yield Problem(
             Severity.WARNING,
             "identity_missing",

@@ -12,7 +12,7 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
-from levada.postgres.replica_identity import identified
+from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
 from levada.printable import counted
 from levada.values import QualifiedTable
@@ -29,7 +29,7 @@ class CoverageReport:
 
     ``present`` and ``missing`` are sorted, and together are all required tables. ``unidentified`` are those missing
     tables that have no replica identity: PostgreSQL would reject their UPDATEs and DELETEs once updates are published.
-    ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now, for the same reason. ``blocked`` are
+    ``refusing`` are those present tables whose UPDATEs or DELETEs it rejects now. ``blocked`` are
     those missing tables that this role cannot add, the unidentified ones among them. ``manageable`` is True if the
     publication covers the required tables, or this role can extend it by all of them. ``blockers`` are the reasons why
     it cannot. ``remediation`` is the SQL that adds every missing table except the unidentified ones, with semicolons.
@@ -73,6 +73,7 @@ class _Table:
     persistence: str
     owned: bool
     identified: bool
+    accepted: bool
     covered_by: QualifiedTable | None
     as_partitions: bool
     row_filter: str | None
@@ -85,7 +86,10 @@ class _Table:
 
     @property
     def breaks(self) -> bool:
-        """Return True if PostgreSQL rejects the table's UPDATEs and DELETEs once the publication has these."""
+        """Return True if the table must not be published with UPDATEs and DELETEs.
+
+        PostgreSQL would reject them, or before version 18 stream them without a part of the key.
+        """
         return self.kind is not None and self.kind in "rp" and self.persistence == "p" and not self.identified
 
 
@@ -122,6 +126,9 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
         SELECT FROM (SELECT r.oid UNION SELECT relid FROM {leaves} t) AS leaf(id)
         -- OFFSET makes PostgreSQL look up each leaf. It would read all of pg_class for each table.
         CROSS JOIN LATERAL (SELECT FROM pg_class l WHERE l.oid = leaf.id AND NOT {identified} OFFSET 0) bare),
+    r.oid IS NOT NULL AND NOT EXISTS (
+        SELECT FROM (SELECT r.oid UNION SELECT relid FROM {leaves} t) AS leaf(id)
+        CROSS JOIN LATERAL (SELECT FROM pg_class l WHERE l.oid = leaf.id AND NOT {accepted} OFFSET 0) refused),
     by.nspname, by.relname,
     -- A root that is not published as one table is streamed if it is a member, or if every partition is.
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
@@ -357,6 +364,7 @@ def _read_tables(conn: psycopg.Connection[Any], publication: str, required: Iter
         row_filter=row_filter,
         column_list=column_list,
         identified=identified(conn.info.server_version),
+        accepted=accepted(conn.info.server_version),
         streamed=streamed_relations(conn),
         leaves=leaves_of("r.oid"),
     )
@@ -371,6 +379,7 @@ def _table(
     persistence: str,
     owned: bool,
     identified: bool,
+    accepted: bool,
     by_schema: str | None,
     by_name: str | None,
     as_partitions: bool,
@@ -379,8 +388,8 @@ def _table(
 ) -> _Table:
     covered_by = None if by_schema is None or by_name is None else QualifiedTable(by_schema, by_name)
     return _Table(
-        QualifiedTable(schema, name), kind, persistence, owned, identified, covered_by, as_partitions, row_filter,
-        column_list,
+        QualifiedTable(schema, name), kind, persistence, owned, identified, accepted, covered_by, as_partitions,
+        row_filter, column_list,
     )  # fmt: skip
 
 
@@ -418,7 +427,7 @@ def _table_blockers(table: _Table, found: Publication | None) -> list[str]:
 
 def _refuses(table: _Table, found: Publication | None) -> bool:
     """Return True if PostgreSQL rejects UPDATEs or DELETEs of the table, which is in the publication."""
-    return table.breaks and found is not None and (found.update or found.delete)
+    return table.breaks and not table.accepted and found is not None and (found.update or found.delete)
 
 
 def _notes(publication: Publication, tables: Iterable[_Table]) -> list[str]:

@@ -24,6 +24,12 @@ def is_read_only(error: BaseException) -> bool:
     return isinstance(error, Transient) and error.code in _CODES
 
 
+@source_errors("asking whether the server is a standby")
+def in_recovery(conn: psycopg.Connection[Any]) -> bool:
+    """Return True if the server is a standby."""
+    return conn.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+
+
 @source_errors("reading why the server is read-only")
 def read_only_reason(conn: psycopg.Connection[Any]) -> tuple[str, str]:
     """Return why a new session of this role is read-only, and how that ends. Both are empty if it may write by now."""

@@ -194,6 +194,15 @@ def passing_standby(name: str) -> Transient:
     )
 
 
+def awaits_primary(status: SlotStatus | None) -> bool:
+    """Return True if a standby with this slot, or without one, is met for a moment in a failover.
+
+    PostgreSQL copies a failover slot to standbys, where it cannot be read. The slot of a former primary may be lost
+    there. A standby that the stream has read from since its start is no such standby.
+    """
+    return status is None or status.synced or status.lost
+
+
 def is_foreign(status: SlotStatus, database: str) -> bool:
     """Return True if no pipeline of this database can have created the slot. All databases of a server share names."""
     return status.plugin != PLUGIN or status.database != database or status.temporary

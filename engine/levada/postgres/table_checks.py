@@ -12,6 +12,7 @@ from psycopg import sql
 
 from levada.errors import NeedsOperator
 from levada.postgres.problems import Problem, Severity
+from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import leaves_of, streamed_relations
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable, resync_command
@@ -21,12 +22,16 @@ _PUBLISHES_GENERATED: Final = 180000
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The properties of one selected table that are checked."""
+    """The properties of one selected table that are checked.
+
+    ``generated_identity`` is True if the replica identity has a generated column, with which it is not streamed.
+    """
 
     name: QualifiedTable
     may_select: bool
     hides_rows: bool
     has_identity: bool
+    generated_identity: bool
     has_key: bool
     reserved: tuple[str, ...]
 
@@ -38,9 +43,7 @@ SELECT n.nspname, c.relname,
     bool_and(coalesce(has_schema_privilege(l.relnamespace, 'USAGE'), true)
         AND coalesce(has_table_privilege(l.oid, 'SELECT'), true)),
     bool_or(row_security_active(l.oid)),
-    bool_and(l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i
-        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
-        AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))),
+    bool_and({has_identity}), bool_or({has_identity} AND NOT {identified}),
     c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
         WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indisprimary),
     ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -53,7 +56,7 @@ CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM {leaves} p) AS part(o
 CROSS JOIN LATERAL (SELECT k.oid, k.relnamespace, k.relreplident FROM pg_class k WHERE k.oid = part.oid OFFSET 0) l
 GROUP BY n.nspname, c.relname, c.oid, c.relreplident
 ORDER BY 1, 2
-""").format(leaves=leaves_of("c.oid"))
+""")
 
 # A column list publishes generated columns whatever the publication's option is.
 _GENERATED: Final = sql.SQL("""
@@ -77,8 +80,12 @@ def read_table_properties(
         "names": [t.name for t in tables],
         "reserved": RESERVED_PREFIX,
     }
-    for schema, name, readable, hides, identity, key, reserved in conn.execute(_TABLES, parameters).fetchall():
-        yield TableProperties(QualifiedTable(schema, name), readable, hides, identity, key, tuple(reserved))
+    # Any identity, as before version 18.
+    query = _TABLES.format(
+        leaves=leaves_of("c.oid"), has_identity=accepted(0), identified=identified(conn.info.server_version)
+    )
+    for schema, name, readable, hides, identity, generated, key, reserved in conn.execute(query, parameters).fetchall():
+        yield TableProperties(QualifiedTable(schema, name), readable, hides, identity, generated, key, tuple(reserved))
 
 
 def require_copyable(

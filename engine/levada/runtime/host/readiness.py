@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,10 @@ from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
-from levada.postgres.read_only import read_only_reason
+from levada.postgres.read_only import in_recovery, read_only_reason
+from levada.postgres.server import read_start_time
 from levada.postgres.slot_waits import expected_wait
-from levada.postgres.slots import inspect_slot
+from levada.postgres.slots import awaits_primary, inspect_slot, passing_standby
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
 from levada.runtime.host.access_token import access_token
@@ -36,6 +37,7 @@ from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.destination_place import require_same_place
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
+from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.staging_place import require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems, taken_places
@@ -131,7 +133,8 @@ class _Stored:
     slot's changes. ``copied_as`` are the settings of each table's last copy. ``resyncs`` are the tables whose resync
     was requested in the store. ``moved`` is the error of a destination or a staging area that is not the one of the
     state. ``empty`` is True if the store outlives the process and has no record of the pipeline. Otherwise it may be
-    ``volatile``. ``whole`` is False if only ``known``, ``begun`` and ``depends`` could be read.
+    ``volatile``. ``server_started`` is the start of the server that the stream has read from, None before. ``whole`` is
+    False if only ``known``, ``begun`` and ``depends`` could be read.
     """
 
     known: bool = False
@@ -144,6 +147,7 @@ class _Stored:
     empty: bool = False
     whole: bool = True
     volatile: bool = False
+    server_started: str | None = None
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -212,8 +216,11 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             require_same_staging(config, store)
         except InvalidManifest as error:
             moved = error
-        owner, empty = store.get_owner_record(), is_empty(store)
-        return _Stored(bool(states), begun, depends, owner, controls, resyncs, moved, empty, volatile=store.volatile)
+        server = SourceRecord(store).state.identity
+        return _Stored(
+            bool(states), begun, depends, store.get_owner_record(), controls, resyncs, moved, is_empty(store),
+            volatile=store.volatile, server_started=None if server is None else server.started_at,
+        )  # fmt: skip
 
 
 def _copied_again(config: PipelineConfig, controls: TableControls | None) -> bool:
@@ -230,14 +237,19 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
     """Yield a problem if copied tables depend on a slot that is missing or lost, or if its creation would wait.
 
     A start handles the requested resyncs first. In a pod it is a warning, because the resync is requested in the
-    driver's container, which an error would keep from starting.
+    driver's container, which an error would keep from starting. A start waits for the end of a failover, which meets a
+    standby that the stream has not read from.
     """
     try:
         with config.source.connect(application="check") as connection:
             slot = inspect_slot(connection, config.slot.name)
+            standby = in_recovery(connection) and read_start_time(connection) != stored.server_started
             waits = expected_wait(connection, config.slot.name) if slot is None else None
     except LevadaError:
         # The check of the source reports the error.
+        return
+    if stored.depends and standby and awaits_primary(slot):
+        yield replace(_problem(passing_standby(config.slot.name)), passes=True)
         return
     if slot is None or slot.lost:
         code, state = "slot_missing", "does not exist"
@@ -269,7 +281,7 @@ def _read_only_problems(
         try:
             with connection.connect(application="check") as conn:
                 reason, hint = read_only_reason(conn)
-                standby = conn.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+                standby = in_recovery(conn)
         except LevadaError:
             # The checks of the source and of the store report the error.
             continue

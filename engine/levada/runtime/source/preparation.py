@@ -356,6 +356,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         managed=config.publication.managed,
         selects=config.is_selected,
         copy_tables=config.copy_tables,
+        copy_connections=config.copy_connections,
         excluded_columns=lambda table: config.table(table).excluded_columns,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
