@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import LiteralString, cast
+from typing import Any, LiteralString, cast
 
+import psycopg
 import pytest
 from tests.rigs.database import Database
 
+from levada.postgres.identity_remedies import identity_statements
 from levada.postgres.preflight import PreflightRequest, Severity, preflight
-from levada.postgres.publications import identify_statement, unidentified_relations
+from levada.postgres.publications import unidentified_relations
 from levada.postgres.storage import read_flaws, read_storage
+from levada.schema.flaws import flaw_error
 from levada.values import QualifiedTable, TableId
 
 ROOT = "CREATE TABLE r ({}) PARTITION BY LIST (k)"
@@ -196,11 +199,36 @@ def test_a_hint_identifies_partitions_too(versions: Database) -> None:
     with versions.connection.connect() as c:
         relations = unidentified_relations(c, [R])[R]
         assert [r.name for r in relations] == ["r_1", "r_2", "r"]
-        execute(versions, identify_statement(relations))
+        execute(versions, identity_statements(c, [R])[R])
         assert read_flaws(c, "p", [R]) == {}
         versions.execute("UPDATE r SET id = id + 10", "ALTER TABLE r_2 REPLICA IDENTITY NOTHING")
         assert unidentified_relations(c, [R]) == {R: (QualifiedTable("public", "r_2"),)}
-    many = [QualifiedTable("public", f"r_{n}") for n in range(20)]
-    assert identify_statement([*many, R]).endswith(
-        '; the same for 11 more partitions; ALTER TABLE "public"."r" REPLICA IDENTITY FULL'
+
+
+def test_a_hint_that_lists_no_partitions_alters_all(versions: Database) -> None:
+    """The statements of many partitions are made by a query, which leaves out those that need none."""
+    versions.execute(
+        KEYLESS,
+        "CREATE TABLE r_0 PARTITION OF r FOR VALUES IN (0) PARTITION BY LIST (id)",
+        *(f"CREATE TABLE r_0{n} PARTITION OF r_0 FOR VALUES IN ({n})" for n in range(12)),
+        "CREATE PUBLICATION p FOR TABLE r WITH (publish_via_partition_root)",
     )
+    with versions.connection.connect() as c:
+        execute(versions, *psql(c, identity_statements(c, [R])[R]))
+        assert read_flaws(c, "p", [R]) == {}
+        versions.execute("INSERT INTO r SELECT i, 0, i FROM generate_series(0, 11) i", "UPDATE r SET id = id")
+        execute(versions, *(f"ALTER TABLE r_0{n} SET UNLOGGED" for n in range(11)))
+        execute(versions, "ALTER TABLE r_011 ADD PRIMARY KEY (id)", "ALTER TABLE r_011 REPLICA IDENTITY DEFAULT")
+        error = flaw_error(R, read_flaws(c, "p", [R])[R])
+        assert error is not None
+        execute(versions, *psql(c, error.hint.rpartition("; then ")[0]))
+        assert read_flaws(c, "p", [R]) == {}
+
+
+def psql(connection: psycopg.Connection[Any], script: str) -> list[str]:
+    r"""Return the statements of a hint for psql, whose ``\gexec`` runs the results of a query."""
+    made: list[str] = []
+    for statement in script.removeprefix("in psql: ").split("; "):
+        query, gexec, _ = statement.partition(r" \gexec")
+        made += [row[0] for row in connection.execute(query.encode())] if gexec else [statement]
+    return made

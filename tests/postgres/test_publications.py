@@ -13,13 +13,13 @@ from tests.rigs.database import Database
 from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import published_tables
+from levada.postgres.identity_remedies import publish_all_hint
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.postgres.publications import (
     drop_publication,
     ensure_coverage,
     inspect_coverage,
     leave_out_unidentified,
-    publish_all_hint,
     read_publication,
 )
 from levada.values import PipelineOwner, QualifiedTable

@@ -216,7 +216,10 @@ def test_the_other_commands_are_functions(shop: Callable[..., Path], db: Databas
 
 
 def test_requests_reach_a_table_under_each_of_its_names(shop: Callable[..., Path], db: Database, secrets: Path) -> None:
-    """A hint has the name with which a table was parked, also once it was renamed or is not published any more."""
+    """A hint has the name with which a table was parked, also once it was renamed or is not published any more.
+
+    That holds for a table that was never copied.
+    """
     manifests = load_manifests(shop().read_text())
     orders = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
     store = PostgresStore(db.connection, manifests.pipeline.metadata.name)
@@ -234,7 +237,15 @@ def test_requests_reach_a_table_under_each_of_its_names(shop: Callable[..., Path
             assert store.take_table_actions() == {orders: TableAction.RESYNC}
         assert {str(t) for t in resync_tables(manifests, secrets=secrets)} == {"public.items", "public.purchases"}
         connection.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE purchases").format(name))
-        assert {str(t) for t in resync_tables(manifests, secrets=secrets)} == {"public.items", "public.orders"}
+        assert {str(t) for t in resync_tables(manifests, secrets=secrets)} == {"public.items", "public.purchases"}
+        resync_tables(manifests, ["orders"], secrets=secrets)
+        items = TableId(db.query("SELECT 'items'::regclass::oid")[0][0])
+        store.update_table_replication_states({items: Init()})
+        connection.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE items").format(name))
+        store.take_table_actions()
+        resync_tables(manifests, ["items"], secrets=secrets)
+        assert store.take_table_actions() == {items: TableAction.RESYNC}
+        assert {t.name for t in stored_progress(manifests, secrets=secrets).tables} == {"purchases", "items"}
     store.close()
 
 

@@ -87,10 +87,8 @@ def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Dat
     db.execute("UPDATE orders SET note = 'new'", "INSERT INTO items VALUES (1)")
     error = rig.parked("orders")
     assert "replica identity" in error.reason
-    assert (error.code, error.solution.split(";")[0].split(",")[0]) == (
-        "table_not_published",
-        'ALTER TABLE "public"."orders" REPLICA IDENTITY FULL',
-    )
+    assert error.code == "table_not_published"
+    assert error.solution.startswith('ALTER TABLE "public"."orders" REPLICA IDENTITY FULL; ')
     rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1 and table(p, "items").phase == "Ready")
     db.execute('ALTER TABLE "public"."orders" REPLICA IDENTITY FULL')
     rig.wait(lambda p: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'") != [])

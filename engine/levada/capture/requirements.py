@@ -10,14 +10,9 @@ import psycopg
 
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import streamed_tables
+from levada.postgres.identity_remedies import identity_statements, publish_hint
 from levada.postgres.preflight import PreflightRequest, find_problems, refuse
-from levada.postgres.publications import (
-    inspect_coverage,
-    leave_out_unidentified,
-    publish_hint,
-    read_publication,
-    unidentified_relations,
-)
+from levada.postgres.publications import inspect_coverage, leave_out_unidentified, read_publication
 from levada.postgres.slots import inspect_slot, validate_slot
 from levada.values import QualifiedTable
 
@@ -64,11 +59,10 @@ def table_not_published(
 ) -> NeedsOperator:
     """Return the error for tables that are not in the publication."""
     _, unidentified = leave_out_unidentified(connection, publication, set(missing))
-    relations = unidentified_relations(connection, unidentified)
     return NeedsOperator(
         "table_not_published",
         f"publication {publication} lacks {', '.join(map(str, missing))}",
-        hint=publish_hint(publication, missing, [r for its in relations.values() for r in its]),
+        hint=publish_hint(publication, missing, identity_statements(connection, unidentified).values()),
     )
 
 

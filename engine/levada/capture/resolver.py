@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -26,6 +27,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import parse_ddl_message, read_ddl_seal
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
+from levada.postgres.identity_remedies import identify_again, identity_statements
 from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
@@ -172,7 +174,9 @@ class TableResolver(SchemaResolver):
             self._unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
             return None
         if self._publication in ddl.withdrawn:
-            self._unpublished(frozenset({ddl.table_id}), lost_identity, Lsn(at))
+            name = ddl.description.name
+            remedy = identity_statements(self._connected(), [name]).get(name, identify_again(name))
+            self._unpublished(frozenset({ddl.table_id}), partial(lost_identity, remedy=remedy), Lsn(at))
             return None
         if partitions := ddl.partitions.get(self._publication):
             self._unpublished(partitions, streamed_as_root, Lsn(at))

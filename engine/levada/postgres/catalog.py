@@ -219,6 +219,17 @@ def read_catalog_version(conn: psycopg.Connection[Any], publication: str) -> Cat
     return CatalogVersion(row[0] or "", row[1] or "")
 
 
+@source_errors("reading the names of tables")
+def read_table_names(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> Mapping[TableId, QualifiedTable]:
+    """Return the names of those tables that exist, published or not."""
+    rows = conn.execute(
+        "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = ANY (%s::oid[])",
+        [[int(table) for table in tables]],
+    ).fetchall()
+    return {TableId(oid): QualifiedTable(schema, name) for oid, schema, name in rows}
+
+
 @source_errors("reading the OIDs of tables")
 def read_table_ids(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]

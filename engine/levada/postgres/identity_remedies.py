@@ -6,7 +6,7 @@ column that is not published. So FULL is no remedy for a table with such a colum
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -14,11 +14,14 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
-from levada.postgres.publications import identify_statement, unidentified_relations
+from levada.postgres.publications import add_statement, broken_tables, create_statement, unidentified_relations
 from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.streamed import leaves_of
 from levada.printable import listed
+from levada.schema.flaws import LISTED, for_each_partition
 from levada.values import QualifiedTable
+
+_DEFAULT: Final = "REPLICA IDENTITY DEFAULT"
 
 # Only catalog tables: pg_partition_tree would wait for a partition that another session has locked.
 _TABLES: Final = sql.SQL("""
@@ -45,16 +48,29 @@ def identity_remedies(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
 ) -> Mapping[QualifiedTable, str]:
     """Return the way in which each of these tables without a replica identity gets one."""
+    return {table: f"{before}{statements}" for table, before, statements in _remedies(conn, tables)}
+
+
+def identity_statements(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, str]:
+    """Return the SQL that gives each of these tables a replica identity, or what to do if no SQL is enough."""
+    return {table: statements for table, _, statements in _remedies(conn, tables)}
+
+
+def _remedies(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Iterator[tuple[QualifiedTable, str, str]]:
+    """Yield the SQL of each table with the words before it in a sentence."""
     generated_matters = conn.info.server_version >= REFUSES_GENERATED
-    relations, remedies = unidentified_relations(conn, tables), {}
+    relations = unidentified_relations(conn, tables)
     for table, unused_key, generated, _ in _read(conn, tables):
         if unused_key:
-            remedies[table] = f"run {_default(table)}"
+            yield table, "run ", _identify(table, relations[table], "DEFAULT")
         elif generated and generated_matters:
-            remedies[table] = _without_generated(table, generated)
+            yield table, "", _without_generated(table, generated)
         else:
-            remedies[table] = f"add a primary key, or run {identify_statement(relations[table])}"
-    return remedies
+            yield table, "add a primary key, or run ", _identify(table, relations[table], "FULL")
 
 
 def upgrade_problems(conn: psycopg.Connection[Any], streamed: Collection[QualifiedTable]) -> Iterator[Problem]:
@@ -63,7 +79,7 @@ def upgrade_problems(conn: psycopg.Connection[Any], streamed: Collection[Qualifi
         return
     for table, unused_key, generated, refused in _read(conn, streamed):
         if refused:
-            remedy = f"run {_default(table)}" if unused_key else _without_generated(table, generated)
+            remedy = f"run {_alter(table, _DEFAULT)}" if unused_key else _without_generated(table, generated)
             yield Problem(
                 Severity.WARNING,
                 "upgrade_refuses_updates",
@@ -71,6 +87,44 @@ def upgrade_problems(conn: psycopg.Connection[Any], streamed: Collection[Qualifi
                 " refuses its UPDATEs and DELETEs while it is published",
                 f"before an upgrade to PostgreSQL 18: {remedy}",
             )
+
+
+def publish_hint(
+    publication: str, tables: Collection[QualifiedTable], remedies: Iterable[str], *, exists: bool = True
+) -> str:
+    """Return the SQL that publishes the tables, for a hint. ``exists`` is False if there is no publication.
+
+    It first gives a replica identity to tables without one, by ``remedies``. PostgreSQL rejects their UPDATEs and
+    DELETEs once they are published: https://www.postgresql.org/docs/current/logical-replication-publication.html
+    """
+    publish = add_statement(publication, tables) if exists else create_statement(publication, tables)
+    return "; ".join([*remedies, publish])
+
+
+def publish_all_hint(conn: psycopg.Connection[Any], publication: str) -> str:
+    """Return the SQL by which the publication publishes all operations, for a hint.
+
+    It first gives a replica identity to published tables without one, whose UPDATEs and DELETEs would fail then.
+    """
+    remedies = identity_statements(conn, broken_tables(conn, publication)).values()
+    statement = sql.SQL("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')")
+    publish = statement.format(sql.Identifier(publication)).as_string(None)
+    return "; ".join([*remedies, publish])
+
+
+def identify_again(table: QualifiedTable) -> str:
+    """Return the SQL for a table of this name, of which the catalog says nothing now."""
+    return _alter(table, "REPLICA IDENTITY FULL")
+
+
+def _identify(table: QualifiedTable, relations: Sequence[QualifiedTable], identity: str) -> str:
+    """Return the SQL that gives a table, or partitions of it, a replica identity."""
+    action = f"REPLICA IDENTITY {identity}"
+    if len(relations) <= LISTED:
+        return "; ".join(_alter(relation, action) for relation in relations)
+    kept = "'f'" if identity == "FULL" else "'d', 'f'"
+    each = f"in psql: {for_each_partition(table, action, f'relreplident NOT IN ({kept})')}"
+    return f"{each}; {_alter(table, action)}" if table in relations else each
 
 
 @source_errors("reading the replica identities of tables")
@@ -82,11 +136,10 @@ def _read(
     return [(QualifiedTable(schema, name), unused, generated, bad) for schema, name, unused, generated, bad in rows]
 
 
-def _default(table: QualifiedTable) -> str:
-    name = sql.Identifier(table.schema, table.name)
-    return sql.SQL("ALTER TABLE {} REPLICA IDENTITY DEFAULT").format(name).as_string(None)
+def _alter(table: QualifiedTable, action: str) -> str:
+    return f"ALTER TABLE {sql.Identifier(table.schema, table.name).as_string(None)} {action}"
 
 
 def _without_generated(table: QualifiedTable, generated: Collection[str]) -> str:
     columns = listed(list(generated))
-    return f"add a primary key without {columns} and run {_default(table)}, or drop the generated column"
+    return f"add a primary key without {columns} and run {_alter(table, _DEFAULT)}, or drop the generated column"

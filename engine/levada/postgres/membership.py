@@ -22,12 +22,8 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
-from levada.postgres.publications import (
-    identify_statement,
-    leave_out_unidentified,
-    publish_hint,
-    unidentified_relations,
-)
+from levada.postgres.identity_remedies import identity_statements, publish_hint
+from levada.postgres.publications import leave_out_unidentified
 from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable, TableId, resync_command
 
@@ -87,8 +83,7 @@ class PublicationState:
     ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
     ``unlogged`` are not in the WAL. Those of ``partitions`` are streamed as changes of a published root, and those of
     ``divided`` as changes of their partitions. ``unidentified`` are unpublished tables whose UPDATEs and DELETEs
-    PostgreSQL would reject once they are published, with the relations that need a replica identity: the table, its
-    partitions.
+    PostgreSQL would reject once they are published, with the SQL that gives them a replica identity.
     """
 
     name: str
@@ -98,7 +93,7 @@ class PublicationState:
     unlogged: frozenset[TableId] = frozenset()
     partitions: frozenset[TableId] = frozenset()
     divided: frozenset[TableId] = frozenset()
-    unidentified: Mapping[TableId, tuple[QualifiedTable, ...]] = field(default_factory=dict)
+    unidentified: Mapping[TableId, str] = field(default_factory=dict)
 
     def left(self, table: TableId) -> bool:
         """Return True if the table exists at the source and its changes are not published."""
@@ -181,8 +176,8 @@ def read_publication_state(
     }
     left = {name for table, name in names.items() if table not in members and table not in partitions}
     refused = leave_out_unidentified(conn, publication, left)[1] if left else ()
-    relations = unidentified_relations(conn, refused)
-    unidentified = {table: relations[name] for table, name in names.items() if name in relations}
+    remedies = identity_statements(conn, refused)
+    unidentified = {table: remedies[name] for table, name in names.items() if name in remedies}
     return PublicationState(publication, identity, names, members, unlogged, partitions, divided, unidentified)
 
 
@@ -234,14 +229,16 @@ def set_unlogged(table: QualifiedTable) -> NeedsOperator:
     )
 
 
-def lost_identity(table: QualifiedTable) -> NeedsOperator:
-    """Return the error of a replicated table that the DDL trigger took out of the publication."""
+def lost_identity(table: QualifiedTable, remedy: str) -> NeedsOperator:
+    """Return the error of a replicated table that the DDL trigger took out of the publication.
+
+    ``remedy`` is the SQL that gives it a replica identity again.
+    """
     return NeedsOperator(
         "table_not_published",
         f"table {table} has lost its replica identity, so it was taken out of the publication. PostgreSQL would refuse"
         " its UPDATEs and DELETEs there",
-        hint=f"{identify_statement([table])}, and the same for each partition if it has any, or give it a primary key;"
-        f" then {resync_command(table)}",
+        hint=f"{remedy}; then {resync_command(table)}",
     )
 
 
@@ -284,7 +281,8 @@ def _left(table: TableId, state: PublicationState, resync: str) -> NeedsOperator
             hint=f"{statement.as_string(None)}; then {resync}",
         )
     exists = state.identity is not None
-    hint = publish_hint(state.name, [name], state.unidentified.get(table, ()), exists=exists)
+    remedies = [state.unidentified[table]] if table in state.unidentified else []
+    hint = publish_hint(state.name, [name], remedies, exists=exists)
     if exists:
         reason = f"table {name} is not in publication {state.name}"
         if table in state.unidentified:

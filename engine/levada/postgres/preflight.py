@@ -16,14 +16,13 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
-from levada.postgres.identity_remedies import identity_remedies, upgrade_problems
+from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
     Publication,
     inspect_coverage,
     leave_out_unidentified,
-    publish_all_hint,
     read_publication,
 )
 from levada.postgres.replica_identity import REFUSES_GENERATED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,13 +14,10 @@ from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
-from levada.printable import counted
 from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
 _LOCK_TIMEOUT_S: Final = 10.0
-_LISTED: Final = 10
-"""The number of partitions whose statements a hint lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,43 +285,10 @@ def create_statement(publication: str, tables: Collection[QualifiedTable]) -> st
     return statement.format(sql.Identifier(publication), for_tables).as_string(None)
 
 
-def publish_hint(
-    publication: str, tables: Collection[QualifiedTable], unidentified: Iterable[QualifiedTable], *, exists: bool = True
-) -> str:
-    """Return the SQL that publishes the tables, for a hint. ``exists`` is False if there is no publication.
-
-    It first gives a replica identity to ``unidentified`` relations. PostgreSQL rejects their UPDATEs and DELETEs once
-    they are published: https://www.postgresql.org/docs/current/logical-replication-publication.html
-    """
-    publish = add_statement(publication, tables) if exists else create_statement(publication, tables)
-    return "; ".join([*_identify_each(unidentified), publish])
-
-
 @source_errors("reading the tables of the publication")
-def publish_all_hint(conn: psycopg.Connection[Any], publication: str) -> str:
-    """Return the SQL by which the publication publishes all operations, for a hint.
-
-    It first gives a replica identity to published tables without one, whose UPDATEs and DELETEs would fail then.
-    """
-    broken = [t.name for t in _read_tables(conn, publication, streamed_names(conn, publication)) if t.breaks]
-    relations = unidentified_relations(conn, broken)
-    statement = sql.SQL("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')")
-    publish = statement.format(sql.Identifier(publication)).as_string(None)
-    return "; ".join([*_identify_each(r for its in relations.values() for r in its), publish])
-
-
-def identify_statement(relations: Sequence[QualifiedTable]) -> str:
-    """Return the SQL that gives a table without a key, or partitions of it, a replica identity."""
-    statements = _identify_each(relations)
-    if len(statements) <= _LISTED:
-        return "; ".join(statements)
-    more = len(statements) - _LISTED
-    return "; ".join([*statements[: _LISTED - 1], f"the same for {counted(more, 'more partition')}", statements[-1]])
-
-
-def _identify_each(relations: Iterable[QualifiedTable]) -> list[str]:
-    statement = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL")
-    return [statement.format(_list([relation])).as_string(None) for relation in relations]
+def broken_tables(conn: psycopg.Connection[Any], publication: str) -> list[QualifiedTable]:
+    """Return published tables without a replica identity, whose UPDATEs and DELETEs PostgreSQL may refuse."""
+    return [t.name for t in _read_tables(conn, publication, streamed_names(conn, publication)) if t.breaks]
 
 
 def _list(tables: Collection[QualifiedTable]) -> sql.Composed:

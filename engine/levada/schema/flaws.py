@@ -8,7 +8,7 @@ are not in the WAL at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,8 @@ from levada.errors import NeedsOperator
 from levada.printable import counted
 from levada.values import QualifiedTable, resync_command
 
-_LISTED: Final = 10
-"""The number of partitions whose statements a hint lists."""
+LISTED: Final = 10
+"""The number of partitions whose statements a hint lists. Those of more are made by a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,36 @@ def flaw_error(table: QualifiedTable, flaws: Iterable[LeafFlaw]) -> NeedsOperato
         return None
     alike = sum(flaw.kind == found[0].kind for flaw in found) - 1
     more = f", and {counted(alike, 'more partition')} alike" if alike else ""
-    hint = "; ".join(flaw.remedy for flaw in found[:_LISTED])
-    if len(found) > _LISTED:
-        hint += f"; the same for {counted(len(found) - _LISTED, 'more partition')}"
-    hint += f"; then {resync_command(table)}"
+    hint = f"{_remedies(table, found)}; then {resync_command(table)}"
     which = f"partition {found[0].name}"
     if found[0].kind == "unlogged":
         reason = f"{which} is unlogged, so its changes are not in the WAL{more}"
         return NeedsOperator("partition_unlogged", f"table {table}: {reason}", hint=hint)
     reason = f"{which} has another replica identity, so its changes lack columns of the table's{more}"
     return NeedsOperator("partition_identity", f"table {table}: {reason}", hint=hint)
+
+
+def for_each_partition(root: QualifiedTable, action: str, condition: str) -> str:
+    """Return a query for psql that runs ``ALTER TABLE`` with an action on partitions that store rows.
+
+    ``condition`` limits them by columns of pg_class. Each statement is a transaction of its own.
+    """
+    names = ('"' + part.replace('"', '""') + '"' for part in (root.schema, root.name))
+    literal = ".".join(names).replace("'", "''")
+    return (
+        f"SELECT format('ALTER TABLE %s {action}', relid) FROM pg_partition_tree('{literal}')"
+        f" JOIN pg_class ON oid = relid WHERE relkind = 'r' AND {condition} \\gexec"
+    )
+
+
+def _remedies(table: QualifiedTable, flaws: Sequence[LeafFlaw]) -> str:
+    """Return the SQL that corrects all flaws."""
+    if len(flaws) <= LISTED:
+        return "; ".join(flaw.remedy for flaw in flaws)
+    statements = []
+    if any(flaw.kind == "unlogged" for flaw in flaws):
+        statements.append(for_each_partition(table, "SET LOGGED", "relpersistence <> 'p'"))
+    if any(flaw.kind == "identity" for flaw in flaws):
+        # FULL has the columns of each root's identity.
+        statements.append(for_each_partition(table, "REPLICA IDENTITY FULL", "relreplident NOT IN ('f')"))
+    return f"in psql: {'; '.join(statements)}"

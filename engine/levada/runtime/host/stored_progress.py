@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import target_names
-from levada.runtime.host.table_requests import known_tables
+from levada.runtime.host.table_requests import current_names
 from levada.runtime.report.snapshot import fatal_progress
 from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
@@ -119,8 +120,8 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
         store.load_table_replication_states()
         store.load_table_controls()
         store.load_fingerprints()
-        names, targets = table_names(store) | _published_names(config), target_names(manifests)
-        phases = store.get_table_replication_states()
+        phases, targets = store.get_table_replication_states(), target_names(manifests)
+        names = table_names(store) | _current_names(config, phases)
         tables = tuple(
             replace(
                 _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
@@ -135,10 +136,10 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
         store.close()
 
 
-def _published_names(config: PipelineConfig) -> dict[TableId, QualifiedTable]:
-    """Return the current names of the pipeline's tables at the source, or none if the source is unavailable."""
+def _current_names(config: PipelineConfig, tables: Collection[TableId]) -> dict[TableId, QualifiedTable]:
+    """Return the names of tables at the source, or none if the source is unavailable."""
     try:
-        return {id_: name for name, id_ in known_tables(config).items()}
+        return dict(current_names(config, tables))
     except LevadaError:
         return {}
 

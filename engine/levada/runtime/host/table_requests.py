@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import NeedsOperator
-from levada.postgres.catalog import read_table_ids, streamed_tables
+from levada.postgres.catalog import read_table_ids, read_table_names, streamed_tables
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.source.ownership import identify, require_own, source_holdings
@@ -78,14 +78,25 @@ def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]
 
 
 def _requestable(config: PipelineConfig, store: PipelineStore) -> dict[QualifiedTable, TableId]:
-    """Return the tables of the pipeline, and those in its state under the name that `levada status` and hints have.
+    """Return the tables of the pipeline, and those in its state by their names at the source and in the store.
 
-    Such a table may have been renamed, or may have lost what a table of the pipeline needs, and its hint must work. The
-    current names come first.
+    Such a table may have been renamed, may have lost what a table of the pipeline needs, or may never have been copied,
+    and its hint must work. The current names come first.
     """
-    known, names = known_tables(config), table_names(store)
-    recorded = {names[id_]: id_ for id_ in store.get_table_replication_states() if id_ in names}
-    return {**known, **{name: id_ for name, id_ in recorded.items() if name not in known}}
+    known, recorded = known_tables(config), table_names(store)
+    states = store.get_table_replication_states()
+    found = dict(known)
+    for names in (current_names(config, states), recorded):
+        for id_, name in names.items():
+            if id_ in states:
+                found.setdefault(name, id_)
+    return found
+
+
+def current_names(config: PipelineConfig, tables: Collection[TableId]) -> Mapping[TableId, QualifiedTable]:
+    """Return the names at the source of those tables that exist there."""
+    with config.source.connect(application="tables") as connection:
+        return read_table_names(connection, tables)
 
 
 def _once(known: Mapping[QualifiedTable, TableId]) -> dict[QualifiedTable, TableId]:

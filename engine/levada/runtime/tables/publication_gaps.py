@@ -13,8 +13,8 @@ import psycopg
 from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, published_tables
+from levada.postgres.identity_remedies import publish_all_hint
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
-from levada.postgres.publications import publish_all_hint
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import needs_resync
