@@ -28,6 +28,7 @@ from levada.schema.changes import OP
 from levada.segments.batch import TableEvents
 from levada.testing import DestinationConformance, DestinationPlace, MemoryDestination, MemoryTables, fold_changelog
 from levada.testing.destinations.changes import Changes
+from levada.testing.destinations.crashes import Crashes
 from levada.testing.destinations.schema_changes import SchemaChanges
 from levada.testing.destinations.shadow_copies import ShadowCopies
 from levada.values import Durability, Watermark
@@ -44,7 +45,14 @@ class TestMemory(DestinationConformance):
 
 
 class TestIceberg(DestinationConformance):
-    """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark."""
+    """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark.
+
+    A process that is killed has a JVM of its own, so kills run nightly.
+    """
+
+    parts_of_each_run: ClassVar[tuple[type, ...]] = tuple(
+        p for p in DestinationConformance.__bases__ if p is not Crashes
+    )
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -61,7 +69,7 @@ class TestIceberg(DestinationConformance):
 class TestIcebergVersion3(TestIceberg):
     """The same in format version 3, with deletion vectors: what deletes rows can differ, the rest runs nightly."""
 
-    differing: ClassVar = (Changes, ShadowCopies)
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes, ShadowCopies)
 
     settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
 
@@ -72,7 +80,7 @@ class TestPartitionedIceberg(TestIceberg):
     What writes and finds rows, and what changes columns, can differ. The rest runs nightly.
     """
 
-    differing: ClassVar = (Changes, SchemaChanges)
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes, SchemaChanges)
 
     @pytest.fixture
     def place(self, hadoop: Lake) -> DestinationPlace:
