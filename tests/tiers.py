@@ -68,6 +68,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier and its group. Those whose group takes longest come first, or files are shuffled."""
     server = config.getoption("--server")
+    begun: set[str] = set()
     for item in items:
         newer = item.get_closest_marker("since")
         if server is not None and newer is not None and server < newer.args[0]:
@@ -76,6 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.stash[_NEEDS] = needs
         if "faults" in item.path.parts or _is_another_part(item) or _is_long_scenario(item, needs):
             item.add_marker("nightly")
+        if item.get_closest_marker("sampled") and item.get_closest_marker("nightly") is None:
+            function = item.nodeid.partition("[")[0]
+            if function in begun:
+                item.add_marker("nightly")
+            begun.add(function)
         if item.get_closest_marker("nightly") is None:
             for tier in (t for t, most in _MOST.items() if needs <= most):
                 item.add_marker(tier)
