@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.rigs.class_archive import use_class_archive
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.kept_processes import KeptProcessTasks
 from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
@@ -29,6 +30,7 @@ from tests.tiers import (
 )
 
 from levada.local.postgres import EmbeddedPostgres, temporary_postgres
+from levada.runtime.resources import task_runner
 
 __all__ = [
     "pytest_addoption",
@@ -63,6 +65,15 @@ def logging_as_before() -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate, logger.disabled = propagate, disabled
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_processes() -> Iterator[None]:
+    """Let the pipelines of this process fork their workers from the same process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_runner, "ProcessTasks", KeptProcessTasks)
+        yield
+    KeptProcessTasks.end_all()
 
 
 @pytest.fixture(scope="session")

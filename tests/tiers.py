@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -38,9 +37,6 @@ NEEDS: Final = {
 }
 """The need of each fixture that starts something. Every other fixture that needs one of these requests it."""
 
-_SPARKS: Final = 2
-"""JVMs with Spark. One alone takes longer than all other tests together."""
-
 _MOST: Final = {"quick": frozenset[str](), "near": frozenset({"postgres", "process"})}
 """The most that a test of a tier needs."""
 
@@ -48,7 +44,7 @@ _WITHOUT_JVM: Final = frozenset({"target"})
 """Destinations of `engine` that need no Spark."""
 
 _SHARED: Final = ("spark", "opensearch", "bigquery", "browser")
-"""Servers that cost a dozen CPU seconds to start. All tests that need one run in one process, those of Spark in two."""
+"""Servers that cost a dozen CPU seconds to start. All tests that need one run in one process."""
 
 _PROGRAMS: Final = frozenset({"pg_ctl", "initdb", "java", "bash", *(f"python{version}" for version in ("", "3"))})
 """Programs that no quick test starts. A Python with Levada costs a CPU second."""
@@ -72,14 +68,20 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier and its group. Those whose group takes longest come first, or files are shuffled."""
     server = config.getoption("--server")
+    begun: set[str] = set()
     for item in items:
         newer = item.get_closest_marker("since")
         if server is not None and newer is not None and server < newer.args[0]:
             item.add_marker(pytest.mark.skip(reason=f"PostgreSQL has it since version {newer.args[0]}"))
         needs = needs_of(item)
         item.stash[_NEEDS] = needs
-        if "faults" in item.path.parts or _is_same_for_another_form(item) or _is_long_scenario(item, needs):
+        if "faults" in item.path.parts or _is_another_part(item) or _is_long_scenario(item, needs):
             item.add_marker("nightly")
+        if item.get_closest_marker("sampled") and item.get_closest_marker("nightly") is None:
+            function = item.nodeid.partition("[")[0]
+            if function in begun:
+                item.add_marker("nightly")
+            begun.add(function)
         if item.get_closest_marker("nightly") is None:
             for tier in (t for t, most in _MOST.items() if needs <= most):
                 item.add_marker(tier)
@@ -149,10 +151,7 @@ def needs_of(item: pytest.Item) -> frozenset[str]:
 
 def _group(item: pytest.Item, needs: frozenset[str]) -> str:
     """Return the name of the process's work that the test is part of. A file's tests share their servers."""
-    shared = next((need for need in _SHARED if need in needs), None)
-    if shared == "spark":
-        return f"spark {crc32(item.nodeid.partition('::')[0].encode()) % _SPARKS}"
-    return shared or str(item.path)
+    return next((need for need in _SHARED if need in needs), str(item.path))
 
 
 def _rank(needs: frozenset[str]) -> int:
@@ -160,13 +159,13 @@ def _rank(needs: frozenset[str]) -> int:
     return next((rank for rank, need in enumerate(_SHARED) if need in needs), len(_SHARED) + ("jvm" not in needs))
 
 
-def _is_same_for_another_form(item: pytest.Item) -> bool:
-    """Return True for a test of a conformance suite that cannot differ between two forms of a destination."""
-    differing = getattr(getattr(item, "cls", None), "differing", None)
+def _is_another_part(item: pytest.Item) -> bool:
+    """Return True for a test of a conformance suite whose part is none of those that its class names for each run."""
+    parts = getattr(getattr(item, "cls", None), "parts_of_each_run", None)
     function = getattr(item, "function", None)
-    if differing is None or function is None:
+    if parts is None or function is None:
         return False
-    return not any(function.__name__ in vars(part) for part in differing)
+    return not any(function.__name__ in vars(part) for part in parts)
 
 
 def _is_long_scenario(item: pytest.Item, needs: frozenset[str]) -> bool:

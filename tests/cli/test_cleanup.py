@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.postgres.streams import open_stream
-from tests.rigs.command_line import kept, levada, manifest, on
+from tests.rigs.command_line import kept, levada, manifest, on, replicated
 from tests.rigs.database import Database
 from tests.rigs.limits import limited
 
@@ -155,8 +155,7 @@ def test_what_nothing_proves_to_be_the_pipelines_is_kept(
     slot = f"mine_{db.name}"
     db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders")
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
-    changed(manifest, publication="Delete")
-    body = yaml.safe_load(manifest.read_text())
+    body = replicated(db, deletionPolicy={"publication": "Delete"})
     body["spec"]["source"] |= {"slot": {"name": slot}, "publication": {"name": slot}}
     manifest.write_text(yaml.safe_dump(body))
     for command in ("check", "plan"):
@@ -180,6 +179,7 @@ def test_a_requested_resync_ends_the_refusal(manifest: Path, db: Database, tmp_p
 
     In a pod it is a warning: the driver must start, so that the resync can be requested in it.
     """
+    manifest.write_text(yaml.safe_dump(replicated(db)))
     slot = f"levada_{db.name}"
     db.execute(f"CREATE PUBLICATION {slot} FOR TABLE orders, items")
     db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)

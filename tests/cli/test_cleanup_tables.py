@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,6 @@ from tests.rigs.waiting import LIMIT_S
 from levada.cli.exit_codes import Exit
 
 __all__ = ["manifest"]
-
-_MAIN = "from levada.cli import main; main(prog_name='levada')"
 
 
 def write(manifest: Path, db: Database, name: str = "", port: int = 0, **policy: str) -> None:
@@ -37,12 +32,8 @@ def write(manifest: Path, db: Database, name: str = "", port: int = 0, **policy:
 
 def run(manifest: Path, work_dir: Path) -> None:
     """Run the pipeline until it has caught up."""
-    arguments = ["run", manifest, "--secrets", manifest.parent / "secrets", "--work-dir", work_dir]
-    done = subprocess.run(
-        [sys.executable, "-c", _MAIN, *map(str, arguments), "--until", "caught-up", "--timeout", str(LIMIT_S)],
-        capture_output=True, text=True, check=False, env=dict(os.environ),
-    )  # fmt: skip
-    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    done = on(manifest, "run", "--work-dir", work_dir, "--until", "caught-up", "--timeout", LIMIT_S)
+    assert done.exit_code == Exit.OK, done.output
 
 
 def cleanup(manifest: Path, work_dir: Path) -> Any:

@@ -73,6 +73,7 @@ def test_a_large_batch_is_applied_in_pieces(hadoop: Lake) -> None:
     assert items(hadoop) == dict.fromkeys((7, 8, 9), "kept still")
 
 
+@pytest.mark.sampled
 def test_columns_come_and_go(lake: Lake) -> None:
     """Added, renamed, dropped and widened columns keep the values of the rows that are there."""
     v0 = table(column(1, "id", Kind.INT4), column(2, "item", Kind.TEXT), column(3, "note", Kind.TEXT))
@@ -106,6 +107,7 @@ def test_columns_come_and_go(lake: Lake) -> None:
     assert lake.by_pyiceberg().schema.names == ["id", "note", "price"]
 
 
+@pytest.mark.sampled
 def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
     """After ADD COLUMN with a constant, rows from before have it, and later NULLs stay NULL."""
     destination = lake.destination()
@@ -130,6 +132,7 @@ def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
     assert {r["id"]: r["n"] for r in lake.rows()} == {2: 7, 3: 7, 4: 1}
 
 
+@pytest.mark.sampled
 def test_an_added_date_that_python_does_not_have(lake: Lake) -> None:
     """A constant before the year 1 reaches the rows that are there, as a number of days."""
     destination = lake.destination()
@@ -141,6 +144,7 @@ def test_an_added_date_that_python_does_not_have(lake: Lake) -> None:
         assert rows["day"].cast(pa.int32()).to_pylist() == [-735160, -735160]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "columns",
     [
@@ -221,6 +225,7 @@ EVERY = table(
 )
 
 
+@pytest.mark.sampled
 def test_every_kind_of_value(lake: Lake) -> None:
     """Each kind of column keeps its values through copy, changes and completion. Times are text."""
     time = dt.time(23, 59, 59, 999999)

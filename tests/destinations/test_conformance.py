@@ -28,8 +28,8 @@ from levada.schema.changes import OP
 from levada.segments.batch import TableEvents
 from levada.testing import DestinationConformance, DestinationPlace, MemoryDestination, MemoryTables, fold_changelog
 from levada.testing.destinations.changes import Changes
-from levada.testing.destinations.schema_changes import SchemaChanges
-from levada.testing.destinations.shadow_copies import ShadowCopies
+from levada.testing.destinations.crashes import Crashes
+from levada.testing.destinations.watermarks import Watermarks
 from levada.values import Durability, Watermark
 
 
@@ -44,7 +44,14 @@ class TestMemory(DestinationConformance):
 
 
 class TestIceberg(DestinationConformance):
-    """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark."""
+    """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark.
+
+    A process that is killed has a JVM of its own, so kills run nightly.
+    """
+
+    parts_of_each_run: ClassVar[tuple[type, ...]] = tuple(
+        p for p in DestinationConformance.__bases__ if p is not Crashes
+    )
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -59,9 +66,9 @@ class TestIceberg(DestinationConformance):
 
 
 class TestIcebergVersion3(TestIceberg):
-    """The same in format version 3, with deletion vectors: what deletes rows can differ, the rest runs nightly."""
+    """The same in format version 3, with deletion vectors: changes can differ, the rest runs nightly."""
 
-    differing: ClassVar = (Changes, ShadowCopies)
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes,)
 
     settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
 
@@ -69,10 +76,10 @@ class TestIcebergVersion3(TestIceberg):
 class TestPartitionedIceberg(TestIceberg):
     """The same with partitions and a sort order by columns of each table, which change with its schema.
 
-    What writes and finds rows, and what changes columns, can differ. The rest runs nightly.
+    What writes and finds rows can differ. The rest runs nightly.
     """
 
-    differing: ClassVar = (Changes, SchemaChanges)
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes,)
 
     @pytest.fixture
     def place(self, hadoop: Lake) -> DestinationPlace:
@@ -164,7 +171,9 @@ class TestPostgres(DestinationConformance):
 
 
 class TestOrderedPostgres(TestPostgres):
-    """The same with all tables in one transaction."""
+    """The same with all tables in one transaction. What does not write changes is the same, and runs nightly."""
+
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes, Watermarks, Crashes)
 
     settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
 

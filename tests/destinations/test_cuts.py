@@ -65,6 +65,7 @@ def test_a_cut_survives_maintenance(hadoop: Lake) -> None:
     assert items_at(hadoop, "last") == items(hadoop)
 
 
+@pytest.mark.nightly
 def test_a_cut_survives_a_resync(hadoop: Lake) -> None:
     """A swap keeps the table and its tags. A copy into a new table begins without tags."""
     destination = hadoop.destination()
@@ -83,6 +84,7 @@ def test_a_cut_survives_a_resync(hadoop: Lake) -> None:
     assert destination.update_cuts(ORDERS.id, None, (), hadoop.mark(0)) == {}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("who", ["Levada", "others"])
 def test_a_limit_of_the_age_of_tags(hadoop: Lake, who: str) -> None:
     """A cut outlives the table property that lets tags expire by their age, whichever tool expires snapshots."""
@@ -104,6 +106,7 @@ def test_a_limit_of_the_age_of_tags(hadoop: Lake, who: str) -> None:
     assert items_at(hadoop, "copied") == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", ["TAG", "BRANCH"])
 def test_names_of_others(hadoop: Lake, form: str) -> None:
     """A branch or tag of another writer is neither moved nor removed."""
@@ -128,6 +131,7 @@ MEDDLING: dict[str, Callable[[Lake], object]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", MEDDLING)
 def test_a_tag_that_others_changed_is_no_cut(hadoop: Lake, how: str) -> None:
     """A tag that another writer removed or moved is no longer reported as a cut."""
@@ -151,6 +155,7 @@ def test_a_table_that_another_writer_changed(hadoop: Lake) -> None:
     assert caught.value.code == "foreign_write"
 
 
+@pytest.mark.nightly
 def test_a_tag_after_another_writers_compaction(hadoop: Lake) -> None:
     """A cut after a compaction by others, which changes no rows, is right, also if it happens in between."""
     destination = hadoop.destination()

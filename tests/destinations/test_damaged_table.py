@@ -20,6 +20,7 @@ from levada.values import QualifiedTable, TableId
 OTHER = replace(ORDERS, id=TableId(16500), name=QualifiedTable("public", "other"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "how"), [("hadoop", "cut"), ("jdbc", "gone")])
 def test_the_newest_metadata(request: pytest.FixtureRequest, kind: str, how: str) -> None:
     """Only that table is parked, and a new copy takes its place: an earlier version shows whose it is."""
@@ -37,6 +38,7 @@ def test_the_newest_metadata(request: pytest.FixtureRequest, kind: str, how: str
     resync(lake, restarted, stream)
 
 
+@pytest.mark.nightly
 def test_all_metadata(jdbc: Lake) -> None:
     """If nothing shows the owner of a table, it is refused with a remedy, and nothing is removed."""
     destination = jdbc.destination()
@@ -65,6 +67,7 @@ def test_metadata_of_another(jdbc: Lake) -> None:
     assert list(folder(jdbc).rglob("*.parquet"))
 
 
+@pytest.mark.nightly
 def test_a_renamed_table_outlives_the_next_one(jdbc: Lake) -> None:
     """A table that was renamed in its catalog keeps its files, also if the next one of its name is damaged."""
     destination = jdbc.destination()
@@ -79,6 +82,7 @@ def test_a_renamed_table_outlives_the_next_one(jdbc: Lake) -> None:
     assert len(jdbc.rows("orders_kept")) == len(kept) + 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pattern", ["metadata/snap-*.avro", "metadata/*-m*.avro"], ids=["manifest list", "manifests"])
 def test_lists_of_files(hadoop: Lake, pattern: str) -> None:
     """A table whose lists of files are gone is dropped before it is copied again."""
@@ -89,6 +93,7 @@ def test_lists_of_files(hadoop: Lake, pattern: str) -> None:
     resync(hadoop, hadoop.destination(), stream)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["gone", "zeros"])
 def test_a_data_file_that_a_batch_reads(hadoop: Lake, how: str) -> None:
     """A value that is in no file any more parks the table with a code, not as a lake that is away."""
@@ -103,6 +108,7 @@ def test_a_data_file_that_a_batch_reads(hadoop: Lake, how: str) -> None:
     resync(hadoop, hadoop.destination(), stream)
 
 
+@pytest.mark.nightly
 def test_the_newest_metadata_while_running(hadoop: Lake) -> None:
     """It is noticed without a batch."""
     destination = hadoop.destination()
@@ -126,6 +132,7 @@ def test_rows_are_those_of_the_copy(hadoop: Lake) -> None:
     assert len(list(folder(hadoop).rglob("*.parquet"))) == 0
 
 
+@pytest.mark.nightly
 def test_a_bit_that_changed(hadoop: Lake) -> None:
     """Spark compares the checksums of pages. It reads the rows as they were written, or none."""
     destination = hadoop.destination()

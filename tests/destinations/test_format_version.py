@@ -156,6 +156,7 @@ def wanted_without(rows: dict[int, Any], key: int) -> dict[int, Any]:
     return {k: v for k, v in rows.items() if k != key}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("nth", "when"), [(1, "after"), (2, "before"), (2, "after"), (3, "before"), (3, "after")])
 def test_a_crash_in_an_upgrade(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, nth: int, when: str) -> None:
     """Whichever commit is the last one of a process, before or after it, the next process ends the upgrade."""
@@ -224,6 +225,7 @@ def test_a_table_of_an_unknown_version(jdbc: Lake) -> None:
     assert caught.value.code == "foreign_table_change"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("statement", FOREIGN_DML, ids=["delete", "update", "merge"])
 @pytest.mark.parametrize(
     "mode",
@@ -250,6 +252,7 @@ def test_changes_by_another_writer(newer: Lake, statement: str, mode: str) -> No
     check_vectors(newer)
 
 
+@pytest.mark.nightly
 def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake) -> None:
     """Neither expiry nor the removal of orphans takes a file in which one vector of many is still live."""
     destination = newer.destination(
@@ -283,6 +286,7 @@ def test_a_file_of_many_vectors_outlives_those_that_were_replaced(newer: Lake) -
     assert sorted(items(newer)) == list(range(9, 41))
 
 
+@pytest.mark.nightly
 def test_compaction_drops_vectors(newer: Lake) -> None:
     """Vectors go with their data files, row IDs stay, and later deletes find the rows in the new files."""
     destination = newer.destination(maintenance={"compactEverySeconds": 1}, files=FileLimits(data_files=3))
@@ -308,6 +312,7 @@ def test_compaction_drops_vectors(newer: Lake) -> None:
     assert items(newer) == {1: "again"}
 
 
+@pytest.mark.nightly
 def test_a_lost_answer_and_a_replay(newer: Lake) -> None:
     """A commit without an answer counts once, whether it happened or not. A replayed batch changes nothing."""
     destination = newer.destination()
@@ -360,6 +365,7 @@ def test_a_commit_that_loses_a_race_leaves_no_file(newer: Lake, monkeypatch: pyt
     assert {str(f) for f in folder.rglob("*.puffin")} == referenced
 
 
+@pytest.mark.nightly
 def test_an_upgrade_between_the_files_and_the_commit(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Position deletes never get into a table that another tool upgraded in the meantime."""
     destination = hadoop.destination()
@@ -386,6 +392,7 @@ def test_an_upgrade_between_the_files_and_the_commit(hadoop: Lake, monkeypatch: 
     check_vectors(hadoop)
 
 
+@pytest.mark.nightly
 def test_a_shadow_copy_has_vectors(newer: Lake) -> None:
     """Several batches on a shadow copy merge into one vector for each file, and leave no other file behind."""
     destination = newer.destination()
@@ -431,6 +438,7 @@ def test_a_vector_that_vanished_is_not_committed(newer: Lake, monkeypatch: pytes
     assert sorted(items(newer)) == list(range(2, 13))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_random_batches_and_versions(hadoop: Lake, seed: int) -> None:
     """Random changes with restarts, compaction, an upgrade and small reads between leave what a simulation has."""

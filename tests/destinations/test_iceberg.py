@@ -104,6 +104,7 @@ def test_tables_are_written_side_by_side(hadoop: Lake) -> None:
         assert seen == {1: f"{schema.name} 2", 2: "item 2", 3: "item 3"} | new
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("index", ["lost", "stale", "broken"])
 def test_the_index_is_a_cache(hadoop: Lake, index: str) -> None:
     """Without its index, with an old one, or with a broken one, the next batch is applied all the same."""
@@ -328,6 +329,7 @@ def test_settings_that_cannot_be_meant() -> None:
         assert [p.path for p in explain(caught.value, Settings)] == [path]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_batches_come_to_what_a_simulation_does(hadoop: Lake, seed: int) -> None:
     """Random changes in random batches, with restarts, lost indexes and compaction between, leave the same rows."""

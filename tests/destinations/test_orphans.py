@@ -186,6 +186,7 @@ def test_another_tool_removes_the_files_of_a_batch(hadoop: Lake, monkeypatch: py
     assert items(hadoop) == before | {2: "B", 9: "i"}
 
 
+@pytest.mark.nightly
 def test_another_tool_removes_the_files_of_a_copy(hadoop: Lake) -> None:
     """A first copy without its files is not committed, and is made again."""
     destination = hadoop.destination()
@@ -201,6 +202,7 @@ def test_another_tool_removes_the_files_of_a_copy(hadoop: Lake) -> None:
     assert len(items(hadoop)) == 3
 
 
+@pytest.mark.nightly
 def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
     """A new copy without its files does not take the table's place, and is begun again."""
     destination = hadoop.destination()
@@ -224,6 +226,7 @@ def test_another_tool_removes_the_files_of_a_new_copy(hadoop: Lake) -> None:
     assert items(hadoop) == {1: "copied 1", 2: "copied 2"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("step", ["compact", "expire", "check_files", "remove_orphans"])
 def test_a_crash_in_maintenance(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Whichever step is the last one of a process, the next one has the watermark and the rows, and goes on."""

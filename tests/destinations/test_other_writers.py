@@ -51,12 +51,14 @@ def test_compaction_and_expiry_leave_the_watermark(lake: Lake) -> None:
     assert lake.destination(work="next").applied(ORDERS.id) == lake.mark(stream.taken)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["compaction to orc", "partitioned for a while"])
 def test_what_changes_no_row_is_followed(hadoop: Lake, change: str) -> None:
     """Rewrites neither park the table nor lose a row, whatever the format and the partitions of the files."""
     check_followed(hadoop, FOLLOWED[change], "running")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["append", "rollback, compacted, expired", "columns swapped", "partitioned"])
 def test_what_may_change_rows_is_noticed(hadoop: Lake, change: str) -> None:
     """It is found without a batch, by a batch, and after a restart. A new copy repairs the table."""
@@ -132,6 +134,7 @@ def test_a_cherry_picked_snapshot_is_noticed(hadoop: Lake) -> None:
     assert caught.value.code == "foreign_write"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("statement", "code"),
     [

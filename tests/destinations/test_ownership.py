@@ -40,6 +40,7 @@ def acts(lake: Lake, destination: IcebergDestination, schema: ReplicatedTableSch
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fresh", [True, False], ids=["a new process", "the same process"])
 def test_a_table_of_another_source_table_is_left_alone(lake: Lake, fresh: bool) -> None:
     """Two tables of the source with one name in the lake: the second is refused whatever it asks for."""
@@ -145,6 +146,7 @@ def test_a_table_that_takes_another_ones_place_while_it_is_known(hadoop: Lake) -
     assert len(items(other)) == 3
 
 
+@pytest.mark.nightly
 def test_a_former_table_of_the_same_name_makes_room(hadoop: Lake) -> None:
     """The source's table was dropped and created again: its new copy takes the place of the one in the lake."""
     copy(hadoop, hadoop.destination(source=Source()))
@@ -166,6 +168,7 @@ def test_a_former_table_that_still_exists_keeps_its_place(hadoop: Lake) -> None:
     assert len(items(hadoop)) == 3
 
 
+@pytest.mark.nightly
 def test_a_move_to_a_place_that_is_taken_removes_nothing(hadoop: Lake) -> None:
     """A table whose destinationTable becomes another one's name keeps the table that it has."""
     bills = replace(TWIN, name=QualifiedTable("public", "bills"))
@@ -261,6 +264,7 @@ def test_an_owner_goes_on(lake: Lake) -> None:
     assert lake.destination(source=Source()).applied(ORDERS.id) is None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fresh", [True, False], ids=["a new process", "the same process"])
 def test_tables_of_a_former_source_make_room(hadoop: Lake, fresh: bool) -> None:
     """A pipeline whose source is another server now copies every table again, whatever OIDs they have there."""

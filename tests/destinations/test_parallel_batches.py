@@ -113,6 +113,7 @@ def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
             assert [i for p in parts for b in p.scan(["id"]) for i in b.column("id").to_pylist()] == list(range(20))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("helps", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("seed", "version", "partitioned"),
@@ -193,6 +194,7 @@ def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, worker
     assert (rows[1], rows[12]) == (("turn 3", "x" * 100), ("twelve", "ten"))
 
 
+@pytest.mark.nightly
 def test_too_many_incomplete_rows_are_left_to_the_engine(hadoop: Lake, workers: Workers) -> None:
     """A range whose incomplete rows are too large to return is applied in the engine's process, with its files."""
     lake, destination = beside(hadoop, "tasks", workers)
@@ -209,6 +211,7 @@ def test_too_many_incomplete_rows_are_left_to_the_engine(hadoop: Lake, workers: 
     }
 
 
+@pytest.mark.nightly
 def test_a_changelog_by_tasks(hadoop: Lake, workers: Workers) -> None:
     """A changelog has each change once, with its truncates, on both paths."""
     found = []
@@ -229,6 +232,7 @@ def test_a_changelog_by_tasks(hadoop: Lake, workers: Workers) -> None:
     assert len(found[0]) == 3 + 9 + 1 + 2 + 1
 
 
+@pytest.mark.nightly
 def test_values_that_became_null_are_counted_once(hadoop: Lake, workers: Workers) -> None:
     """The count of a batch is that of its tasks, and an error of a value is the engine's own."""
     days = table(column(1, "id", Kind.INT8), column(2, "day", Kind.DATE))
@@ -248,6 +252,7 @@ def test_values_that_became_null_are_counted_once(hadoop: Lake, workers: Workers
     assert batch.changes(days.id).tasks > 1
 
 
+@pytest.mark.nightly
 def test_tasks_that_are_killed_leave_the_batch_whole(
     hadoop: Lake, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,8 +198,8 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 FLOATS = [float("nan"), None, 0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), 5e-324, -5e-324]
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("nulls_first", [False, True])
+@pytest.mark.parametrize("descending", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize("nulls_first", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", [*KINDS, "double", "float"])
 def test_rows_are_in_sparks_order(kind: str, descending: bool, nulls_first: bool, spark: SparkSession) -> None:
     """The order within a file is that of ORDER BY, for NULL and NaN too."""

@@ -115,6 +115,7 @@ def test_an_update_moves_a_row_to_another_partition(hadoop: Lake) -> None:
     check_files(hadoop, settings("country"))
 
 
+@pytest.mark.nightly
 @of_each_version
 @pytest.mark.parametrize("mode", list(TableMode))
 def test_settings_change_in_place(hadoop: Lake, mode: TableMode) -> None:
@@ -159,6 +160,7 @@ def test_rows_without_a_partition_are_refused(hadoop: Lake) -> None:
     assert [f.name for f in hadoop.iceberg().spec().fields] == ["amount_trunc_1000"]
 
 
+@pytest.mark.nightly
 def test_a_renamed_column_keeps_its_partitions(hadoop: Lake) -> None:
     """The setting names it by its former name until it changes. A new column of that name means nothing to it."""
     by = settings("country", "day(at)", sort_by=("country", "at desc"))
@@ -211,6 +213,7 @@ def test_a_dropped_column_parks_the_table_and_breaks_nothing(hadoop: Lake) -> No
     check_files(hadoop, settings("bucket(2, id)"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("by", "code"),
     [
@@ -239,6 +242,7 @@ def test_settings_that_do_not_fit_the_table_are_refused(hadoop: Lake, by: TableS
     assert len(hadoop.rows()) == 3
 
 
+@pytest.mark.nightly
 @of_each_version
 def test_a_shadow_copy_has_the_partitions(hadoop: Lake) -> None:
     """It is made, follows the stream and takes the place of a table with other partitions."""
@@ -267,6 +271,7 @@ def test_a_shadow_copy_has_the_partitions(hadoop: Lake) -> None:
     sales.check()
 
 
+@pytest.mark.nightly
 @of_each_version
 def test_compaction_sorts_and_keeps_partitions(hadoop: Lake) -> None:
     """Maintenance merges small files of former partitions into the current ones, sorted by the order of the table."""
@@ -317,6 +322,7 @@ def test_a_batch_over_thousands_of_partitions(hadoop: Lake, monkeypatch: pytest.
     sales.check()
 
 
+@pytest.mark.nightly
 def test_changelogs_have_partitions_of_their_own_columns(hadoop: Lake) -> None:
     """A changelog can be divided by the time of the commit."""
     by = settings("day(_levada_commit_ts)", "_levada_op", sort_by=("_levada_commit_lsn desc",))
@@ -332,6 +338,7 @@ def test_changelogs_have_partitions_of_their_own_columns(hadoop: Lake) -> None:
         ("D", 1), ("I", 12), ("T", 1), ("U", 10)]  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_widened_partition_column(hadoop: Lake) -> None:
     """Files from before keep their partitions in the narrower type, and take deletes."""
     narrow = table(
@@ -382,6 +389,7 @@ def test_columns_with_odd_names(hadoop: Lake) -> None:
     assert len(hadoop.iceberg().spec().fields) == 5
 
 
+@pytest.mark.nightly
 def test_a_column_with_the_name_of_a_partition(hadoop: Lake) -> None:
     """Iceberg refuses it for good, so a resync makes the table again. Until then it stays as it is."""
     sales = Sales(hadoop, settings("country"))
@@ -407,6 +415,7 @@ def test_a_column_with_the_name_of_a_partition(hadoop: Lake) -> None:
     assert [r["country"] for r in hadoop.rows()] == ["FR"]
 
 
+@pytest.mark.nightly
 def test_deletes_stay_in_their_partitions_when_the_format_version_rises(hadoop: Lake) -> None:
     """Position deletes of two specs become deletion vectors, each in the partition of its data file."""
     sales = Sales(hadoop, settings("country"))

@@ -118,6 +118,7 @@ def test_upkeep_leaves_the_new_copy_alone(hadoop: Lake) -> None:
         hadoop.destination().applied(ORDERS.id)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("when", ["copying", "copied", "swapping", "swapped"])
 def test_a_crash_at_any_step(hadoop: Lake, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """Before the swap the old table is read, and a restart finds no files left. After it the new table is read."""

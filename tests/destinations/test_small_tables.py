@@ -98,6 +98,7 @@ def test_the_index_gets_the_new_file_alone(hadoop: Lake, caplog: pytest.LogCaptu
     assert index.snapshot_id == hadoop.iceberg().metadata.current_snapshot_id
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spark_before", [False, True])
 def test_values_of_every_kind(hadoop: Lake, spark_before: bool) -> None:
     """The rows of files that this process or Spark wrote are the same afterwards, and so are the columns of files."""
@@ -122,6 +123,7 @@ def test_values_of_every_kind(hadoop: Lake, spark_before: bool) -> None:
     assert pq.ParquetFile(path).schema.equals(first)
 
 
+@pytest.mark.nightly
 def test_columns_that_changed(hadoop: Lake) -> None:
     """Files of before have fewer columns, other names and narrower types. A new file has the newest for all rows."""
     destination = hadoop.destination(maintenance=EVERY_LOOK)
@@ -165,6 +167,7 @@ def test_a_table_without_rows(hadoop: Lake) -> None:
     assert items(hadoop) == {3: "again"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("late_at", "other"),
     [

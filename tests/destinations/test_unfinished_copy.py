@@ -121,6 +121,7 @@ def test_a_copy_that_was_overtaken_does_not_count(hadoop: Lake, epoch: int, erro
     assert named(hadoop) == set()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "folder", ["{data}../../../precious/", "{data}%2e%2e/%2e%2e/", "{data}", "{data}x/..", "/", "{file}"]
 )

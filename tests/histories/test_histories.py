@@ -8,7 +8,7 @@ from tests.histories.findings import Plan
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
-SEEDS = range(1, 13)
+SEEDS = (1, 3, 6, 9)
 """Those of 3 and 9 widen a numeric key, which is copied again before the engine starts again."""
 
 

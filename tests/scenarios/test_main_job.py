@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from tests.rigs import shop
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
@@ -19,7 +18,6 @@ __all__ = ["server", "target"]
 Moment = Callable[[dict[str, Any]], bool]
 
 
-@pytest.mark.always
 def test_copy_and_stream_under_writers(engine: Engine, db: Database) -> None:
     """Tables that change while they are copied are equal to their source once the engine has caught up."""
     shop.create(db, 60_000)

@@ -11,7 +11,6 @@ from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
 
 
-@pytest.mark.always
 def test_one_table_fails_and_comes_back(engine: Engine, db: Database) -> None:
     """A table that its destination refuses is parked with reason and solution.
 

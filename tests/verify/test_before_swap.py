@@ -40,6 +40,7 @@ def ended(progress: Progress) -> bool:
     return found is None or found.step == ResyncStep.GIVEN_UP
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_an_equal_copy_replaces_the_table(shop: Shop, version: int) -> None:
     """While rows are inserted, changed and deleted, the copy is equal at one LSN. The result is the table's."""
@@ -64,6 +65,7 @@ def test_an_equal_copy_replaces_the_table(shop: Shop, version: int) -> None:
     assert not shop.sql("SELECT * FROM {t}.refs WHERE name <> 'main'")
 
 
+@pytest.mark.nightly
 def test_a_copy_of_every_type_is_equal(shop: Shop) -> None:
     """Also after columns were added and dropped, so that the copy has other columns than the table had."""
     shop.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
@@ -112,6 +114,7 @@ def test_a_copy_that_differs_is_given_up(shop: Shop, monkeypatch: pytest.MonkeyP
     assert shop.verify().equal
 
 
+@pytest.mark.nightly
 def test_a_table_that_cannot_be_compared_is_swapped(shop: Shop) -> None:
     """A changelog of a table with a key is not compared, and its resync ends as without a comparison."""
     shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -123,6 +126,7 @@ def test_a_table_that_cannot_be_compared_is_swapped(shop: Shop) -> None:
     assert shop.wait(ended).tables[0].resync is None
 
 
+@pytest.mark.nightly
 def test_stopping_and_restarting_during_the_comparison(shop: Shop) -> None:
     """A resync that was stopped at any time begins again with the next process, and ends."""
     shop.db.execute(

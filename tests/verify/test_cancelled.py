@@ -72,6 +72,7 @@ def was_cancelled(outcome: list[object]) -> bool:
     return len(outcome) == 1 and isinstance(outcome[0], Transient) and outcome[0].code == "verify_cancelled"
 
 
+@pytest.mark.nightly
 def test_a_cancellation_does_not_wait_for_a_transaction(shop: Shop) -> None:
     """It ends while a transaction is open, and leaves no slot and no session behind. The table goes on."""
     prepare(shop)
@@ -101,6 +102,7 @@ def test_a_cancellation_ends_the_statement_at_the_source(shop: Shop, monkeypatch
     until(lambda: not sessions(shop.db, COMPUTING))
 
 
+@pytest.mark.nightly
 def test_an_exclusive_lock_ends_the_statement_at_the_source(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """An ALTER TABLE waits for no longer than for a copy. The comparison begins again after it."""
     shop.config["limits"] = Limits(locks=LockLimits(blocked_s=1.0))
@@ -118,6 +120,7 @@ def test_an_exclusive_lock_ends_the_statement_at_the_source(shop: Shop, monkeypa
     assert getattr(outcome[0], "equal", False), outcome
 
 
+@pytest.mark.nightly
 def test_a_result_of_an_earlier_copy_is_not_recorded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the table is copied again while it is compared, the comparison begins again."""
     prepare(shop)
@@ -146,6 +149,7 @@ def test_a_result_of_an_earlier_copy_is_not_recorded(shop: Shop, monkeypatch: py
     assert verified.equal
 
 
+@pytest.mark.nightly
 def test_a_snapshot_that_another_writer_removed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its missing files are no damage of the table. The comparison begins again with the current snapshot."""
     prepare(shop)

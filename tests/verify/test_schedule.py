@@ -68,6 +68,7 @@ def test_the_schedule_finds_a_difference_and_its_end(shop: Shop) -> None:
     assert shop.verify().equal
 
 
+@pytest.mark.nightly
 def test_a_nonce_is_handled_once_also_by_the_next_process(shop: Shop) -> None:
     """A request is kept until its comparison has ended, also while the table is suspended. Its result is kept too."""
     prepare(shop)
@@ -90,6 +91,7 @@ def test_a_nonce_is_handled_once_also_by_the_next_process(shop: Shop) -> None:
     assert of(shop.wait(lambda p: True), U).verified is None
 
 
+@pytest.mark.nightly
 def test_a_failed_comparison_is_reported(shop: Shop) -> None:
     """A request for a table that cannot be compared is handled, with the error in the status."""
     prepare(shop)
@@ -103,6 +105,7 @@ def test_a_failed_comparison_is_reported(shop: Shop) -> None:
     assert failed.verify_error.code == "verify_unsupported"
 
 
+@pytest.mark.nightly
 def test_a_command_ends_a_comparison_of_the_schedule(shop: Shop) -> None:
     """Both never compare at the same time, and the command does not wait for a long comparison of the schedule."""
     prepare(shop)

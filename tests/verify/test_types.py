@@ -36,6 +36,7 @@ def test_values_of_every_type_are_equal(shop: Shop) -> None:
     assert not report.not_compared
 
 
+@pytest.mark.nightly
 def test_the_smallest_change_of_each_type_is_found(shop: Shop) -> None:
     """A value that differs as little as its type allows is found, with its key and its column alone."""
     prepare(shop)
@@ -69,6 +70,7 @@ def test_the_smallest_change_of_each_type_is_found(shop: Shop) -> None:
     assert found.report.counts[Kind.CHANGED] == len(names)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("policy", [OnUnrepresentable.NULL, OnUnrepresentable.TEXT])
 def test_values_that_a_type_cannot_hold(shop: Shop, policy: OnUnrepresentable) -> None:
     """A value that the policy replaces is no difference: infinite dates, NaN numerics, 24:00 and nested arrays."""

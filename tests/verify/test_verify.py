@@ -42,6 +42,7 @@ def test_equal_tables_are_equal(shop: Shop) -> None:
     assert report.to_json()["examples"][0]["values"] == {"item": {"source": "v5", "destination": "theirs"}}
 
 
+@pytest.mark.nightly
 def test_odd_names(shop: Shop) -> None:
     """Names that are keywords, parts of the statements or need quotes are names like any other."""
     shop.db.execute(
@@ -64,6 +65,7 @@ def test_odd_names(shop: Shop) -> None:
     assert shop.verify(repair=True).repaired_equal
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_behind(shop: Shop) -> None:
     """A verification removes its tag, that of a killed verification, and its slots."""
     shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -76,6 +78,7 @@ def test_nothing_is_left_behind(shop: Shop) -> None:
     assert slots == [(f"levada_{shop.db.name}",)]
 
 
+@pytest.mark.nightly
 def test_a_long_transaction_holds_no_table(shop: Shop) -> None:
     """A verification waits for a transaction that was open before it. The table applies changes meanwhile."""
     shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")

@@ -45,6 +45,7 @@ def test_no_false_difference_while_rows_change(shop: Shop) -> None:
             assert report.source_rows > 0
 
 
+@pytest.mark.nightly
 def test_no_false_difference_during_ddl(shop: Shop) -> None:
     """TRUNCATE and changes of columns cause no difference either. A comparison that they disturb begins again.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.destinations.bigquery.warehouse import Warehouse
@@ -14,6 +14,10 @@ from levada.destinations.bigquery import BigQueryDestination
 from levada.destinations.bigquery.settings import Settings
 from levada.schema import Column, Kind
 from levada.testing import DestinationConformance, DestinationPlace
+from levada.testing.destinations.changes import Changes
+from levada.testing.destinations.schema_changes import SchemaChanges
+from levada.testing.destinations.values import Values
+from levada.testing.destinations.watermarks import Watermarks
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ def shown(column: Column, value: Any) -> Any:
 
 
 class TestConformance(DestinationConformance):
-    """The conformance suite, read back by BigQuery's own client."""
+    """The conformance suite, read back by BigQuery's own client. The emulator is slow, so a part runs nightly."""
+
+    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes, SchemaChanges, Values, Watermarks)
 
     @pytest.fixture
     def place(self, warehouse: Warehouse) -> DestinationPlace:

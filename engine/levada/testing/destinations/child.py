@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from levada.destinations import Destination, TableTarget
@@ -57,8 +58,13 @@ class Applying:
 
 
 def kill_in_child(opening: Callable[[], Destination], work: Callable[[Destination], None]) -> None:
-    """Run the work in another process, which is killed at its point, or at its end at the latest."""
-    child = multiprocessing.get_context("spawn").Process(target=_run, args=(opening, work), daemon=False)
+    """Run the work in another process, which is killed at its point, or at its end at the latest.
+
+    The process is forked from one that has imported what the first such process needs.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, _module(opening)])
+    child = context.Process(target=_run, args=(dict(os.environ), opening, work), daemon=False)
     child.start()
     child.join(_TIMEOUT_S)
     if child.exitcode is None:
@@ -67,7 +73,16 @@ def kill_in_child(opening: Callable[[], Destination], work: Callable[[Destinatio
     assert child.exitcode == -signal.SIGKILL, f"the process to be killed ended with {child.exitcode}"
 
 
-def _run(opening: Callable[[], Destination], work: Callable[[Destination], None]) -> None:
+def _module(opening: Callable[[], Destination]) -> str:
+    """Return the name of the module that has the function or its class."""
+    function = opening.func if isinstance(opening, partial) else opening
+    return str(getattr(function, "__module__", __name__))
+
+
+def _run(environment: dict[str, str], opening: Callable[[], Destination], work: Callable[[Destination], None]) -> None:
+    # That of the process from which this one is forked may be older.
+    os.environ.clear()
+    os.environ.update(environment)
     destination = opening()
     destination.startup()
     work(destination)
