@@ -9,6 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -109,15 +110,22 @@ def _inspect(home: Path) -> Java | None:
     if not os.access(executable, os.X_OK):
         return None
     try:
-        done = subprocess.run(
-            [executable, "-version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        version = _version(executable, executable.stat().st_mtime_ns)
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
+    return Java(home, version) if version in VERSIONS else None
+
+
+@cache
+def _version(executable: Path, changed_ns: int) -> int:
+    """Return the version that a Java prints. One that answers is not run again, unless its file changes."""
+    done = subprocess.run(
+        [executable, "-version"], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=True
+    )
     match = _VERSION.search(done.stderr + done.stdout)
-    if done.returncode or match is None or int(match[1]) not in VERSIONS:
-        return None
-    return Java(home, int(match[1]))
+    if match is None:
+        raise ValueError(f"{executable} prints no version")
+    return int(match[1])
 
 
 def _has_module(home: Path, module: str) -> bool:
