@@ -110,6 +110,7 @@ def test_a_problem_stops_the_plan(manifest: Path, db: Database) -> None:
     assert (found["ok"], found["plan"]) == (False, None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("above", "waits"), [(None, True), ("1Gi", False), (1, True)], ids=["every", "smaller", "larger"]
 )

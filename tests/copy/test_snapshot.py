@@ -60,6 +60,7 @@ def test_many_ranges_have_every_row_once(db: Database, copy_of: CopyOf) -> None:
     assert (progress.rows, progress.percent, progress.seconds_left) == (20000, 100, 0)
 
 
+@pytest.mark.sampled
 def test_partitions_row_filter_and_column_list(db: Database, copy_of: CopyOf) -> None:
     """Of a root the leaves are read, whatever the order of their columns, with the publication's filter and columns."""
     db.execute(
@@ -78,6 +79,7 @@ def test_partitions_row_filter_and_column_list(db: Database, copy_of: CopyOf) ->
     assert set(rows[0]) == {"id", "region", "v"}
 
 
+@pytest.mark.sampled
 def test_odd_names(db: Database, copy_of: CopyOf) -> None:
     """Quotes, upper case, spaces, percent signs and letters of any script are names like others."""
     db.execute(
@@ -90,6 +92,7 @@ def test_odd_names(db: Database, copy_of: CopyOf) -> None:
     assert rows == [{"Ключ %s": 1, 'sel"ect': "x", "a.b": [datetime(2024, 2, 29).date()]}]
 
 
+@pytest.mark.sampled
 def test_values_are_those_of_the_stream(db: Database, copy_of: CopyOf) -> None:
     """Types that Arrow has not are PostgreSQL's own text, as the output function has it: no cast, no padding lost."""
     db.execute(
@@ -121,6 +124,7 @@ def test_values_are_those_of_the_stream(db: Database, copy_of: CopyOf) -> None:
     assert all(v is None for k, v in second.items() if k != "id")
 
 
+@pytest.mark.sampled
 def test_empty_table(db: Database, copy_of: CopyOf) -> None:
     """A table without rows, blocks or key gives no rows, and is complete."""
     db.execute("CREATE TABLE t (a int)", "CREATE PUBLICATION pub FOR TABLE t")
@@ -130,6 +134,7 @@ def test_empty_table(db: Database, copy_of: CopyOf) -> None:
     assert copy_of("t").batches().read_all().num_rows == 0
 
 
+@pytest.mark.sampled
 def test_rows_committed_between_plan_and_snapshot(db: Database, copy_of: CopyOf) -> None:
     """A table that was empty when its size was read loses nothing of what is in the snapshot."""
     db.execute("CREATE TABLE t (a int)", "CREATE PUBLICATION pub FOR TABLE t")
@@ -189,6 +194,7 @@ def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
     assert [r["odd"] for r in rows_of(text)] == ["infinity", "2024-01-02"]
 
 
+@pytest.mark.sampled
 def test_no_policy_makes_a_key_null(db: Database, copy_of: CopyOf) -> None:
     """Rows whose keys have no place in their type would be one row: they stop the copy also under Null."""
     db.execute(
@@ -297,6 +303,7 @@ def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: 
         until(lambda: c.execute(mine, [db.name]).fetchone(), lambda found: found == (0,))
 
 
+@pytest.mark.sampled
 def test_connections_are_bounded(db: Database, copy_of: CopyOf) -> None:
     """With one connection, no two ranges are read at the same time, whatever Spark has slots for."""
     db.execute(
@@ -323,6 +330,7 @@ def test_connections_are_bounded(db: Database, copy_of: CopyOf) -> None:
     assert set(copy.map_partitions(busy)) == {1}
 
 
+@pytest.mark.sampled
 def test_results_can_be_files(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
     """The use it is made for: each task writes a file and returns its description."""
     db.execute(

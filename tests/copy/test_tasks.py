@@ -62,6 +62,7 @@ def test_closures_and_values_cross_the_processes(runner: TaskRunner) -> None:
     assert found[1:] == [Point(4), None, big[::-1], True]
 
 
+@pytest.mark.sampled
 def test_no_more_than_parallel_run_at_the_same_time(runner: TaskRunner, tmp_path: Path) -> None:
     """With two places, a third task waits for one of the first two."""
     folder = str(tmp_path)
@@ -99,6 +100,7 @@ def test_errors_keep_their_type(runner: TaskRunner, error: Exception) -> None:
         assert "in fail" in raised.value.__notes__[0]
 
 
+@pytest.mark.sampled
 def test_what_cannot_be_pickled_is_an_error(runner: TaskRunner) -> None:
     """A task, a result or an error that cannot be pickled ends the call, and not the process of the task."""
     with pytest.raises(TypeError, match="pickle"):
@@ -119,6 +121,7 @@ def test_what_cannot_be_pickled_is_an_error(runner: TaskRunner) -> None:
     assert run(runner, lambda: 1) == [1]
 
 
+@pytest.mark.sampled
 def test_the_first_error_stops_the_others(runner: TaskRunner, tmp_path: Path) -> None:
     """A task that would go on for ever ends when another one fails, and no further one starts."""
     begun, late = str(tmp_path / "begun"), str(tmp_path / "late")
@@ -191,6 +194,7 @@ def test_cancelling_ends_tasks_that_hang(runner: TaskRunner, tmp_path: Path) -> 
     assert (type(error), error.code) == (Transient, "copy_cancelled")
 
 
+@pytest.mark.sampled
 def test_an_end_of_the_whole_ends_tasks_that_hang(runner: TaskRunner, tmp_path: Path) -> None:
     """Once ``ended`` returns an error, the tasks end with it."""
     ends: list[LevadaError] = []
@@ -259,6 +263,7 @@ MAKE = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_script_needs_no_guard(kind: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ for call in (lambda: jvm.names_metadata("files"), lambda: KnownModes(jvm).of(Non
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 def test_a_jvm_that_has_ended_is_retried() -> None:
     """The process ends soon, and the next one must not find its tables parked until a user retries them."""

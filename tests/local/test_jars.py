@@ -50,6 +50,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "jars"
 
 
+def fill(cache: Path) -> None:
+    """Put the jar into the cache, as a download does."""
+    cache.mkdir(parents=True)
+    (cache / JAR.file_name).write_bytes(CONTENT)
+
+
 def test_jar_is_fetched_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A jar is fetched at its first use. Afterwards no repository is needed."""
     assert ensure_jars([JAR]) == (cache / "lib-1.0.jar",)
@@ -114,6 +120,7 @@ def test_bundle_fills_another_cache(cache: Path, tmp_path: Path, monkeypatch: py
 def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """A file that is no bundle, lacks a jar, was cut short or has a link in its place changes nothing in the cache."""
     file = tmp_path / "bundle.tar"
+    fill(cache)
     write_bundle([JAR], file)
     wanted = JAR
     match damage:
@@ -137,7 +144,7 @@ def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: py
 
 def test_a_bundle_is_read_also_where_nothing_is_missing(cache: Path, tmp_path: Path) -> None:
     """A file that is no bundle is reported before it is carried to another machine."""
-    ensure_jars([JAR])
+    fill(cache)
     (tmp_path / "bad.tar").write_text("no archive")
     for file in ("bad.tar", "nothing.tar"):
         with pytest.raises(NeedsOperator) as raised:
@@ -147,6 +154,7 @@ def test_a_bundle_is_read_also_where_nothing_is_missing(cache: Path, tmp_path: P
 
 def test_a_bundle_in_a_folder_that_does_not_exist(cache: Path, tmp_path: Path) -> None:
     """The error has the file and the reason."""
+    fill(cache)
     with pytest.raises(NeedsOperator) as raised:
         write_bundle([JAR], tmp_path / "nowhere" / "bundle.tar")
     assert raised.value.code == "bundle_unwritable"

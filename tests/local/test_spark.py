@@ -115,6 +115,7 @@ def test_a_host_name_that_does_not_resolve_is_no_hindrance() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[Row(1=1)] False"), done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
