@@ -99,7 +99,7 @@ def test_publication_that_loses_changes_is_an_error(db: Database) -> None:
 
 
 def test_a_limit_of_connections_is_named(db: Database, role: str) -> None:
-    """Whoever has it: the role or the database. A superuser has none."""
+    """The limit of the role and that of the database. A superuser has none."""
     prepare(db)
     db.execute(f"ALTER ROLE {role} CONNECTION LIMIT 9", f"ALTER DATABASE {db.name} CONNECTION LIMIT 8")  # type: ignore[arg-type]
     request = replace(REQUEST, copy_tables=2, copy_connections=4)
