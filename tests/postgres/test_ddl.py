@@ -82,6 +82,13 @@ def test_change_lies_between_old_rows_and_new_ones(versions: Database, stream: R
         )
 
 
+def test_a_long_script_is_not_searched(versions: Database, stream: ReplicationStream) -> None:
+    """Each ALTER in it would search the whole script. So a retype in it counts as any other change of a type."""
+    versions.execute("ALTER TABLE t ALTER id TYPE bigint", "ALTER TABLE t ALTER id TYPE int;" + " " * 33_000)
+    searched, long = told(stream, 2)
+    assert (searched.plainly_retyped, long.plainly_retyped) == (frozenset({1}), frozenset())
+
+
 def test_order_holds_in_subtransactions(versions: Database, stream: ReplicationStream) -> None:
     """A row right after an ALTER comes after its message, whichever subtransaction each of the two is in."""
     with versions.connect() as c, c.transaction():

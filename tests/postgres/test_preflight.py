@@ -189,6 +189,21 @@ def test_partitions_are_checked_one_by_one(db: Database, role: str) -> None:
     assert found["identity_missing"] is Severity.WARNING
 
 
+def test_a_foreign_partition_is_named(db: Database) -> None:
+    """It needs no replica identity, as none of its changes are streamed."""
+    db.execute(
+        "CREATE TABLE r (id int) PARTITION BY RANGE (id)",
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing",
+        "CREATE FOREIGN TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10) SERVER elsewhere",
+        "CREATE PUBLICATION p FOR TABLE r WITH (publish_via_partition_root)",
+        "ALTER TABLE r REPLICA IDENTITY FULL",
+    )
+    for managed in (True, False):
+        found = codes(preflight(db.connection, replace(REQUEST, managed=managed)))
+        assert found == {"partition_foreign": Severity.WARNING, "key_missing": Severity.WARNING}
+
+
 def test_slot_of_somebody_else_is_an_error(db: Database, postgres: EmbeddedPostgres) -> None:
     """A slot that cannot serve is an error, one in use a warning with its PID."""
     prepare(db)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -139,6 +139,39 @@ def test_a_new_partition_of_a_root_without_a_key_costs_no_copy(db: Database, tmp
         rig.stop()
     assert (found.phase, found.error, found.rows_applied) == ("Ready", None, 4)
     assert rig.destination.copies_of("t") == 1
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+def test_a_foreign_partition_parks_its_table(db: Database, tmp_path: Path, running: bool) -> None:
+    """Its rows are those of another server, and no change of them is in the WAL. Another table goes on."""
+    db.execute(
+        "CREATE TABLE t (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+        "ALTER TABLE t_1 REPLICA IDENTITY FULL",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE TABLE quiet (id int PRIMARY KEY)",
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing",
+        "CREATE FOREIGN TABLE t_2 (id int) SERVER elsewhere",
+    )
+    rig = Rig(db, tmp_path)
+    rig.change(selects=Only("t", "quiet"), discovery_s=0.2)
+    attach: LiteralString = "ALTER TABLE t ATTACH PARTITION t_2 FOR VALUES FROM (10) TO (20)"
+    try:
+        if not running:
+            db.execute(attach)
+        rig.start()
+        if running:
+            rig.wait_caught_up()
+            db.execute(attach)
+        error = table(rig.wait(lambda p: any(t.error for t in p.tables)), "t").error
+        assert error is not None
+        assert error.code == "partition_foreign"
+        assert error.solution.startswith("ALTER TABLE public.t DETACH PARTITION public.t_2; then levada resync")
+        db.execute("INSERT INTO quiet VALUES (1)")
+        rig.wait(lambda p: rig.destination.applied_rows.get("quiet") == 1)
+    finally:
+        rig.stop()
 
 
 def _write(c: psycopg.Connection[Any], table: str) -> None:

@@ -47,6 +47,8 @@ _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
 _OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
 """Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
+_LONGEST: Final = 32_768
+"""Bytes of a query's text that are searched. A script of megabytes would be searched once for each ALTER in it."""
 
 # Most statements concern temporary tables. A table that is created is of interest only as a partition. Every other one
 # is found by the engine's discovery.
@@ -287,7 +289,8 @@ DECLARE
     outdated boolean := false;
 BEGIN
     {description}
-    IF pg_catalog.current_query() ~* '\\ytype\\y' THEN
+    IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest} AND pg_catalog.current_query() ~* '\\ytype\\y'
+    THEN
         SELECT pg_catalog.jsonb_agg(s) FILTER (WHERE s ~* {plain}) INTO statements
         FROM (SELECT pg_catalog.btrim(x, E' \\t\\r\\n')
             FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
@@ -478,6 +481,7 @@ def _describe_body(version: int) -> sql.Composed:
     return _DESCRIBE_BODY.format(
         variables=DESCRIPTION_VARIABLES,
         description=DESCRIPTION_STEPS,
+        longest=sql.Literal(_LONGEST),
         opaque=sql.Literal(_OPAQUE),
         plain=sql.Literal(rf"^(?:{PLAIN_RETYPE})$"),
         harmless=sql.Literal(rf"^(?:{PLAIN_RETYPE}|begin|start transaction|commit|end)$"),

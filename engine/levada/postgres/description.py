@@ -78,6 +78,11 @@ _FLAW: Final[LiteralString] = (
     """
 CASE
     WHEN l.oid = c.oid THEN NULL
+    WHEN l.relkind = 'f' THEN jsonb_build_array('foreign', s.nspname, l.relname, (
+        SELECT 'ALTER TABLE ' || quote_ident(n.nspname) || '.' || quote_ident(p.relname) || ' DETACH PARTITION '
+            || quote_ident(s.nspname) || '.' || quote_ident(l.relname)
+        FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace WHERE i.inhrelid = l.oid))
     WHEN l.relpersistence <> 'p' THEN jsonb_build_array('unlogged', s.nspname, l.relname,
         'ALTER TABLE ' || quote_ident(s.nspname) || '.' || quote_ident(l.relname) || ' SET LOGGED')
     WHEN l.relreplident <> 'f' AND EXISTS ("""
@@ -127,7 +132,7 @@ _LEAVES: Final[LiteralString] = (
     + _CMIN.replace("x.", "l.")
     + """)), '{}')
     FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
-    JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind = 'r'
+    JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind IN ('r', 'f')
 )"""
 )
 

@@ -150,7 +150,7 @@ WITH relation AS (
     JOIN pg_namespace n ON n.nspname = wanted.schema
     JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
     CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid FROM {leaves} t) AS part(id)
-    CROSS JOIN LATERAL (SELECT k.* FROM pg_class k WHERE k.oid = part.id OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT k.* FROM pg_class k WHERE k.oid = part.id AND k.relkind <> 'f' OFFSET 0) l
 )
 SELECT r.schema, r.name, n.nspname, r.relname FROM relation r JOIN pg_namespace n ON n.oid = r.relnamespace
 WHERE NOT r.identified OR r.relreplident <> 'f'

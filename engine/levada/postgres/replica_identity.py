@@ -13,11 +13,11 @@ Older ones stream them, and a key lacks these columns.
 """
 
 IDENTIFIED: Final = sql.SQL("""
-(CASE l.relreplident WHEN 'f' THEN {no_generated_columns} ELSE EXISTS (
+(l.relkind = 'f' OR CASE l.relreplident WHEN 'f' THEN {no_generated_columns} ELSE EXISTS (
     SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate
     AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i') {no_generated_key}) END)
 """)
-"""Template of the condition for relation ``l``, see `identified`."""
+"""Template of the condition for relation ``l``, see `identified`. No change of a foreign table is streamed."""
 
 _GENERATED: Final = """
 SELECT FROM pg_catalog.pg_attribute a

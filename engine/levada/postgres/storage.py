@@ -37,7 +37,7 @@ FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
 JOIN pg_namespace r ON r.nspname = wanted.schema
 JOIN pg_class c ON c.relnamespace = r.oid AND c.relname = wanted.name
 CROSS JOIN LATERAL {leaves} t
-JOIN pg_class l ON l.oid = t.relid AND l.relkind = 'r'
+JOIN pg_class l ON l.oid = t.relid AND l.relkind IN ('r', 'f')
 JOIN pg_namespace s ON s.oid = l.relnamespace
 CROSS JOIN LATERAL (SELECT {flaw}) AS f(flaw)
 WHERE f.flaw IS NOT NULL AND NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s AND NOT pubviaroot)

@@ -48,7 +48,7 @@ SELECT member.relid FROM member JOIN publication ON pubviaroot
 WHERE NOT EXISTS (SELECT FROM above JOIN member root ON root.relid = above.ancestor WHERE above.relid = member.relid)
 UNION ALL
 SELECT below.relid FROM below JOIN publication ON NOT pubviaroot
-JOIN pg_catalog.pg_class c ON c.oid = below.relid AND c.relkind <> 'p')"""
+JOIN pg_catalog.pg_class c ON c.oid = below.relid AND c.relkind = 'r')"""
 
 # OFFSET makes PostgreSQL look up each relation. It would read the whole catalog for each table.
 _LEAVES: Final[LiteralString] = """(

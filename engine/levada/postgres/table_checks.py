@@ -53,7 +53,8 @@ JOIN pg_namespace n ON n.nspname = t.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
 CROSS JOIN LATERAL (SELECT c.oid UNION SELECT p.relid FROM {leaves} p) AS part(oid)
 -- OFFSET makes PostgreSQL look up each relation. It would read all of pg_class for each table.
-CROSS JOIN LATERAL (SELECT k.oid, k.relnamespace, k.relreplident FROM pg_class k WHERE k.oid = part.oid OFFSET 0) l
+CROSS JOIN LATERAL (
+    SELECT k.oid, k.relkind, k.relnamespace, k.relreplident FROM pg_class k WHERE k.oid = part.oid OFFSET 0) l
 GROUP BY n.nspname, c.relname, c.oid, c.relreplident
 ORDER BY 1, 2
 """)

@@ -3,7 +3,7 @@
 PostgreSQL streams a partition's changes as those of the published root. The old row of a change has the columns of the
 partition's own replica identity, but its message says that it has those of the root's. ``ALTER TABLE ... REPLICA
 IDENTITY`` of the root changes no partition, and a new partition begins with DEFAULT. Changes of an unlogged partition
-are not in the WAL at all.
+are not in the WAL at all, and neither are those of a foreign table.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LISTED: Final = 10
 class LeafFlaw:
     """A property of a partition that makes its streamed changes wrong or keeps them out of the stream.
 
-    ``kind`` is ``identity`` if old rows lack columns of the root's identity, and ``unlogged``. ``remedy`` is the SQL
-    that corrects it.
+    ``kind`` is ``identity`` if old rows lack columns of the root's identity, ``unlogged`` or ``foreign``. ``remedy``
+    is the SQL that corrects it.
     """
 
     kind: str
@@ -55,6 +55,9 @@ def flaw_error(table: QualifiedTable, flaws: Iterable[LeafFlaw]) -> NeedsOperato
     if found[0].kind == "unlogged":
         reason = f"{which} is unlogged, so its changes are not in the WAL{more}"
         return NeedsOperator("partition_unlogged", f"table {table}: {reason}", hint=hint)
+    if found[0].kind == "foreign":
+        reason = f"{which} is a foreign table, so its rows are not copied, and its changes are not in the WAL{more}"
+        return NeedsOperator("partition_foreign", f"table {table}: {reason}", hint=hint)
     reason = f"{which} has another replica identity, so its changes lack columns of the table's{more}"
     return NeedsOperator("partition_identity", f"table {table}: {reason}", hint=hint)
 
