@@ -136,6 +136,11 @@ class QualifiedTable:
         return ".".join(_argument_part(part) for part in (self.schema, self.name))
 
     @property
+    def sql(self) -> str:
+        """The table in SQL, with both parts in double quotes."""
+        return ".".join(quote_identifier(part) for part in (self.schema, self.name))
+
+    @property
     def argument(self) -> str:
         """The table as an argument of the command line: its `quoted` form, quoted for a shell."""
         return shlex.quote(self.quoted)

@@ -26,9 +26,18 @@ class Draw:
     number: int = 0
     calm: frozenset[str] = field(default=frozenset({"calm"}))
     """Names of tables that get changes of rows alone."""
+    traits: dict[str, bool] = field(default_factory=dict)
+    focus: str = ""
+    """The name of the table that is drawn wherever it fits."""
 
     def odds(self, share: float) -> bool:
         return self.rng.random() < share
+
+    def trait(self, name: str, histories: float) -> bool:
+        """Return True half of the time in a share of the histories, and never in the others."""
+        if name not in self.traits:
+            self.traits[name] = self.odds(histories)
+        return self.traits[name] and self.odds(0.5)
 
     def one(self, of: Sequence[_T]) -> _T:
         if not of:
@@ -44,7 +53,8 @@ class Draw:
     def table(self, wanted: Callable[[Table], bool] = lambda table: True, *, calm: bool = False) -> Table:
         """Return a table. Statements that change more than rows leave the calm ones alone."""
         with_calm = calm and self.odds(0.2)
-        return self.one([t for t in self.model.tables if (with_calm or t.name not in self.calm) and wanted(t)])
+        found = [t for t in self.model.tables if (with_calm or t.name not in self.calm) and wanted(t)]
+        return self.one([t for t in found if t.name == self.focus] or found)
 
     def new(self, prefix: str) -> str:
         """Return a name that the history did not use before."""
@@ -58,6 +68,8 @@ class Draw:
 Make = Callable[[Draw], "list[Step]"]
 KINDS: Final[dict[str, tuple[float, Make]]] = {}
 """Each kind of statement with its weight and the function that makes steps of it."""
+OF_ROWS: Final[set[str]] = set()
+"""Kinds that change rows alone."""
 
 
 def statement(kind: str, weight: float) -> Callable[[Callable[[Draw], tuple[Table | None, list[str]]]], Make]:
@@ -69,6 +81,8 @@ def statement(kind: str, weight: float) -> Callable[[Callable[[Draw], tuple[Tabl
             return [Step(kind, sql, "" if table is None else table.sql) for sql in statements]
 
         KINDS[kind] = (weight, make)
+        if function.__module__.endswith(".rows"):
+            OF_ROWS.add(kind)
         return make
 
     return register

@@ -14,12 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tests.histories.causes import explained
 from tests.histories.player import Player
 from tests.histories.world import World
 
+_DECISION: Final = "add a primary key without"
+"""Part of a hint that asks for a key of a person's choice."""
 Suspect = tuple[str, str, str]
 """The letter of the oracle, the kind of fault, and the details."""
 
@@ -48,7 +50,8 @@ class Look:
             if oid not in existing:
                 yield "a", "dropped table", f"{table['name']} was dropped and is still {table['phase']}"
             elif table["error"]:
-                yield from self._of_parked(table, healed=healed)
+                # Nothing heals a table that is no longer selected.
+                yield from self._of_parked(table, healed=healed and existing[oid][0].endswith("_h"))
             elif table["phase"] != "Ready":
                 yield "a", "never Ready", f"{table['name']} is {table['phase']}"
             elif text := self._differences(table):
@@ -66,7 +69,7 @@ class Look:
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
-        if healed and "levada re" in error["solution"]:
+        if healed and "levada re" in error["solution"] and _DECISION not in error["solution"]:
             yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm"):
             oracle = "c" if table["name"] == "calm" else "d"

@@ -16,8 +16,10 @@ SESSIONS = 3
 _TWIN_LOCK = "150ms"
 _LOCK = "2500ms"
 _CHANGED = b"""
-SELECT DISTINCT a.relid::oid::int FROM (
-    SELECT pg_partition_root(to_regclass(%s)) AS relid UNION SELECT to_regclass(%s)) a
+WITH RECURSIVE heirs(relid) AS (
+    SELECT to_regclass(%s)::oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN heirs ON heirs.relid = i.inhparent)
+SELECT DISTINCT a.relid::int FROM (
+    SELECT pg_partition_root(to_regclass(%s))::oid AS relid UNION SELECT relid FROM heirs) a
 WHERE a.relid IS NOT NULL
 """
 
@@ -94,7 +96,7 @@ class Player:
         return self.oids.get(oid, set()) | self.oids.get(0, set())
 
     def _remember(self, connection: psycopg.Connection[Any], step: Step) -> None:
-        """Note what is about to change a table, and its root if it is a partition."""
+        """Note what is about to change a table, those that inherit from it, and its root if it is a partition."""
         kinds = {step.kind} | ({"domain"} if ".positive" in step.sql else set())
         if not step.table:
             self.oids.setdefault(0, set()).update(kinds)

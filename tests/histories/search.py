@@ -21,7 +21,7 @@ from tests.histories.world import EngineEndedError, Form, World, world
 from levada.local.postgres import EmbeddedPostgres
 
 _WAYS: Final = ("settled", "settled", "settled", "at once", "stopped", "killed")
-_SOON_S: Final = 6.0
+_SOON_S: Final = 10.0
 """The time in which a shorter history has to show a finding."""
 
 

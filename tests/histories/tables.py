@@ -14,10 +14,10 @@ def _definition(draw: Draw) -> str:
     keys = [f"k{i} {draw.one(list(KEYS))}" for i in range(draw.one((1, 1, 1, 2, 2, 3)))]
     columns = [f"c{i} {draw.one(list(VALUES))}" for i in range(1, draw.one((2, 3, 4, 6)))]
     names = [k.split()[0] for k in keys]
-    if draw.odds(0.08):
+    if draw.trait("generated key", 0.2):
         keys[0] = "base int"
         keys.append(f"{names[0]} int GENERATED ALWAYS AS (base * 2) STORED")
-    primary = f", PRIMARY KEY ({', '.join(names)})" if draw.odds(0.9) else ""
+    primary = f", PRIMARY KEY ({', '.join(names)})" if not draw.trait("no key", 0.25) else ""
     big = ", big text" if draw.odds(0.5) else ""
     return f"({', '.join((*keys, *columns))}{big}{primary})"
 

@@ -94,6 +94,23 @@ def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Dat
     rig.wait(lambda p: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'") != [])
 
 
+def test_a_refused_copy_is_no_damage_of_an_earlier_one(rig: Published, db: Database) -> None:
+    """A table whose resync waits for an identity has this error after a restart too, whatever it missed before."""
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("INSERT INTO orders VALUES (11)", "ALTER TABLE orders DROP CONSTRAINT orders_pkey")
+    rig.code("orders", "table_not_published")
+    orders = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
+    rig.store().request_table_action(orders, TableAction.RESYNC)
+    rig.wait(lambda p: "lacks" in getattr(table(p, "orders").error, "reason", ""))
+    rig.stop()
+    rig.start()
+    rig.wait(lambda p: any(t.table.name == "items" and t.phase == "Ready" for t in p.tables))
+    assert "lacks" in rig.parked("orders").reason
+    db.execute("ALTER TABLE orders ADD PRIMARY KEY (id)")
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
+
+
 def test_a_table_without_identity_is_left_out_of_inserts_too(rig: Published, db: Database) -> None:
     """It is not added while only INSERTs are published, so its updates work when the others are published again.
 

@@ -10,7 +10,9 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
 
-from levada.values import QualifiedTable
+from levada.status import Progress
+from levada.stores.interface import TableAction
+from levada.values import QualifiedTable, TableId
 
 
 def _app(table: QualifiedTable) -> bool:
@@ -70,6 +72,32 @@ def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Da
     app.change(selects=lambda table: str(table) == "app_v2.t")
     app.wait(lambda p: [str(t.table) for t in p.tables] == ["app_v2.t"])
     assert app.destination.copies_of("t") == 1
+
+
+def test_the_command_of_a_parked_table_reaches_it_under_its_new_name(app: Rig, db: Database) -> None:
+    """Another table may have the former name, and must not be copied instead. A retry returns to before the error."""
+    swap = (
+        "BEGIN; ALTER TABLE app.t RENAME TO swapped; ALTER TABLE app.quiet RENAME TO t;"
+        " ALTER TABLE app.swapped RENAME TO quiet; COMMIT"
+    )
+
+    def names_itself(progress: Progress, name: str) -> bool:
+        errors = [t.error.solution for t in progress.tables if t.error and t.table.name == name]
+        return [f"MANIFEST app.{name}" in error for error in errors] == [True]
+
+    app.start()
+    app.wait_caught_up()
+    db.execute("INSERT INTO app.t VALUES (1)", "ALTER TABLE app.t ADD n int GENERATED ALWAYS AS IDENTITY")
+    app.wait(lambda p: names_itself(p, "t"))
+    db.execute(swap)
+    app.wait(lambda p: names_itself(p, "quiet"))
+    app.stop()
+    db.execute(swap)
+    app.start()
+    app.wait(lambda p: names_itself(p, "t"))
+    table = TableId(db.query("SELECT 'app.t'::regclass::oid")[0][0])
+    app.store().request_table_action(table, TableAction.RESYNC)
+    app.wait(lambda p: p.ready and app.destination.copies_of("t") == 2)
 
 
 def test_a_table_that_another_one_replaces_is_forgotten(rig: Rig, db: Database) -> None:

@@ -20,7 +20,7 @@ from levada.errors import (
 from levada.runtime.config import RetryLimits
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
-from levada.runtime.tables.retries import park
+from levada.runtime.tables.retries import park, with_new_name
 from levada.runtime.tables.retry_state import RetryState
 from levada.status import RetryPolicy
 from levada.stores.codecs import phase_from_json, phase_to_json
@@ -35,7 +35,7 @@ from levada.stores.phases import (
     SyncWait,
     TableReplicationPhase,
 )
-from levada.values import Lsn
+from levada.values import Lsn, QualifiedTable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = RetryLimits(max_attempts=3, delay_s=10, max_delay_s=15)
@@ -161,3 +161,20 @@ def test_restart_copies_again_only_what_was_half_copied() -> None:
     assert at_restart(None) == Init()
     for phase in (FinishedCopy(Lsn(1)), SyncDone(Lsn(4)), Ready(), PARKED):
         assert at_restart(phase) == phase
+
+
+@pytest.mark.parametrize(
+    ("solution", "expected"),
+    [
+        ("levada resync MANIFEST app.t", "levada resync MANIFEST app.u"),
+        ("copy: levada resync MANIFEST app.t. To avoid it", "copy: levada resync MANIFEST app.u. To avoid it"),
+        ("""levada retry MANIFEST 'app."a b"'; or wait""", "levada retry MANIFEST app.u; or wait"),
+        ("levada retry MANIFEST. If not, levada resync MANIFEST --all", None),
+        ('ALTER TABLE "app"."t" REPLICA IDENTITY FULL; wait', 'ALTER TABLE "app"."u" REPLICA IDENTITY FULL; wait'),
+    ],
+)
+def test_a_solution_follows_the_name_of_its_table(solution: str, expected: str | None) -> None:
+    """Its commands and its SQL name the table, whatever it was called when it was parked."""
+    parked = Errored("code", "reason", solution, RetryPolicy.MANUAL_RETRY)
+    found = with_new_name(parked, QualifiedTable("app", "t"), QualifiedTable("app", "u"))
+    assert found.solution == (expected or solution)

@@ -67,8 +67,7 @@ def for_each_partition(root: QualifiedTable, action: str, condition: str) -> str
 
     ``condition`` limits them by columns of pg_class. Each statement is a transaction of its own.
     """
-    names = ('"' + part.replace('"', '""') + '"' for part in (root.schema, root.name))
-    literal = ".".join(names).replace("'", "''")
+    literal = root.sql.replace("'", "''")
     return (
         f"SELECT format('ALTER TABLE %s {action}', relid) FROM pg_partition_tree('{literal}')"
         f" JOIN pg_class ON oid = relid WHERE relkind = 'r' AND {condition} \\gexec"

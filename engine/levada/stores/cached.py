@@ -24,6 +24,7 @@ from levada.stores.codecs import (
     SCHEMA,
     action_key,
     key_worker,
+    phase_before_error,
     pop_phase,
     push_phase,
     schema_key,
@@ -198,6 +199,10 @@ class CachedStore(PipelineStore):
             phase = self._decode(key, after)
             self._phases = {**self._phases, table: phase}
             return phase
+
+    def get_phase_before_error(self, table: TableId) -> TableReplicationPhase | None:
+        with self._turn:
+            return phase_before_error(self._storage.get(Key(PHASES, table)))
 
     # Schema versions
 

@@ -84,6 +84,13 @@ def pop_phase(document: Document | None) -> Document | None:
     return document if document is None or len(document["history"]) < 2 else {"history": document["history"][:-1]}
 
 
+def phase_before_error(document: Document | None) -> TableReplicationPhase | None:
+    """Return the newest phase of a table's document that is no error."""
+    history = [] if document is None else document["history"]
+    phases = map(phase_from_json, reversed(history))
+    return next((phase for phase in phases if not isinstance(phase, Errored)), None)
+
+
 def _current_phase(document: Document) -> TableReplicationPhase:
     return phase_from_json(document["history"][-1])
 

@@ -151,6 +151,10 @@ class StateStore(ABC):
         """
 
     @abstractmethod
+    def get_phase_before_error(self, table: TableId) -> TableReplicationPhase | None:
+        """Return the newest phase of the stored history that is no error, or None."""
+
+    @abstractmethod
     def get_replication_progress(self, worker: str) -> Lsn | None:
         """Return the worker's progress, or None."""
 

@@ -125,6 +125,8 @@ class StoreConformance:
         """Each rollback makes the phase before the current one current, in storage too. The beginning is an error."""
         for phase in (Init(), DataSync(), FinishedCopy(Lsn(5)), Catchup(Lsn(6)), ERRORED):
             store.update_table_replication_states({ORDERS: phase})
+        assert store.get_phase_before_error(ITEMS) is None
+        assert store.get_phase_before_error(ORDERS) == FinishedCopy(Lsn(5))
         assert store.rollback_table_replication_state(ORDERS) == FinishedCopy(Lsn(5))
         again = loaded(open_store("shop"))
         assert again.get_table_replication_state(ORDERS) == FinishedCopy(Lsn(5))

@@ -19,13 +19,14 @@ from levada.runtime.tables.phases import at_restart, check_transition
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.retries import named, park
+from levada.runtime.tables.retries import named, park, with_new_name
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
+from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -71,12 +72,15 @@ class PhaseChanges:
         if not isinstance(record.phase, Errored):
             raise ValueError(f"{record.phase.name} is not parked")
         try:
-            phase = at_restart(self._store.rollback_table_replication_state(record.id))
+            phase = self._store.rollback_table_replication_state(record.id)
+            while isinstance(phase, Errored):
+                phase = self._store.rollback_table_replication_state(record.id)
         except NeedsOperator as error:
             if error.code != "no_previous_phase":
                 raise
             self.park_until_resync(record, error)
             return
+        phase = at_restart(phase)
         check_transition(record.phase, phase)
         self._store.update_table_replication_states({record.id: phase})
         _log.info("table %s: retrying from %s", record.name, phase.name)
@@ -140,6 +144,13 @@ class PhaseChanges:
         _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
         self.enter(record, parked)
         self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
+
+    def renamed(self, record: TableRecord, former: QualifiedTable) -> None:
+        """Let the solution of a parked table have its name instead of a former one."""
+        if isinstance(record.phase, Errored):
+            phase = with_new_name(record.phase, former, record.name)
+            if phase != record.phase:
+                self.enter(record, phase)
 
     def succeeded(self, record: TableRecord) -> None:
         """Record that the destination has taken a batch or a copy of the table."""

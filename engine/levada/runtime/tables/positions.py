@@ -10,6 +10,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.job import Job
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.phase_changes import PhaseChanges
+from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
@@ -59,9 +60,10 @@ class Positions:
 
     def track(self, record: TableRecord) -> None:
         """Keep the segments that the table needs, or all of them until its watermark has been read."""
-        if isinstance(record.phase, Init) and self._track_kept_copy(record):
+        copies = self._begins_with_copy(record)
+        if copies and self._track_kept_copy(record):
             return
-        if needs_resync(record.phase) or isinstance(record.phase, Init):
+        if copies or needs_resync(record.phase):
             self._phases.release_segments(record)
         elif self._destination.capabilities.watermark:
             # A job reads it: a destination that does not answer must not keep the stream from being staged.
@@ -69,6 +71,16 @@ class Positions:
             record.apply.read_watermark()
         else:
             self.set_position(record, self._store.get_replication_progress(table_worker(record.id)))
+
+    def _begins_with_copy(self, record: TableRecord) -> bool:
+        """Return True if the table, or a retry of it, begins with a copy.
+
+        After a copy that failed, the table at the destination may be that of an earlier copy.
+        """
+        phase = record.phase
+        if isinstance(phase, Errored) and not needs_resync(phase):
+            phase = at_restart(self._store.get_phase_before_error(record.id))
+        return isinstance(phase, Init)
 
     def _track_kept_copy(self, record: TableRecord) -> bool:
         """Keep the segments that an interrupted copy needs. Return False if there is none, or if one is missing."""

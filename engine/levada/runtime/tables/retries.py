@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,6 +12,9 @@ from levada.runtime.config import RetryLimits
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored
 from levada.values import QualifiedTable
+
+_COMMAND: Final = re.compile(r"(levada (?:resync|retry) MANIFEST) (?:'[^']*'|[^\s';,]+\.[^\s';,]+?)(?=[.,;]?(?:\s|$))")
+"""A command with the name of a table. That of a table's error is its own."""
 
 
 def as_levada_error(error: BaseException) -> LevadaError:
@@ -121,6 +125,15 @@ def park(
 def _counted(error: LevadaError, attempt: int, alone: int | None, limits: RetryLimits) -> int:
     """Return the number of attempts that count. Without any retry, the first one does."""
     return attempt if alone is None or limits.max_attempts <= 1 or not is_away(error) else alone
+
+
+def with_new_name(parked: Errored, former: QualifiedTable, now: QualifiedTable) -> Errored:
+    """Return the phase with the table's name in the solution's commands, and in SQL that has its former name.
+
+    Another table may have a former name, and the command must not reach that one.
+    """
+    solution = _COMMAND.sub(lambda found: f"{found[1]} {now.argument}", parked.solution)
+    return replace(parked, solution=solution.replace(former.sql, now.sql))
 
 
 def named(parked: Errored, table: QualifiedTable) -> Errored:

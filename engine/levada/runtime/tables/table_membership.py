@@ -110,7 +110,7 @@ class TableMembership:
         """
         records, left = self._tables.records, self._left(source)
         for id_ in left.keys() & records.keys():
-            records[id_].name = left[id_]
+            self._rename(records[id_], left[id_])
         for table in source.published:
             if table.id in records:
                 self._update(records[table.id], table.name)
@@ -227,6 +227,7 @@ class TableMembership:
             self._store.update_table_replication_states({table: phase})
         versions = [s for s in self._store.get_table_schemas() if s.id == table]
         newest = versions[-1] if versions else None
+        self._phases.renamed(record, name if newest is None else newest.name)
         self._places.add(record, newest)
         self._handled.add(record)
         self._columns.add(record, self._handled.last_settings(record), newest)
@@ -237,8 +238,13 @@ class TableMembership:
         """Apply the table's name at the source, and the settings that the manifest has for that name."""
         if record.name != name:
             self._places.places_changed()
-        record.name = name
+        self._rename(record, name)
         record.suspended = self._config_ref.current.table(name).suspended
+
+    def _rename(self, record: TableRecord, name: QualifiedTable) -> None:
+        former, record.name = record.name, name
+        if former != name:
+            self._phases.renamed(record, former)
 
     def _remove(self, record: TableRecord) -> bool:
         """Remove a table that is no longer replicated. Return False if it still has a job, which is cancelled."""
