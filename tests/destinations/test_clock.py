@@ -135,6 +135,16 @@ def test_a_machine_that_is_right_after_a_jump() -> None:
     assert not is_refused(clock)
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, LIMIT_S - 1])
+def test_a_table_that_an_accepted_clock_wrote_is_not_of_the_future(ahead_s: float) -> None:
+    """It is not dropped before a copy, whichever machine has written it, and whichever opens it."""
+    writer, reader = Hands(), Hands()
+    writer.wall += LIMIT_S - 1
+    reader.wall += ahead_s
+    assert not is_refused(writer.made())
+    assert writer.wall * 1000 <= reader.made().latest_ms() < (reader.source + 2 * LIMIT_S) * 1000
+
+
 def test_a_source_that_is_away() -> None:
     """Commits go on and do not wait for its answer each time. A jump counts without it."""
     hands = Hands()

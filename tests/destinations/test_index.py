@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from levada.destinations.key_index.index import RATIO, KeyIndex
 from levada.destinations.key_index.limits import IndexLimits
 from levada.destinations.keys import KeyKind, Keys
-from levada.segments.checksums import DamageError
+from levada.segments.checksums import DamageError, seal, unseal
 
 DOMAIN = 40
 
@@ -243,7 +243,9 @@ def test_bytes_are_16_or_24_a_row(tmp_path: Path) -> None:
         assert run_bytes(tmp_path / kind) == 40 * width
 
 
-@pytest.mark.parametrize("damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind"])
+@pytest.mark.parametrize(
+    "damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind", "version 2"]
+)
 def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
     """An unreadable index is one without a snapshot, and can be filled again."""
     index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
@@ -255,6 +257,10 @@ def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
         (tmp_path / path).unlink()
     elif how == "cut":
         os.truncate(tmp_path / path, 5)
+    elif what == "version":
+        # Its hashes have the columns of a key in another order.
+        content = unseal((tmp_path / path).read_bytes(), 3)
+        (tmp_path / path).write_bytes(seal(content, int(how)))
     kind = KeyKind.HASH if what == "other" else KeyKind.INTEGER
     index = KeyIndex.open(tmp_path, kind)
     assert index.snapshot_id is None

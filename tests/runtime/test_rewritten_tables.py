@@ -45,6 +45,11 @@ _OTHERS = {
         "CREATE TABLE generated (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)",
         "ALTER TABLE generated ALTER g DROP EXPRESSION",
     ),
+    "filled": (
+        "CREATE TABLE filled (id int PRIMARY KEY, v int); INSERT INTO filled VALUES (1);"
+        " ALTER TABLE filled ADD w int DEFAULT 4",
+        "ALTER TABLE filled ALTER w TYPE int USING w + 1",
+    ),
     "labels": ("CREATE TABLE labels (id int PRIMARY KEY, m label[])", "ALTER TYPE label RENAME VALUE 'a' TO 'b'"),
     "composite": ("CREATE TABLE composite (id int PRIMARY KEY, p pair)", "ALTER TYPE pair ADD ATTRIBUTE c int"),
 }
@@ -59,6 +64,8 @@ _SAFE = {
     "s_text": ("varchar(5)", "ALTER TABLE s_text ALTER v TYPE text"),
     "s_numeric": ("numeric(8,2)", "ALTER TABLE s_numeric ALTER v TYPE numeric(12,2)"),
     "s_vacuum": ("int", "VACUUM FULL s_vacuum"),
+    "s_filled": ("int", "VACUUM FULL s_filled"),
+    "s_clustered": ("int", "CLUSTER s_clustered USING s_clustered_pkey"),
     "s_null": ("int DEFAULT 5", "ALTER TABLE s_null ALTER v SET NOT NULL"),
     "s_cluster": ("int", "CLUSTER s_cluster USING s_cluster_pkey"),
     "s_unlogged": ("mood", "ALTER TYPE mood ADD VALUE 'new'"),
@@ -90,6 +97,8 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
         for name, (kind, _) in {**_SAFE, **_PLAIN}.items():
             c.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v {kind})")
             c.execute(f"INSERT INTO {name} (id) VALUES (1)")
+        for name in ("s_filled", "s_clustered"):
+            c.execute(f"ALTER TABLE {name} ADD w int DEFAULT 4")
         for name in [*_PARTITIONS, "quiet"]:
             c.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
             c.execute(f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES FROM (0) TO (10)")
@@ -110,7 +119,7 @@ def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.Mon
         monkeypatch.setattr(levada.runtime.source.preparation, "install_ddl_trigger", lambda connection: False)
     rig.start()
     rig.wait_caught_up()
-    expected = dict.fromkeys([*retyped(), "k", "mixed", "generated"], "table_rewritten")
+    expected = dict.fromkeys([*retyped(), "k", "mixed", "generated", "filled"], "table_rewritten")
     expected |= {"labels": "type_changed", "composite": "type_changed"}
     expected |= dict.fromkeys(_PARTITIONS, "partition_changed")
     if not announced:

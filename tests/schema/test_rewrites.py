@@ -63,6 +63,17 @@ def test_a_rewrite_with_a_touched_column_changes_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("default", "type_oid", "found"), [(70, 23, ""), (71, 23, "table_rewritten"), (70, 20, "table_rewritten")]
+)
+def test_a_rewrite_writes_the_values_of_added_columns(default: int, type_oid: int, found: str) -> None:
+    """VACUUM FULL writes the default of a column that was added into older rows. A new type makes the default again."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(23, -1, 10, False, missing=True, default=70)})
+    column, leaf = ColumnStorage(type_oid, -1, 20, False, default=default), LeafStorage(999, 20, False, False)
+    assert changed(before, column=column, leaf=leaf) == found
+    assert changed(before, column=replace(column, default=0), leaf=leaf) == "table_rewritten"
+
+
+@pytest.mark.parametrize(
     ("old", "new", "safe"),
     [(21, 20, True), (23, 20, True), (700, 701, True), (20, 23, False), (23, 23, False), (114, 3802, False)],
 )
@@ -216,9 +227,12 @@ def test_a_widened_root_hides_no_truncated_partition() -> None:
 
 
 def test_storage_is_kept_as_text() -> None:
-    """The store gives back what was kept."""
-    for storage in (BEFORE, ROOT):
+    """The store gives back what was kept, and what a version without the facts about defaults has kept."""
+    filled = replace(BEFORE, columns={2: ColumnStorage(23, -1, 10, False, "v", 4, True, 70)})
+    for storage in (BEFORE, ROOT, filled):
         assert TableStorage.from_text(storage.to_text()) == storage
+    earlier = TableStorage.from_text('{"leaves":{},"columns":{"2":[23,-1,10,false,"v",4]},"types":{}}')
+    assert earlier.columns == {2: ColumnStorage(23, -1, 10, False, "v", 4)}
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,8 @@ _STORED_COLUMNS: Final[LiteralString] = (
     SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
         a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname, """
     + _CMIN.replace("x.", "a.")
-    + """)), '{}')
+    + """, a.atthasmissing, CASE WHEN a.atthasdef THEN (SELECT d.oid::bigint FROM pg_catalog.pg_attrdef d
+            WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) ELSE 0 END)), '{}')
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 )"""
 )

@@ -10,7 +10,8 @@ Statement                      New file (``filenode``)       New version of a co
 ``ALTER COLUMN TYPE``, rewrite yes                           yes, in the same transaction as the relation's row
 ``ALTER COLUMN TYPE``, without no                            yes
 ``SET NOT NULL``, ``RENAME``   no                            yes
-``VACUUM FULL``, ``CLUSTER``   yes                           no, except columns that were added with a default
+``VACUUM FULL``, ``CLUSTER``   yes                           no, except columns that were added with a default, which
+                                                             stays the same
 ``TRUNCATE``                   yes                           no
 ``SET LOGGED``, ``TABLESPACE`` yes                           no
 ============================== ============================= =================================================
@@ -102,6 +103,8 @@ def _columns(
         if attnum not in columns or new.generated or (witness.follows and new == old):
             continue
         retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
+        if not retyped and _was_only_filled(old, new):
+            continue
         if witness.announced and witness.plain and attnum not in witness.plain and not retyped:
             # The statement is known, and retypes other columns. A rewrite also updates the catalog row of a column that
             # was added with a default, because the file then contains its values.
@@ -114,6 +117,14 @@ def _columns(
             what = f"column {columns[attnum]} has another type, in which values of existing rows have another text"
             return RowsChanged("table_rewritten", what)
     return None
+
+
+def _was_only_filled(old: ColumnStorage, new: ColumnStorage) -> bool:
+    """Return True if the column's catalog row is new because a rewrite wrote the value of older rows into them.
+
+    VACUUM FULL and CLUSTER do that. ALTER COLUMN ... TYPE also makes the default again.
+    """
+    return old.missing and not new.missing and new.default == old.default != 0
 
 
 def _was_rewritten(

@@ -39,6 +39,8 @@ class ColumnStorage:
     """One column, including generated ones. ``xmin`` changes with each version of its row in pg_attribute.
 
     The name is no part of the identity, because a new name changes no row. ``cmin`` is that of `LeafStorage`.
+    ``missing`` is True if rows from before the column have its value in the catalog, until the table is rewritten.
+    ``default`` is the OID of the default, 0 for none. A new type makes the default again, under another OID.
     """
 
     type_oid: int
@@ -47,6 +49,8 @@ class ColumnStorage:
     generated: bool
     name: str = ""
     cmin: int = -1
+    missing: bool = False
+    default: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,7 @@ class TableStorage:
         return json.dumps(
             {
                 "leaves": {str(int(k)): _leaf_to_json(v) for k, v in self.leaves.items()},
-                "columns": {
-                    str(k): [v.type_oid, v.typmod, v.xmin, v.generated, v.name, v.cmin] for k, v in self.columns.items()
-                },
+                "columns": {str(k): _column_to_json(v) for k, v in self.columns.items()},
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
             separators=(",", ":"),
@@ -113,16 +115,27 @@ class TableStorage:
         """
         return cls(
             {TableId(k): _leaf(*leaf) for k, leaf in data["leaves"].items()},
-            {
-                int(k): ColumnStorage(int(o), int(m), int(x), bool(g), str(n), int(c))
-                for k, (o, m, x, g, n, c) in data["columns"].items()
-            },
+            {int(k): _column(*column) for k, column in data["columns"].items()},
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
 
 
 def _leaf_to_json(leaf: LeafStorage) -> list[object]:
     return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin]
+
+
+def _column_to_json(column: ColumnStorage) -> list[object]:
+    kept = [column.type_oid, column.typmod, column.xmin, column.generated, column.name, column.cmin]
+    return [*kept, column.missing, column.default]
+
+
+def _column(
+    oid: int, typmod: int, xmin: int, generated: bool, name: str, cmin: int, missing: bool = False, default: int = 0
+) -> ColumnStorage:
+    """Return a column. A text of an earlier version of this program lacks the last two."""
+    return ColumnStorage(
+        int(oid), int(typmod), int(xmin), bool(generated), str(name), int(cmin), bool(missing), int(default)
+    )
 
 
 def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None, cmin: int) -> LeafStorage:

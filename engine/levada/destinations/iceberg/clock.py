@@ -63,9 +63,9 @@ class Clock:
                 hint="correct the clock of this machine, or that of the source's server",
             )
 
-    def now_ms(self) -> int:
-        """Return the source's time in milliseconds, as far as it is known."""
-        return int((self.wall() - self.ahead_s()) * 1000)
+    def latest_ms(self) -> int:
+        """Return the latest time in milliseconds at which `check` lets any machine commit now, or soon after."""
+        return int((self.wall() - self.ahead_s() + LIMIT_S) * 1000)
 
     def ahead_s(self) -> float:
         """Return the seconds by which the clock is ahead of the source's. They are negative if it is behind."""

@@ -108,7 +108,7 @@ class KnownTables:
         """
         try:
             table = self.open(state)
-            return None if table is not None and table.is_ahead(self._catalog.clock.now_ms()) else table
+            return None if table is not None and table.is_ahead(self._catalog.clock.latest_ms()) else table
         except DestinationChanged as error:
             if error.code in ANOTHERS:
                 self._catalog.check_free(state.name, schema)

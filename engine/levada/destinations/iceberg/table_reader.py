@@ -68,10 +68,10 @@ class TableReader:
         self._read_file = None if self._read_from is None else local_file(self._read_from)
         return result
 
-    def is_ahead(self, now_ms: int) -> bool:
-        """Return True if the table was written by a clock that was ahead, so that Iceberg rejects a commit made now."""
+    def is_ahead(self, latest_ms: int) -> bool:
+        """Return True if Iceberg rejects a commit at ``latest_ms``. The last one was by a clock that was ahead."""
         with java_errors(f"read {self.name}"):
-            return int(self._ops.current().lastUpdatedMillis()) > now_ms + _TOLERATED_MS
+            return int(self._ops.current().lastUpdatedMillis()) > latest_ms + _TOLERATED_MS
 
     def has_same_file(self) -> bool:
         """Return True if the metadata was read from a local file, and the file is still the same.

@@ -42,7 +42,8 @@ from levada.segments.checksums import seal, unseal
 RATIO: Final = 4
 
 _MANIFEST: Final = "index.json"
-_VERSION: Final = 2
+_VERSION: Final = 3
+"""In version 2, a hash had the columns of a key in the order of the source's index."""
 
 _FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
 
