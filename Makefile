@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ on-cluster:
 		$(BIN)/pytest tests/cluster/$$part --timeout $(BUILD_S) $(PYTEST_ARGS); \
 		case $$? in 0) chosen=1 ;; 5) ;; *) exit 1 ;; esac; \
 	done; [ "$$chosen" ] || exit 5
+
+test-tenants: setup ## Let a hostile tenant create odd objects for TENANTS_SECONDS=60 next to a Pipeline of another one (TENANTS_SEED=)
+	$(CLUSTER) $(BIN)/pytest tests/cluster/tenants -s --timeout $(BUILD_S) $(PYTEST_ARGS)
 
 cluster-build: setup ## Build the Kubernetes of the next two, and the image, ahead: 800 CPU seconds on a fresh machine
 	@$(BRINGUP) build $(CLUSTER_OPTIONS)

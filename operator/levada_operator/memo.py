@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-_K = TypeVar("_K", bound=Hashable)
+_K = TypeVar("_K", bound=tuple[Any, ...])
 _V = TypeVar("_V")
+
+
+class TextMemo(Generic[_V]):
+    """The results of the texts that were used last. All texts together have at most ``limit`` characters."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[str, _V] = {}
+        self._size = 0
+
+    def get(self, text: str, compute: Callable[[], _V]) -> _V:
+        """Return the result for a text, computed unless it is known."""
+        if text in self._known:
+            result = self._known.pop(text)
+        else:
+            result = compute()
+            self._size += len(text)
+        self._known[text] = result
+        while self._size > self._limit:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._size -= len(oldest)
+        return result
 
 
 class Memo(Generic[_K, _V]):
     """The last result for each key. Inputs are compared by equality, which takes no time for the same objects.
 
-    Neither the inputs nor the results may be modified. Beyond ``limit`` keys all results are forgotten.
+    Neither the inputs nor the results may be modified. Keys begin with a namespace, and beyond ``limit`` keys of one
+    all results of this namespace are forgotten.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._known: dict[_K, tuple[tuple[Any, ...], _V]] = {}
+        self._all: dict[Any, dict[_K, tuple[tuple[Any, ...], _V]]] = {}
 
     def get(self, key: _K, inputs: tuple[Any, ...], compute: Callable[[], _V]) -> _V:
         """Return the result for these inputs, computed unless the last ones of the key were equal."""
-        known = self._known.get(key)
+        mine = self._all.setdefault(key[0], {})
+        known = mine.get(key)
         if known is not None and known[0] == inputs:
             return known[1]
-        if key not in self._known and len(self._known) >= self._limit:
-            self._known.clear()
+        if key not in mine and len(mine) >= self._limit:
+            mine.clear()
         result = compute()
-        self._known[key] = inputs, result
+        mine[key] = inputs, result
         return result

@@ -22,7 +22,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
         "updatePolicy": {"maxConcurrent": 3, "deadlineSeconds": 900},
         "stagingVolume": {"use": "Always", "size": "50Gi"},
         "assignedUser": True,
-        "driverToken": {"secretName": "driver-token", "key": "bearer"},
+        "driverToken": {"secretName": "driver-token", "namespaces": ["data", "bank"]},
         "driverImage": "registry.example/levada-with-more:1",
         "serviceAccount": {"name": "syncer", "annotations": {"example.com/role": "none"}},
         "podAnnotations": {"example.com/a": "1"},

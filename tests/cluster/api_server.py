@@ -58,9 +58,10 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         content: str = "application/json",
         accept: str = "application/json",
+        user: str = "",
     ) -> Any:
-        """Return the answer to a request, None if there is no such object."""
-        headers = {"Accept": accept, "Content-Type": content}
+        """Return the answer to a request, None if there is no such object. ``user`` makes it, as by kubectl --as."""
+        headers = {"Accept": accept, "Content-Type": content} | ({"Impersonate-User": user} if user else {})
         request = self._client.param_serialize(
             method, path, query_params=list((query or {}).items()), header_params=headers, body=body,
             auth_settings=["BearerToken"],

@@ -136,8 +136,28 @@ def pod_body(role: str = "driver", name: str = "shop-driver-0", **status: Any) -
     """Return a pod as the API server has it."""
     ready = {"phase": "Running", "podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}]}
     labels = {"levada.dev/pipeline": "shop", "levada.dev/role": role}
-    metadata = {"name": name, "namespace": "data", "labels": labels, "creationTimestamp": written(at(-600))}
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "data",
+        "labels": labels,
+        "creationTimestamp": written(at(-600)),
+        "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "uid": "uid-shop-driver"}],
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": merge(ready, status)}
+
+
+def owned_body(kind: str, name: str, **changes: Any) -> dict[str, Any]:
+    """Return an object that the Pipeline owns, with a UID by its name."""
+    owners = [{"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "name": "shop", "uid": "uid-shop"}]
+    metadata = {
+        "name": name,
+        "namespace": "data",
+        "uid": f"uid-{name}",
+        "labels": {"levada.dev/pipeline": "shop"},
+        "creationTimestamp": written(at(-600)),
+        "ownerReferences": owners,
+    }
+    return merge({"kind": kind, "metadata": metadata}, changes)
 
 
 def waiting(container: str, why: str, told: str = "", **ended: Any) -> dict[str, Any]:

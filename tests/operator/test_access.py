@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,10 +15,10 @@ import yaml
 from tests.operator.samples import DEFAULTS, observed, owner, pipeline
 
 from levada_operator.app.config import read_config
+from levada_operator.app.fetch import Answer, DriverClient
 from levada_operator.decide.acceptance import accept
 from levada_operator.desired.jobs import build_cleanup_job, build_lag_job
 from levada_operator.desired.objects import build_objects
-from levada_operator.kube.progress import fetch_progress
 
 TOKEN = {"driver": {"tokenSecretRef": {"name": "driver-token", "key": "token"}}}
 
@@ -122,27 +122,31 @@ def driver() -> Iterator[tuple[str, int]]:
     thread.join()
 
 
-def test_operator_reads_with_its_token(
-    driver: tuple[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The token's file is read for each request. A refusal is logged with what to do, and is no progress."""
-    file = tmp_path / "token"
-    file.write_text("sesame\n")
-    assert fetch_progress(*driver, token_file=file) == {"pipeline": "shop"}
-    file.write_text("changed")
-    with caplog.at_level(logging.WARNING, "levada_operator"):
-        assert fetch_progress(*driver, token_file=file) is None
-    assert "both Secrets must have the same value" in caplog.text
-    file.unlink()
-    assert fetch_progress(*driver, token_file=file) is None
-    assert fetch_progress(*driver) is None
+def test_operator_reads_with_its_token(driver: tuple[str, int], tmp_path: Path) -> None:
+    """A namespace's token is read for each request, and sent to its drivers alone. A refusal says what to do."""
+
+    def fetched(namespace: str = "data", tokens: Path | None = tmp_path) -> Answer:
+        async def fetch() -> Answer:
+            async with DriverClient(tokens) as client:
+                return await client.fetch(namespace, *driver)
+
+        return asyncio.run(fetch())
+
+    (tmp_path / "data").write_text("sesame\n")
+    assert fetched().data == b'{"pipeline": "shop"}'
+    assert not fetched("other").data
+    (tmp_path / "data").write_text("changed")
+    assert "must have the same value" in fetched().refused
+    (tmp_path / "data").unlink()
+    assert not fetched().data
+    assert not fetched(tokens=None).data
 
 
 def test_operators_settings(tmp_path: Path) -> None:
     """The chart's values reach the operator by its environment."""
-    environment = {"LEVADA_DRIVER_TOKEN_FILE": str(tmp_path / "token"), "LEVADA_UPDATES": "3", "POD_NAMESPACE": "sys"}
+    environment = {"LEVADA_DRIVER_TOKENS": str(tmp_path / "token"), "LEVADA_UPDATES": "3", "POD_NAMESPACE": "sys"}
     config = read_config(environment | {"LEVADA_LEASE": "sync-operator", "LEVADA_UPDATE_SECONDS": "900"})
-    assert config.driver_token == tmp_path / "token"
+    assert config.driver_tokens == tmp_path / "token"
     assert config.defaults.has_driver_token
     assert config.defaults.updates.max_concurrent == 3
     assert config.defaults.updates.deadline.total_seconds() == 900

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -26,12 +27,10 @@ from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
-from levada_operator.app.settings import NoDiffBase, settings
 from levada_operator.app.watchdog import SWEEP_DEADLINE_S, WATCH_DEADLINE_S, Watchdog
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.kube.interface import RESOURCES, RequestFailed
-from levada_operator.names import FINALIZER
+from levada_operator.kube.interface import RESOURCES, Listing, RequestFailed
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -57,9 +56,12 @@ class Requests:
         self.there: dict[tuple[str, str], dict[str, Any]] = {}
 
     def list_objects(
-        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> list[dict[str, Any]]:
-        return [body for (k, _), body in self.there.items() if k == kind]
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = "", *, metadata: bool = False
+    ) -> Listing:
+        return Listing([body for (k, _), body in self.there.items() if k == kind])
+
+    def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any]:
+        return self._write("finalizers", body["kind"], body["metadata"]["name"], body)
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         return self.there.get((kind, name))
@@ -196,13 +198,43 @@ def test_queue_hands_a_key_out_once_at_a_time() -> None:
         assert not second.done()
         await queue.done("a")
         assert await second == "a"
-        held = asyncio.create_task(queue.acquire("a"))
-        await asyncio.sleep(0)
-        assert not held.done()
-        await queue.done("a")
-        await held
+        assert queue.length == 0
 
     asyncio.run(script())
+
+
+def test_queue_takes_from_each_group_in_turn() -> None:
+    """A group with many keys delays no other, and has a limit of those that are processed together."""
+
+    async def script() -> None:
+        queue = KeyedQueue[str](lambda key: key[0], most=2)
+        for key in ("a1", "a2", "a3", "b1"):
+            await queue.add(key)
+        assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
+        third = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        assert not third.done()
+        await queue.done("a1")
+        assert await third == "a3"
+
+    asyncio.run(script())
+
+
+def test_prompt_writes_of_a_namespace_delay_no_other() -> None:
+    """However many writes of a namespace wait, that of another one waits for one of them at most."""
+
+    async def script() -> list[str]:
+        budget, order = WriteBudget(lambda: 0.0, burst=0), []
+
+        async def write(namespace: str) -> None:
+            async with budget.turns.turn(namespace):
+                order.append(namespace)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(write("loud") for _ in range(50)), write("quiet"))
+        return order
+
+    assert asyncio.run(script()).index("quiet") == 1
 
 
 def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
@@ -213,13 +245,18 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     clock = Clock()
     dog = Watchdog(clock)
     dog.swept()
-    dog.compare({SHOP: "7"}, {SHOP: "7"})
+    dog.compare("data", {SHOP: "7"}, {SHOP: "7"})
     assert dog.unhealthy_reason() == ""
-    dog.compare({SHOP: "9"}, {SHOP: "7"})
+    dog.compare("data", {SHOP: "9"}, {SHOP: "7"})
     clock.now += WATCH_DEADLINE_S + 1
-    dog.compare({SHOP: "11"}, {SHOP: "7"})
+    dog.compare("data", {SHOP: "11"}, {SHOP: "7"})
     assert "data/shop" in dog.unhealthy_reason()
-    dog.compare({SHOP: "11"}, {SHOP: "12"})
+    # An object that changes all the time is always a moment ahead of its watch.
+    dog.compare("data", {SHOP: "12"}, {SHOP: "11"})
+    assert dog.unhealthy_reason() == ""
+    dog.compare("data", {}, {})
+    clock.now += WATCH_DEADLINE_S + 1
+    dog.swept()
     assert dog.unhealthy_reason() == ""
     clock.now += SWEEP_DEADLINE_S
     assert "sweep" in dog.unhealthy_reason()
@@ -365,17 +402,6 @@ def test_runner_writes_counters_seldom() -> None:
     told = asyncio.run(script())
     for kind, most in (("Pipeline", 13), ("TableSync", 3)):
         assert 1 <= sum(k == kind for _, k in told) <= most
-
-
-def test_kopf_is_set_against_its_pitfalls() -> None:
-    """No peer, no Events of kopf's, no copy of a spec in an annotation, a finalizer of our own."""
-    ours = settings(namespaced=True)
-    assert ours.peering.standalone
-    assert not ours.posting.enabled
-    assert ours.persistence.finalizer == FINALIZER
-    assert isinstance(ours.persistence.diffbase_storage, NoDiffBase)
-    assert ours.watching.server_timeout
-    assert ours.scanning.disabled
 
 
 def test_operator_knows_no_secrets() -> None:

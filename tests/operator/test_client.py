@@ -13,7 +13,6 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import kopf
 import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import pipeline
@@ -54,7 +53,7 @@ def test_objects_from_creation_to_deletion(server: StandInApiServer) -> None:
         api.replace({**created, "spec": {"holderIdentity": "other"}})
     assert conflict.value.status == 409
     assert api.apply_status("Pipeline", "data", "shop", {"phase": "Streaming"})["status"] == {"phase": "Streaming"}
-    (listed,) = api.list_objects("Pipeline", "data", labels="")
+    (listed,) = api.list_objects("Pipeline", "data", labels="").objects
     assert (listed["kind"], listed["apiVersion"], listed["metadata"]["name"]) == (
         "Pipeline", "levada.dev/v1alpha1", "shop"
     )  # fmt: skip
@@ -114,7 +113,7 @@ def test_list_has_all_pages() -> None:
         found = client(paged.server_port).list_objects("TableSync")
         paged.shutdown()
         thread.join()
-    assert [body["metadata"] for body in found] == [{"name": "n1"}, {"name": "n2"}]
+    assert [body["metadata"] for body in found.objects] == [{"name": "n1"}, {"name": "n2"}]
     assert seen == ["limit=250", "limit=250&continue=a%3Db"]
 
 
@@ -167,7 +166,7 @@ def test_replaced_token_is_read(server: StandInApiServer, tmp_path: Path, monkey
     path = tmp_path / "kubeconfig"
     monkeypatch.setenv("KUBECONFIG", str(path))
     path.write_text(server.kubeconfig("first"))
-    api = api_of(read_credentials(kopf.OperatorSettings(), reread_s=0))
+    api = api_of(read_credentials(reread_s=0))
     api.get("Pipeline", "data", "shop")
     path.write_text(server.kubeconfig("second"))
     api.get("Pipeline", "data", "shop")

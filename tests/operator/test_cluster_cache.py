@@ -10,6 +10,7 @@ from tests.operator.samples import (
     NOON,
     at,
     merge,
+    owned_body,
     pipeline,
     pod_body,
     progress,
@@ -27,22 +28,23 @@ SHOP = PipelineKey("data", "shop")
 @pytest.mark.parametrize(
     ("host", "namespace", "other_host", "conflicts"),
     [
-        ("db", "data", "db", ("data/old",)),
+        ("db", "data", "db", ("old",)),
         ("db", "shop", "db", ()),
-        ("db.data.svc", "shop", "db", ("data/old",)),
-        ("DB.data.svc.cluster.local.", "shop", "db.data", ("data/old",)),
+        ("db.data.svc", "data", "db", ("old",)),
+        ("DB.data.svc.cluster.local.", "data", "db.data", ("old",)),
         ("db.shop.svc", "shop", "db", ()),
-        ("db.example.com", "shop", "db.example.com", ("data/old",)),
-        ("fd00::1", "shop", "fd00::1", ("data/old",)),
+        ("db.example.com", "data", "db.example.com", ("old",)),
+        ("db.example.com", "shop", "db.example.com", ()),
+        ("fd00::1", "data", "fd00::1", ("old",)),
     ],
 )
 def test_conflicts_read_the_same_slot_of_the_same_server(
     host: str, namespace: str, other_host: str, conflicts: tuple[str, ...]
 ) -> None:
-    """A host is who it is in the cluster's DNS: a Service's bare name is another one in another namespace."""
+    """A host is who it is in the cluster's DNS. A manifest of another namespace proves nothing."""
     cache = ClusterCache(DEFAULTS)
     source = {"slot": {"name": "levada_shop"}}
-    new = {"name": "new", "namespace": namespace, "creationTimestamp": written(at(60))}
+    new = {"name": "new", "namespace": namespace, "uid": "uid-new", "creationTimestamp": written(at(60))}
     cache.put(pipeline(metadata={"name": "old"}, spec={"source": {**source, "host": other_host}}))
     cache.put(pipeline(metadata=new, spec={"source": {**source, "host": host}}))
     seen = cache.observe(PipelineKey(namespace, "new"), NOON)
@@ -61,19 +63,21 @@ def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     assert seen is not None
     assert seen.pipeline.generation == 10
     assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
-    job = merge(pod_body("lag", "shop-lag-1"), {"kind": "Job"})
-    cache.replace_owned(["Pod", "Job"], [pod_body()], NOON)
+    job, driver = owned_body("Job", "shop-lag-1"), owned_body("StatefulSet", "shop-driver")
+    cache.replace_owned("StatefulSet", "data", [driver], NOON)
+    cache.replace_owned("Pod", "data", [pod_body()], NOON)
     cache.record_writes(SHOP, [job], [], NOON)
-    cache.replace_owned(["Pod", "Job"], [pod_body()], at(5))
+    cache.replace_owned("Job", "data", [], at(5))
     seen = cache.observe(SHOP, at(5))
     assert seen is not None
     assert (len(seen.jobs), len(seen.pods)) == (1, 1)
     assert cache.driver_addresses() == [(SHOP, "10.0.0.7")]
-    cache.replace_owned(["Pod", "Job"], [], at(60))
+    for kind in ("Pod", "Job"):
+        cache.replace_owned(kind, "data", [], at(60))
     seen = cache.observe(SHOP, at(60))
     assert seen is not None
     assert (seen.jobs, seen.pods) == ((), ())
-    cache.replace_all("Pipeline", [], at(60))
+    cache.replace_all("Pipeline", "data", [], set(), at(60))
     assert cache.observe(SHOP, at(60)) is None
 
 
@@ -141,7 +145,7 @@ def test_cache_sees_movement_and_conflicts() -> None:
     cache.put(younger)
     other = cache.observe(PipelineKey("data", "copy"), at(30))
     assert other is not None
-    assert other.conflicts == ("data/shop",)
+    assert other.conflicts == ("shop",)
     seen = cache.observe(SHOP, at(30))
     assert seen is not None
     assert seen.conflicts == ()
@@ -151,13 +155,11 @@ def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     """A StatefulSet or a Job without its pod has the newest failure of its own. One with a pod has none."""
     cache = ClusterCache(DEFAULTS)
     cache.put(pipeline())
-    labels = {"levada.dev/pipeline": "shop"}
-    metadata = {"name": "shop-driver", "namespace": "data", "uid": "s", "labels": labels}
-    cache.put({"kind": "StatefulSet", "metadata": metadata, "spec": {"replicas": 1}})
-    job = {"name": "shop-cleanup", "uid": "j", "creationTimestamp": written(NOON)}
-    cache.put({"kind": "Job", "metadata": metadata | job, "spec": {}})
-    assert cache.namespaces_lacking_pods() == ["data"]
-    failures = [CreationFailure(u, f"{u} {s}", at(s)) for u, s in (("s", 5), ("s", 9), ("j", 7), ("other", 8))]
+    cache.put(owned_body("StatefulSet", "shop-driver", spec={"replicas": 1}))
+    cache.put(owned_body("Job", "shop-cleanup", spec={}))
+    assert cache.lacks_pods("data")
+    s, j = "uid-shop-driver", "uid-shop-cleanup"
+    failures = [CreationFailure(u, f"{u[-1]} {n}", at(n)) for u, n in ((s, 5), (s, 9), (j, 7), ("other", 8))]
     cache.record_creation_failures("data", failures)
 
     def found() -> dict[str, str]:
@@ -165,10 +167,10 @@ def test_cache_finds_the_pods_that_cannot_be_created() -> None:
         assert seen is not None
         return {k.kind: f.message for k, f in seen.creation_failures.items()}
 
-    assert found() == {"StatefulSet": "s 9", "Job": "j 7"}
+    assert found() == {"StatefulSet": "r 9", "Job": "p 7"}
     cache.put(pod_body())
-    assert found() == {"Job": "j 7"}
-    of_job = {"labels": labels, "ownerReferences": [{"uid": "j"}]}
+    assert found() == {"Job": "p 7"}
+    of_job = {"ownerReferences": [{"uid": j}]}
     cache.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
     assert found() == {}
-    assert cache.namespaces_lacking_pods() == []
+    assert not cache.lacks_pods("data")

@@ -218,7 +218,7 @@ def test_leader_that_stood_still_writes_nothing(time: Timeline) -> None:
     fenced.apply({"kind": "Job"})
     fenced.rehearse({"kind": "Job"})
     time.now += 100.0
-    for request in (fenced.apply, fenced.rehearse):
+    for request in (fenced.apply, fenced.rehearse, lambda body: fenced.set_finalizers(body, [])):
         with pytest.raises(RequestFailed):
             request({"kind": "Job"})
     assert len(writes) == 2

@@ -17,9 +17,9 @@ def test_result_is_kept_for_equal_inputs_of_a_key() -> None:
     computed: list[str] = []
 
     def get(key: str, *inputs: Any) -> int:
-        return memo.get(key, inputs, lambda: computed.append(key) or len(computed))  # type: ignore[func-returns-value]  # None
+        return memo.get(("data", key), inputs, lambda: computed.append(key) or len(computed))  # type: ignore[func-returns-value]  # None
 
-    memo = Memo[str, int](2)
+    memo = Memo[tuple[str, str], int](2)
     assert [get("a", {"x": [1]}), get("a", {"x": [1]}), get("a", {"x": [2]}), get("b", {})] == [1, 1, 2, 3]
     assert computed == ["a", "a", "b"]
     get("c")

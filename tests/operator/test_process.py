@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.operator.apiserver import StandInApiServer
-from tests.operator.samples import document, pipeline, pod_body, table_document, table_sync
+from tests.operator.samples import document, merge, pipeline, pod_body, table_document, table_sync
 from tests.rigs.waiting import LIMIT_S, until
 from tests.servers.ports import ReservedPort
 
@@ -96,7 +96,7 @@ def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., su
         return running[-1]
 
     yield start
-    # Before it ends: a watch of kopf's that is cut off by that may say so in a traceback.
+    # Before it ends: what is cut off by that may say so in a traceback.
     text = log.read_text()
     for process in running:
         process.send_signal(signal.SIGCONT)
@@ -172,7 +172,8 @@ def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     body["metadata"] = {"name": "shop", "namespace": "data", **body["metadata"].get("annotations", {})}
     server.put(body)
     until(lambda: server.get("StatefulSet", "shop-driver"))
-    server.put(pod_body(podIP=driver))
+    owners = [{"kind": "StatefulSet", "uid": "uid-StatefulSet-shop-driver"}]
+    server.put(merge(pod_body(podIP=driver), {"metadata": {"ownerReferences": owners}}))
     until(lambda: phase(server) == "Streaming")
 
 
@@ -187,7 +188,7 @@ def events(server: StandInApiServer, reason: str) -> list[str]:
 
 
 def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
-    """A Pipeline gets its objects, its TableSyncs and their status. Kopf leaves a finalizer and no annotation."""
+    """A Pipeline gets its objects, its TableSyncs and their status, and of metadata a finalizer alone."""
     operator()
     bring_up(server, driver)
     for name in ("orders", "events"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from tests.operator.samples import (
     document,
     error_document,
     merge,
+    owned_body,
     pipeline,
     pod,
     pod_body,
@@ -28,12 +30,14 @@ from tests.operator.samples import (
 )
 
 from levada.status import TablePhase
+from levada_operator.app.fetch import Answer
+from levada_operator.app.progress_reader import ProgressReader
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.phase import TableSyncPhase
 from levada_operator.decide.slot import slot_sample
-from levada_operator.kube.interface import Cluster
+from levada_operator.kube.interface import Cluster, Listing
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import PipelineKey
 from levada_operator.observe.observed import Observed
@@ -41,13 +45,17 @@ from levada_operator.observe.observed import Observed
 SHOP = PipelineKey("data", "shop")
 
 
-class Listing:
+class OnePipeline:
     """An API server with one Pipeline and its driver's pod."""
 
-    def list_objects(self, kind: str, *_: str | None) -> list[dict[str, Any]]:
+    def list_objects(self, kind: str, *_: str | None, metadata: bool = False) -> Listing:
         """Return the objects of a kind."""
-        known = {"Pipeline": merge(pipeline(), {"metadata": {"resourceVersion": "1"}}), "Pod": pod_body()}
-        return [known[kind]] if kind in known else []
+        known = {
+            "Pipeline": merge(pipeline(), {"metadata": {"resourceVersion": "1"}}),
+            "StatefulSet": owned_body("StatefulSet", "shop-driver"),
+            "Pod": pod_body(),
+        }
+        return Listing([known[kind]] if kind in known else [])
 
 
 class Answers:
@@ -58,15 +66,18 @@ class Answers:
         self._answer: Mapping[str, Any] | None = None
         self._executor = ThreadPoolExecutor(1)
         self._sweeper = Sweeper(
-            cast(Cluster, Listing()),
+            cast(Cluster, OnePipeline()),
             self._cache,
             UpdateTurns(self._cache, timedelta(minutes=5)),
             Watchdog(time.monotonic),
             self._executor,
             namespaces=(),
-            fetch=lambda address, port: self._answer,
+            progress=ProgressReader(self._cache, self._fetch, self._executor),
             detect_storage=False,
         )
+
+    async def _fetch(self, namespace: str, address: str, port: int) -> Answer:
+        return Answer(json.dumps(self._answer).encode())
 
     def after(self, answer: Mapping[str, Any] | None, seconds: float = 0.0) -> Observed:
         """Return what is observed after a sweep in which the driver answers so."""

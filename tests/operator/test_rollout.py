@@ -160,7 +160,9 @@ def stateful_set(**status: Any) -> dict[str, Any]:
         "metadata": {
             "namespace": "data",
             "name": "shop-driver",
+            "uid": "uid-shop-driver",
             "labels": {"levada.dev/pipeline": "shop"},
+            "ownerReferences": [{"kind": "Pipeline", "name": "shop", "uid": "uid-shop"}],
             "generation": 4,
             "resourceVersion": "7",
             "annotations": {UPDATED_AT: written(NOON)},
@@ -208,7 +210,8 @@ def test_one_turn_at_a_time_in_one_process() -> None:
     turns = UpdateTurns(cache, NEW.updates.deadline)
     for name in ("shop", "mall"):
         body = pipeline()
-        cache.put(merge(body, {"metadata": {"name": name, "resourceVersion": "1"}}))
+        uid = {"uid": f"uid-{name}"}
+        cache.put(merge(body, {"metadata": {"name": name, "resourceVersion": "1", **uid}}))
     shop, mall = PipelineKey("data", "shop"), PipelineKey("data", "mall")
 
     def others(key: PipelineKey) -> int:
@@ -219,20 +222,27 @@ def test_one_turn_at_a_time_in_one_process() -> None:
     turns.begin(shop)
     assert (others(shop), others(mall)) == (0, 1)
     turns.end(shop, NOON)
-    cache.replace_owned(("Pod", "StatefulSet", "Job"), [], NOON)
     turns.refresh(NOON)
     assert others(mall) == 0
     turns.begin(shop)
     cache.record_writes(shop, [stateful_set(observedGeneration=3)], [], NOON)
     turns.end(shop, NOON)
-    cache.replace_owned(("Pod", "StatefulSet", "Job"), [stateful_set(observedGeneration=3)], NOON)
+    cache.replace_owned("StatefulSet", "data", [stateful_set(observedGeneration=3)], NOON)
     turns.refresh(NOON)
     assert others(mall) == 1
     pod_ready = merge(of_revision("b"), {"metadata": {"resourceVersion": "9"}})
     current = merge(stateful_set(), {"metadata": {"resourceVersion": "8"}})
-    cache.replace_owned(("Pod", "StatefulSet", "Job"), [current, pod_ready], at(5))
+    cache.replace_owned("StatefulSet", "data", [current], at(5))
+    cache.replace_owned("Pod", "data", [pod_ready], at(5))
     turns.refresh(at(5))
     assert others(mall) == 0
+    for hand in ("yesterday", written(at(6)), "9999-12-31T23:59:59-23:59"):
+        # Whoever may edit the StatefulSet may write this.
+        edited = {"metadata": {"resourceVersion": "10", "annotations": {UPDATED_AT: hand}}}
+        cache.replace_owned("StatefulSet", "data", [merge(current, edited)], at(7))
+        cache.replace_owned("Pod", "data", [], at(60))
+        turns.refresh(at(7))
+        assert others(mall) == 0, hand
 
 
 def test_refused_update_gives_its_turn_back() -> None:

@@ -17,7 +17,6 @@ from tests.servers.ports import free_port
 from levada.errors import NeedsOperator
 from levada_operator.app.config import read_config
 from levada_operator.app.credentials import read_credentials
-from levada_operator.app.settings import settings
 
 KUBECONFIG = """
 current-context: c
@@ -80,7 +79,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.setenv("KUBECONFIG", str(path))
     with pytest.raises(NeedsOperator) as refused:
-        read_credentials(settings(namespaced=True))
+        read_credentials()
     assert refused.value.code == "kubeconfig_invalid"
     assert refused.value.message.startswith(f"the kubeconfig {path} cannot be used: ")
     assert reason in refused.value.message

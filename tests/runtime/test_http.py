@@ -352,6 +352,22 @@ def test_a_verification_needs_the_token(tmp_path: Path) -> None:
         assert send(server, "DELETE", "/v1/verifications/1", Authorization="Bearer secret")[0] == 404
 
 
+def test_what_writes_or_returns_values_is_closed_to_others() -> None:
+    """Without a token these requests are answered over loopback alone. What has no values is answered to all."""
+    server = ProgressServer(running, verifications=Verifications(never))
+    try:
+        for method, path in (("POST", "/v1/verifications"), ("DELETE", "/v1/verifications/1"), ("POST", "/v1/cuts")):
+            refused = server.change(method, path, "application/json", b"{}", local=False)
+            assert (refused.status, json.loads(refused.body)["error"]["code"]) == (401, "token_required")
+        assert server.respond("/v1/verifications/1", "", local=False).status == 401
+        assert server.respond("/v1/verifications/1", "").status == 404
+        assert server.change("POST", "/v1/verifications", "application/json", b"no JSON").status == 400
+        for path in ("/livez", "/v1/progress", "/metrics", "/"):
+            assert server.respond(path, "", local=False).status == 200
+    finally:
+        server.close()
+
+
 def test_an_engine_refuses_a_command_without_its_token(tmp_path: Path) -> None:
     """The error of the command names the manifest's field, and the option that gives it the Secret."""
     (tmp_path / "token").write_text("long-and-random")

@@ -304,8 +304,9 @@ class Driver(Model):
     service_account: ServiceAccount = setting(Change.RESTART, {})
     """The service account of the pods."""
     token_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
-    """A token that requests to the driver's /v1/progress and /metrics must carry. Unset: the driver answers every
-    request. The operator needs the same token in the chart's driverToken.
+    """A token that requests to the driver's port must carry. Unset: the driver answers requests for progress and
+    metrics, and over loopback those that write or return values. The operator needs the same token, under the
+    namespace's name, in the Secret of the chart's driverToken.
     """
     pod_template: PodTemplate = _pod_template()
     """A pod template into which the driver's pod is merged, for labels, tolerations, priority and the like."""

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from levada_operator.act.fair_turns import FairTurns
 from levada_operator.act.write_rate import WriteRate
 
 SPARE_PER_S: Final = 5.0
@@ -34,16 +35,16 @@ class WriteBudget:
         self._tokens = float(burst)
         self._spare = float(SPARE_BURST)
         self._at = clock()
-        self._turn = asyncio.Lock()
+        self.turns = FairTurns()
         self._bulk_turn = asyncio.Lock()
 
     def answered(self, seconds: float, status: int = 200, retry_after_s: float = 0.0) -> None:
         """Record the API server's answer to a write, as `WriteRate.answered` has it."""
         self.rate.answered(self._clock(), seconds, status, retry_after_s)
 
-    async def take(self) -> None:
-        """Wait for a token for a prompt write, in order of arrival."""
-        async with self._turn:
+    async def take(self, namespace: str = "") -> None:
+        """Wait for a token for a prompt write. Namespaces take turns, so that none waits for many writes of another."""
+        async with self.turns.turn(namespace):
             while (missing := 1 - self._refilled()) > 0:
                 await asyncio.sleep(self._wait_s(missing))
             self._spend()
@@ -55,7 +56,7 @@ class WriteBudget:
         """
         try:
             async with asyncio.timeout_at(until), self._bulk_turn:
-                while self._turn.locked() or self._refilled() < 1:
+                while self.turns.busy or self._refilled() < 1:
                     await asyncio.sleep(self._wait_s(1))
                 self._spend()
                 return True
@@ -64,7 +65,7 @@ class WriteBudget:
 
     def take_spare(self) -> bool:
         """Take a token for a spare write. Return False if other writes wait or few tokens are left."""
-        if self._turn.locked() or self._bulk_turn.locked() or self._refilled() < _RESERVED or self._spare < 1:
+        if self.turns.busy or self._bulk_turn.locked() or self._refilled() < _RESERVED or self._spare < 1:
             return False
         self._spend()
         return True

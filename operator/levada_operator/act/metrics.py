@@ -24,6 +24,12 @@ RECONCILE: Final = Histogram(
 FAILURES: Final = Counter(
     "levada_operator_reconcile_failures_total", "Reconciliations that ended with an error", registry=REGISTRY
 )
+FAULTS: Final = Counter(
+    "levada_operator_faults_total",
+    "Objects, answers and lists that could not be read, by the namespace that they are in",
+    ["namespace"],
+    registry=REGISTRY,
+)
 PIPELINES: Final = Gauge("levada_operator_pipelines", "Pipelines, by their phase", ["phase"], registry=REGISTRY)
 TABLES: Final = Gauge("levada_operator_tablesyncs", "TableSyncs, by their phase", ["phase"], registry=REGISTRY)
 LIMITS: Final = Gauge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -73,6 +73,37 @@ class Runner:
                     break
         return outcome
 
+    async def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any] | None:
+        """Replace the finalizers of a Pipeline. Return it, or None if it was deleted meanwhile."""
+        await self._budget.take(str(body["metadata"]["namespace"]))
+        try:
+            return await self._write("Pipeline", self._cluster.set_finalizers, body, finalizers)
+        except RequestFailed as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def write_lone_tables(self, namespace: str, writes: Iterable[StatusWrite], until: float) -> list[Body]:
+        """Write the statuses of TableSyncs without a Pipeline, until then. Return the written objects."""
+        written: list[Body] = []
+        for write in writes:
+            if not await self._budget.take_bulk(until):
+                break
+            try:
+                written.append(
+                    await self._write(
+                        "TableSync", self._cluster.apply_status, "TableSync", namespace, write.key.name, write.status
+                    )
+                )
+            except RequestFailed as error:
+                if error.status != 404:
+                    raise
+        return written
+
+    async def report(self, namespace: str, uid: str, draft: EventDraft, now: datetime) -> None:
+        """Write an Event about a Pipeline that could not be reconciled. A failure is logged and not raised."""
+        await self._write_event(About(namespace, uid, draft), now)
+
     async def _objects(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
         for body in plan.rehearse:
             if not await self._try(body, self._cluster.rehearse, observed, outcome):
@@ -80,7 +111,7 @@ class Runner:
         await self._apply([b for b in plan.apply if b["kind"] != "TableSync"], observed, outcome)
         for key in plan.delete:
             if key.kind != "TableSync":
-                await self._budget.take()
+                await self._budget.take(observed.pipeline.namespace)
                 await self._delete(key, observed, outcome)
 
     async def _write_pipeline_status(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
@@ -158,7 +189,7 @@ class Runner:
             try:
                 await self._check_name_is_free(body, key_of(body), observed)
                 if not taken:
-                    await self._budget.take()
+                    await self._budget.take(namespace)
                 answer = await self._write(body["kind"], request, body)
             except RequestFailed as error:
                 refusal = self._refusals.failed(namespace, body, error, now)
@@ -189,7 +220,7 @@ class Runner:
         namespace, now = observed.pipeline.namespace, observed.now
         if write.beyond_counters:
             if write.key.kind == "Pipeline":
-                await self._budget.take()
+                await self._budget.take(namespace)
         else:
             last = self._status_written_at.get((namespace, write.key))
             early = last is not None and now - last < _COUNTERS_EVERY[write.key.kind]
@@ -212,21 +243,22 @@ class Runner:
         uids = {ObjectKey("TableSync", t.name): t.uid for t in observed.table_syncs}
         for draft in events:
             about = About(observed.pipeline.namespace, uids.get(draft.about, observed.pipeline.uid), draft)
-            event = self._events.event(about, observed.now)
-            if event is None:
-                continue
-            _log.info(
-                "%s %s/%s: %s: %s", draft.about.kind, about.namespace, draft.about.name, draft.reason, draft.message
-            )
-            EVENTS.labels(draft.reason).inc()
-            try:
-                await self._budget.take()
-                await self._write("Event", self._cluster.apply, event)
-            except RequestFailed as error:
-                if error.namespace_terminating:
-                    await self._write_namespace_event(about, observed.now)
-                else:
-                    _log.warning("Event %s was not recorded: %s", draft.reason, error)
+            await self._write_event(about, observed.now)
+
+    async def _write_event(self, about: About, now: datetime) -> None:
+        draft, event = about.draft, self._events.event(about, now)
+        if event is None:
+            return
+        _log.info("%s %s/%s: %s: %s", draft.about.kind, about.namespace, draft.about.name, draft.reason, draft.message)
+        EVENTS.labels(draft.reason).inc()
+        try:
+            await self._budget.take(about.namespace)
+            await self._write("Event", self._cluster.apply, event)
+        except RequestFailed as error:
+            if error.namespace_terminating:
+                await self._write_namespace_event(about, now)
+            else:
+                _log.warning("Event %s was not recorded: %s", draft.reason, error)
 
     async def _write_namespace_event(self, about: About, now: datetime) -> None:
         try:

@@ -21,15 +21,15 @@ class Config:
     """The operator's settings.
 
     ``lease`` is the Lease of the leader election: of all processes with the same one, only the leader writes.
-    ``driver_token`` is the file with the token that drivers with driver.tokenSecretRef require. ``namespaces`` are
-    those to serve, or empty for all. ``address`` and ``port`` serve probes and metrics. ``sweep_s`` is the pause
-    between sweeps, in seconds.
+    ``driver_tokens`` is a folder with the token of each namespace whose drivers have a driver.tokenSecretRef.
+    ``namespaces`` are those to serve, or empty for all. ``address`` and ``port`` serve probes and metrics. ``sweep_s``
+    is the pause between sweeps, in seconds.
     """
 
     defaults: OperatorDefaults
     lease: LeaseKey
     timings: LeaseTimings
-    driver_token: Path | None = None
+    driver_tokens: Path | None = None
     namespaces: tuple[str, ...] = ()
     address: str = "0.0.0.0"
     port: int = 8081
@@ -54,7 +54,7 @@ def _read(environment: Mapping[str, str], name: str, default: str, parse: Callab
 def read_config(environment: Mapping[str, str]) -> Config:
     """Read the settings. Raise NeedsOperator ``setting_invalid`` for an invalid one."""
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
-    token = environment.get("LEVADA_DRIVER_TOKEN_FILE")
+    token = environment.get("LEVADA_DRIVER_TOKENS")
     return Config(
         OperatorDefaults(
             image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
@@ -76,7 +76,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
             environment.get("LEVADA_LEASE") or "levada-operator",
         ),
         timings=_read(environment, "LEVADA_LEASE_SECONDS", "15", lambda text: lease_timings(int(text))),
-        driver_token=Path(token) if token else None,
+        driver_tokens=Path(token) if token else None,
         namespaces=namespaces,
         address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
         port=_read(environment, "LEVADA_PORT", "8081", int),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -12,37 +13,55 @@ from datetime import UTC, datetime
 from typing import Final
 
 from levada_operator.act.budget import WriteBudget
-from levada_operator.act.metrics import FAILURES, RECONCILE
+from levada_operator.act.fair_turns import FairTurns
+from levada_operator.act.metrics import FAILURES, FAULTS, RECONCILE
 from levada_operator.act.runner import Runner
 from levada_operator.app.config import Config
+from levada_operator.app.object_watch import ObjectWatch
+from levada_operator.app.progress_reader import Fetch, ProgressReader
 from levada_operator.app.queue import KeyedQueue
-from levada_operator.app.sweeper import Fetch, Sweeper
-from levada_operator.app.table_watch import TableWatch
+from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
+from levada_operator.decide.events import EventDraft
+from levada_operator.decide.lone_tables import lone_table_status
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import manifest_name
+from levada_operator.names import FINALIZER, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.objects import Body, PipelineKey, VolumeUse, pipeline_named
+from levada_operator.observe.objects import (
+    Body,
+    ObjectKey,
+    PipelineKey,
+    VolumeUse,
+    pipeline_named,
+    read_pipeline,
+)
 
 _log = logging.getLogger(__name__)
 
 _WORKERS: Final = 50
 """Pipelines that are reconciled concurrently. Most of them wait for the budget of their tables' writes."""
 _THREADS: Final = 8
+_READERS: Final = 4
+_DECIDERS: Final = 2
+_LONE_TABLES_S: Final = 5.0
 
 
 class Controller:
     """The controller of all Pipelines. Create and use it within one event loop."""
 
-    def __init__(self, config: Config, cluster: Cluster, fetch: Fetch, watch: Callable[..., TableWatch]) -> None:
+    def __init__(self, config: Config, cluster: Cluster, fetch: Fetch, watch: Callable[..., ObjectWatch]) -> None:
         self.config = config
         self.cache = ClusterCache(config.defaults)
         self._turns = UpdateTurns(self.cache, config.defaults.updates.deadline)
         self.watchdog = Watchdog(time.monotonic)
         self.watched: dict[PipelineKey, str] = {}
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="levada-request")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="levada-list")
+        self._deciders = ThreadPoolExecutor(_DECIDERS, thread_name_prefix="levada-decide")
+        self._decisions = FairTurns(_DECIDERS)
+        self._progress = ProgressReader(self.cache, fetch, self._readers)
         self._budget = WriteBudget(time.monotonic)
         self._runner = Runner(cluster, self._budget, self._executor)
         self._sweeper = Sweeper(
@@ -50,17 +69,19 @@ class Controller:
             self.cache,
             self._turns,
             self.watchdog,
-            self._executor,
+            self._readers,
             namespaces=config.namespaces,
-            fetch=fetch,
+            progress=self._progress,
             detect_storage=config.defaults.staging.use is VolumeUse.DETECT,
         )
         self._watches = [
-            watch(namespace, self.event, self._sweeper.list_tables_next) for namespace in config.namespaces or (None,)
+            watch(kind, namespace, self.event, self._sweeper.note_unread, self._sweeper.list_tables_next)
+            for kind in ("Pipeline", "TableSync")
+            for namespace in config.namespaces or (None,)
         ]
         self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
-        self._queue: KeyedQueue[PipelineKey] = KeyedQueue()
-        self._swept = asyncio.Event()
+        self._queue = KeyedQueue[PipelineKey](lambda key: key.namespace, _WORKERS // 2)
+        self._working = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -73,48 +94,28 @@ class Controller:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._executor.shutdown(wait=True)
+        self._sweeper.stop()
+        self._progress.stop()
+        for executor in (self._executor, self._deciders):
+            executor.shutdown(wait=True)
+        # A list is a read, and may take long.
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
-    async def event(self, type_: str | None, body: Body) -> None:
+    async def event(self, type_: str, body: Body) -> None:
         """Store an object that a watch reported, and enqueue its Pipeline."""
+        kind = body["kind"]
+        key = pipeline_named(body)
         if type_ == "DELETED":
-            self.object_deleted(body)
-        elif not self.object_changed(body):
-            # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
-            return
-        await self.enqueue(pipeline_named(body))
-
-    def object_changed(self, body: Body) -> bool:
-        """Store an object that a watch reported. Return True if anything but its status changed."""
-        changed = self.cache.put(body)
-        if body["kind"] == "Pipeline":
-            metadata = body["metadata"]
-            self.watched[PipelineKey(metadata["namespace"], metadata["name"])] = str(metadata["resourceVersion"])
-        return changed
-
-    def object_deleted(self, body: Body) -> None:
-        """Remove an object that a watch reported as deleted."""
-        self.cache.remove(body)
-        key = PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
-        if body["kind"] == "Pipeline" and key not in self.cache.pipelines:
-            self.watched.pop(key, None)
-
-    async def enqueue(self, key: PipelineKey) -> None:
-        """Add a Pipeline to the queue of reconciliations."""
+            self.cache.remove(body)
+            if kind == "Pipeline" and key not in self.cache.pipelines:
+                self.watched.pop(key, None)
+        else:
+            if kind == "Pipeline":
+                self.watched[key] = str(body["metadata"]["resourceVersion"])
+            if not self.cache.put(body):
+                # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
+                return
         await self._queue.add(key)
-
-    async def released(self, key: PipelineKey) -> bool:
-        """Take the next step of a deletion. Return True if the finalizer can be removed."""
-        # Before the first sweep the cache has no pods, so a running driver would look like a stopped one.
-        await self._swept.wait()
-        await self._queue.acquire(key)
-        try:
-            return await self._reconcile(key)
-        except RequestFailed as error:
-            _log.warning("%s/%s: %s", key.namespace, key.name, error)
-            return False
-        finally:
-            await self._queue.done(key)
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -129,11 +130,12 @@ class Controller:
             except Exception:
                 _log.exception("cannot read the state of the cluster")
             else:
-                if not self._swept.is_set():
-                    self._swept.set()
+                if not self._working:
+                    self._working = True
                     self._tasks += [asyncio.create_task(self._work_loop(), name=f"work-{i}") for i in range(_WORKERS)]
                 # In another order each time, because the first ones get the tokens for counters.
-                for key in random.sample(list(self.cache.pipelines), len(self.cache.pipelines)):
+                keys = [*self.cache.pipelines, *self.cache.lone_keys()]
+                for key in random.sample(keys, len(keys)):
                     await self._queue.add(key)
             await asyncio.sleep(pause_s)
 
@@ -141,17 +143,67 @@ class Controller:
         while True:
             key = await self._queue.get()
             try:
-                # kopf's deletion handler reconciles a Pipeline that is being deleted, by calling `released`.
-                if "deletionTimestamp" not in self.cache.pipelines.get(key, {}).get("metadata", {}):
-                    await self._reconcile(key)
+                # Before its namespace is listed the cache has no pods: a running driver would look like a stopped one.
+                if await self._sweeper.is_listed(key.namespace, self.watched, _utcnow()):
+                    await self._process(key)
             except RequestFailed as error:
                 FAILURES.inc()
                 _log.warning("%s/%s: %s", key.namespace, key.name, error)
-            except Exception:
+            except Exception as error:
                 FAILURES.inc()
+                FAULTS.labels(key.namespace).inc()
                 _log.exception("%s/%s: cannot be reconciled", key.namespace, key.name)
+                await self._report(key, error)
             finally:
                 await self._queue.done(key)
+
+    async def _report(self, key: PipelineKey, error: Exception) -> None:
+        """Write an Event about a Pipeline that cannot be reconciled."""
+        if (body := self.cache.pipelines.get(key)) is not None:
+            about = ObjectKey("Pipeline", key.name)
+            text = f"{type(error).__name__}: the operator's log has more. Set back what was changed last"
+            with contextlib.suppress(Exception):
+                draft = EventDraft(about, "ReconcileFailed", text)
+                await self._runner.report(key.namespace, body["metadata"]["uid"], draft, _utcnow())
+
+    async def _process(self, key: PipelineKey) -> None:
+        """Reconcile a Pipeline, with the finalizer that its clean-up needs."""
+        body = self.cache.pipelines.get(key)
+        if body is None:
+            await self._write_lone_tables(key)
+            return
+        metadata = body["metadata"]
+        finalizers = list(metadata.get("finalizers") or ())
+        has, needs = FINALIZER in finalizers, self._needs_cleanup(body)
+        others = [name for name in finalizers if name != FINALIZER]
+        if metadata.get("deletionTimestamp"):
+            if has and (not needs or await self._reconcile(key)):
+                await self._set_finalizers(key, others)
+            return
+        if has is not needs:
+            await self._set_finalizers(key, [*others, FINALIZER] if needs else others)
+        await self._reconcile(key)
+
+    async def _set_finalizers(self, key: PipelineKey, finalizers: list[str]) -> None:
+        if (body := self.cache.pipelines.get(key)) is not None:
+            written = await self._runner.set_finalizers(body, finalizers)
+            if written is not None:
+                self.cache.put(written)
+
+    def _needs_cleanup(self, body: Body) -> bool:
+        """Return True if the Pipeline needs a finalizer: it has run, or no older Pipeline reads the same slot.
+
+        The deletion policy does not matter. If it retains everything, the clean-up still releases the ownership.
+        """
+        pipeline = read_pipeline(body)
+        return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not self.cache.conflicts(pipeline)
+
+    async def _write_lone_tables(self, key: PipelineKey) -> None:
+        """Write the status of the TableSyncs that name a Pipeline which does not exist."""
+        now = _utcnow()
+        writes = [w for t in self.cache.lone_tables(key) if (w := lone_table_status(t, key.name, now)) is not None]
+        until = asyncio.get_running_loop().time() + _LONE_TABLES_S
+        self.cache.put_all(await self._runner.write_lone_tables(key.namespace, writes, until))
 
     async def _list_storage_for(self, key: PipelineKey) -> None:
         """List the StorageClasses for a new Pipeline, since one may be a moment older. Its decision is final.
@@ -169,29 +221,35 @@ class Controller:
 
     async def _reconcile(self, key: PipelineKey) -> bool:
         await self._list_storage_for(key)
-        now = _utcnow()
-        observed = self.cache.observe(key, now, self._turns.others(key))
-        if observed is None:
-            return True
-        with RECONCILE.time():
-            plan = reconcile(observed)
-            if not plan.empty:
-                # There is no await between observing and here, so no other plan can have taken the same turn.
-                if plan.updates:
-                    self._turns.begin(key)
-                try:
-                    outcome = await self._runner.carry_out(plan, observed)
-                    self.cache.record_writes(key, outcome.written, outcome.deleted, now)
-                    self.cache.record_refusals(key, outcome.refusals)
-                finally:
-                    self._turns.end(key, now)
-                if outcome.unfinished or {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
-                    # The next plan has the rest, and reports a new refusal in status.
-                    await self.enqueue(key)
-                if outcome.failed is not None and not plan.release:
-                    raise outcome.failed
-            elif observed.refusals:
+        async with self._decisions.turn(key.namespace):
+            now = _utcnow()
+            observed = self.cache.observe(key, now, self._turns.others(key))
+            if observed is None:
+                return True
+            # A large spec takes seconds, for which the watches and all other namespaces' writes continue.
+            plan = await asyncio.get_running_loop().run_in_executor(self._deciders, reconcile, observed)
+            if plan.updates:
+                if self._turns.others(key) > observed.updating:
+                    # Another plan has taken the turn meanwhile.
+                    await self._queue.add(key)
+                    return False
+                self._turns.begin(key)
+        if plan.empty:
+            if observed.refusals:
                 self.cache.record_refusals(key, ())
+            return plan.release
+        with RECONCILE.time():
+            try:
+                outcome = await self._runner.carry_out(plan, observed)
+                self.cache.record_writes(key, outcome.written, outcome.deleted, now)
+                self.cache.record_refusals(key, outcome.refusals)
+            finally:
+                self._turns.end(key, now)
+            if outcome.unfinished or {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
+                # The next plan has the rest, and reports a new refusal in status.
+                await self._queue.add(key)
+            if outcome.failed is not None and not plan.release:
+                raise outcome.failed
         return plan.release
 
 

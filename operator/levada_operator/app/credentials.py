@@ -20,11 +20,12 @@ _REREAD_S: Final = 60.0
 """The kubelet replaces the token of a service account when four fifths of its time are over, an hour by default."""
 
 
-def read_connection(options: kopf.OperatorSettings) -> kopf.ConnectionInfo | None:
+def read_connection() -> kopf.ConnectionInfo | None:
     """Return the address and the credentials, or None if there are none.
 
     A pod uses the API server's address in its environment, as client-go does, and needs no DNS for it.
     """
+    options = kopf.OperatorSettings()
     info = kopf.login_with_service_account(settings=options)
     if info is None:
         return kopf.login_with_kubeconfig(settings=options)
@@ -43,20 +44,20 @@ class Credentials:
     headers: Callable[[], Mapping[str, str]]
 
 
-def read_credentials(options: kopf.OperatorSettings, reread_s: float = _REREAD_S) -> Credentials:
+def read_credentials(reread_s: float = _REREAD_S) -> Credentials:
     """Return the credentials. They are read again every ``reread_s`` seconds.
 
     Raise NeedsOperator ``operator_outside_cluster`` without any, and ``kubeconfig_invalid``.
     """
     try:
-        info = read_connection(options)
+        info = read_connection()
         if info is None:
             raise NeedsOperator(
                 "operator_outside_cluster",
                 "the operator runs outside of a cluster, and there is no kubeconfig",
                 hint="set KUBECONFIG to the path of one",
             )
-        headers = _Headers(lambda: read_connection(options), info, reread_s)
+        headers = _Headers(lambda: read_connection(), info, reread_s)
         return Credentials(info.server.rstrip("/"), info.as_ssl_context(), headers)
     except (kopf.LoginError, yaml.YAMLError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
         path = os.environ.get("KUBECONFIG") or "~/.kube/config"

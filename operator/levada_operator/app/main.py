@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import platform
@@ -11,11 +10,8 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Final
-
-import kopf
 
 from levada.errors import LevadaError
 from levada.logs import configure
@@ -23,13 +19,11 @@ from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.controller import Controller
 from levada_operator.app.credentials import read_credentials
-from levada_operator.app.handlers import register
+from levada_operator.app.fetch import DriverClient
+from levada_operator.app.object_watch import ObjectWatch
 from levada_operator.app.probes import Probes
-from levada_operator.app.settings import settings
-from levada_operator.app.table_watch import TableWatch
 from levada_operator.kube.client import ApiServer
 from levada_operator.kube.fenced import FencedCluster
-from levada_operator.kube.progress import fetch_progress
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +34,7 @@ def main() -> None:
     """Run the operator with the settings in the environment. Exit with code 1 if it cannot start."""
     as_json = os.environ.get("LEVADA_LOG_FORMAT") == "json"
     configure(as_json=as_json, debug=bool(os.environ.get("LEVADA_DEBUG")))
-    # kopf logs each retry of a clean-up as an error, and every object that it skips.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.getLogger("kopf.objects").setLevel(logging.CRITICAL)
-    # It logs each attempt to connect. A request that gets no answer is reported by its caller.
+    # urllib3 logs each attempt to connect. A request that gets no answer is reported by its caller.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         asyncio.run(operate(read_config(os.environ)))
@@ -61,8 +52,7 @@ async def operate(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     callbacks = Callbacks(lambda: loop.call_soon_threadsafe(elected.set), _end)
-    options = settings(namespaced=bool(config.namespaces))
-    credentials = read_credentials(options)
+    credentials = read_credentials()
     leases = ApiServer(credentials.server, credentials.context, credentials.headers, config.timings.renew_s / 2)
     elector = Elector(leases, config.lease, _identity(), config.timings, time.monotonic, callbacks)
     controllers: list[Controller] = []
@@ -73,41 +63,21 @@ async def operate(config: Config) -> None:
         if await _first(elected, stop) is elected:
             requests = ApiServer(credentials.server, credentials.context, credentials.headers)
             cluster = FencedCluster(requests, lambda: elector.leads)
-            fetch = partial(fetch_progress, token_file=config.driver_token)
-            controllers.append(Controller(config, cluster, fetch, partial(TableWatch, credentials)))
-            await _lead(config, options, controllers[0], lambda: elector.leads, stop)
+            async with DriverClient(config.driver_tokens) as drivers:
+                controllers.append(Controller(config, cluster, drivers.fetch, partial(ObjectWatch, credentials)))
+                await _lead(controllers[0], stop)
     finally:
         # The Lease is released after the last write, so that two leaders never write at the same time.
         await asyncio.to_thread(elector.stop)
         await probes.stop()
 
 
-async def _lead(
-    config: Config,
-    options: kopf.OperatorSettings,
-    controller: Controller,
-    leads: Callable[[], bool],
-    stop: asyncio.Event,
-) -> None:
-    registry = kopf.OperatorRegistry()
-    register(registry, controller, leads)
-    serving = asyncio.create_task(
-        kopf.operator(
-            registry=registry,
-            settings=options,
-            clusterwide=not config.namespaces,
-            namespaces=config.namespaces,
-        )
-    )
-    # kopf has its own handlers of SIGTERM and SIGINT, so this is for a signal before they are there. Given a stop flag,
-    # kopf would wait 5 s at its end for its own task that waits for the flag.
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not serving.done():
-        serving.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+async def _lead(controller: Controller, stop: asyncio.Event) -> None:
+    controller.start()
+    try:
+        await stop.wait()
+    finally:
+        await controller.stop()
 
 
 async def _first(*events: asyncio.Event) -> asyncio.Event:

@@ -1,6 +1,7 @@
-"""Periodic sweeps: list the owned objects, and fetch every driver's progress.
+"""Periodic sweeps: list the owned objects of each namespace with a Pipeline, and fetch every driver's progress.
 
-Objects are listed by label, so the number of list requests does not depend on the number of Pipelines.
+A namespace is listed by itself and within its own guard. What its tenant has in it, however much, how odd or how slow,
+keeps no other namespace waiting.
 """
 
 from __future__ import annotations
@@ -8,43 +9,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from levada.errors import NeedsOperator
-from levada.status import read_progress
-from levada_operator.act.metrics import LIMITS, PIPELINES, SWEEP, TABLES
+from levada_operator.act.metrics import FAULTS, LIMITS, PIPELINES, SWEEP, TABLES
+from levada_operator.app.progress_reader import ProgressReader
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
-from levada_operator.desired.pod import HTTP_PORT
-from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import PIPELINE_LABEL
+from levada_operator.kube.interface import TOO_LARGE, Cluster, Listing, RequestFailed
+from levada_operator.kube.items import Unread
+from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import FAILED, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
-from levada_operator.observe.progress import read_report
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-FAST_KINDS: Final = ("Pod", "StatefulSet", "Job")
-SLOW_KINDS: Final = (
-    "ConfigMap",
-    "NetworkPolicy",
-    "PersistentVolumeClaim",
-    "Role",
-    "RoleBinding",
-    "Service",
-    "ServiceAccount",
-)
+FAST_KINDS: Final = ("StatefulSet", "Job", "Pod")
+"""Pods come last, because they belong to the StatefulSets and Jobs."""
+SLOW_KINDS: Final = ("NetworkPolicy", "PersistentVolumeClaim", "Role", "RoleBinding", "Service", "ServiceAccount")
 _SLOW_KINDS_EVERY: Final = 6
 """Every so many sweeps the kinds that rarely change are listed."""
 _TABLE_SYNCS_EVERY: Final = 60
 """Every so many sweeps all TableSyncs are listed. In between, a watch reports their changes."""
-
-Fetch = Callable[[str, int], Mapping[str, Any] | None]
+_WAIT_S: Final = 10.0
+"""A sweep does not wait longer for a namespace. Its lists continue, and the next sweep leaves it out until they end."""
+_MAX_FAILED_EVENTS: Final = 500
 
 
 class Sweeper:
@@ -59,58 +53,183 @@ class Sweeper:
         executor: Executor,
         *,
         namespaces: tuple[str, ...],
-        fetch: Fetch,
+        progress: ProgressReader,
         detect_storage: bool,
+        concurrency: int = 4,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._turns = turns
         self._watchdog = watchdog
         self._executor = executor
-        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
-        self._fetch = fetch
+        self._namespaces = namespaces
+        self._progress = progress
         self._turn = 0
         self._tables_due = False
         self._may_list_storage = detect_storage
+        self._listing: dict[str, asyncio.Task[RequestFailed | None]] = {}
+        self._listed: set[str] = set()
+        self._slots = asyncio.Semaphore(concurrency)
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
-        """Refresh the cache. Raise RequestFailed if a list fails.
+        """Refresh the cache. Raise RequestFailed if no namespace could be listed.
 
-        ``watched`` are the resource versions of Pipelines that kopf's watch last reported.
+        ``watched`` are the resource versions of Pipelines that their watch last reported.
         """
-        slow_kinds_due = self._turn % _SLOW_KINDS_EVERY == 0
-        if self._turn % _TABLE_SYNCS_EVERY == 0 or self._tables_due:
-            self._tables_due = False
-            self._cache.replace_all("TableSync", await self._objects("TableSync", ""), now)
-        if slow_kinds_due:
-            pipelines = await self._objects("Pipeline", "")
-            self._cache.replace_all("Pipeline", pipelines, now)
-            await self.list_storage()
-            self._watchdog.compare({_key(b): str(b["metadata"]["resourceVersion"]) for b in pipelines}, watched)
-        await self._list(FAST_KINDS + SLOW_KINDS if slow_kinds_due else FAST_KINDS, now)
-        await asyncio.gather(*(self._read_failures(namespace) for namespace in self._cache.namespaces_lacking_pods()))
-        await asyncio.gather(*(self._ask_driver(key, address, now) for key, address in self._cache.driver_addresses()))
+        slow_due = self._turn % _SLOW_KINDS_EVERY == 0
+        tables_due = self._turn % _TABLE_SYNCS_EVERY == 0 or self._tables_due
+        self._tables_due = False
         self._turn += 1
+        if slow_due:
+            await self.list_storage()
+        for namespace in await self._found(discover=tables_due):
+            self._begin(namespace, slow_due, tables_due, watched, now)
+        failures = await self._ended()
+        self._turns.refresh(now)
+        await self._progress.read_all(self._cache.driver_addresses(), now)
+        if failures and None not in failures:
+            raise next(f for f in failures if f is not None)
         self._watchdog.swept()
         self._count()
         SWEEP.set(now.timestamp())
 
+    def stop(self) -> None:
+        """End the lists that are under way."""
+        for task in self._listing.values():
+            task.cancel()
+
     def list_tables_next(self) -> None:
-        """List all TableSyncs in the next sweep, because their watch may have missed deletions."""
+        """List all Pipelines and TableSyncs in the next sweep, because their watch may have missed deletions."""
         self._tables_due = True
 
-    async def _list(self, kinds: tuple[str, ...], now: datetime) -> None:
-        # One kind after the other, so that only one list is in memory.
-        for kind in kinds:
-            self._cache.replace_owned((kind,), await self._objects(kind, PIPELINE_LABEL), now)
-        self._turns.refresh(now)
+    async def is_listed(self, namespace: str, watched: Mapping[PipelineKey, str], now: datetime) -> bool:
+        """Return True if all kinds of a namespace's objects were listed at least once, as far as they can be.
+
+        Those of a new namespace are listed now.
+        """
+        if namespace not in self._listed:
+            await asyncio.wait([self._begin(namespace, True, True, watched, now)], timeout=_WAIT_S)
+        return namespace in self._listed
+
+    def _begin(
+        self, namespace: str, slow_due: bool, tables_due: bool, watched: Mapping[PipelineKey, str], now: datetime
+    ) -> asyncio.Task[RequestFailed | None]:
+        """Begin to list a namespace, unless it is under way."""
+        if namespace not in self._listing or self._listing[namespace].done():
+            new = namespace not in self._listed
+            work = self._sweep_namespace(namespace, slow_due or new, tables_due or new, watched, now)
+            self._listing[namespace] = asyncio.create_task(work, name=f"sweep {namespace}")
+        return self._listing[namespace]
+
+    def note_unread(self, kind: str, unread: Unread) -> None:
+        """Record an object that the watch could not read."""
+        if unread.namespace:
+            self._fault(unread.namespace, f"watched {kind}", [f"{kind} {unread.name}: {unread.reason}"])
+        self._tables_due |= kind == "Pipeline"
+
+    async def _found(self, *, discover: bool) -> list[str]:
+        """Return the namespaces to list. Pipelines that a watch could not read have no place in the cache."""
+        if self._namespaces:
+            return list(self._namespaces)
+        known = set(self._cache.namespaces())
+        if discover:
+            try:
+                found = await self._run(lambda: self._cluster.list_objects("Pipeline", metadata=True))
+            except RequestFailed as error:
+                if not known:
+                    raise
+                _log.warning("cannot list the Pipelines of all namespaces: %s", error)
+            else:
+                known |= {str(b["metadata"]["namespace"]) for b in found.objects}
+                known |= {u.namespace for u in found.unread if u.namespace}
+        return sorted(known)
+
+    async def _ended(self) -> list[RequestFailed | None]:
+        """Wait for the lists under way, and return the failures of those that ended, None for each without one."""
+        if not self._listing:
+            return []
+        await asyncio.wait(self._listing.values(), timeout=_WAIT_S)
+        ended = {namespace: task for namespace, task in self._listing.items() if task.done()}
+        for namespace in self._listing.keys() - ended.keys():
+            # It is reconciled with what is known of it.
+            self._listed.add(namespace)
+            self._fault(namespace, "sweep", ["its objects are not listed in time"])
+        for namespace in ended:
+            del self._listing[namespace]
+        return [task.result() for task in ended.values()]
+
+    async def _sweep_namespace(
+        self, namespace: str, slow_due: bool, tables_due: bool, watched: Mapping[PipelineKey, str], now: datetime
+    ) -> RequestFailed | None:
+        """List a namespace's objects. Return the failure, if the API server may be the cause of it."""
+        try:
+            async with self._slots:
+                if slow_due:
+                    await self._list_own("Pipeline", namespace, now)
+                    mine = {k: b for k, b in self._cache.pipelines.items() if k.namespace == namespace}
+                    listed = {k: str(b["metadata"]["resourceVersion"]) for k, b in mine.items()}
+                    self._watchdog.compare(namespace, listed, watched)
+                if tables_due:
+                    await self._list_own("TableSync", namespace, now)
+                for kind in FAST_KINDS + SLOW_KINDS if slow_due else FAST_KINDS:
+                    found = await self._list(kind, namespace, PIPELINE_LABEL)
+                    self._cache.replace_owned(kind, namespace, found.objects, now)
+                    self._fault(namespace, f"listed {kind}", _texts(kind, found))
+                if slow_due:
+                    await self._list_config_maps(namespace, now)
+                await self._read_failures(namespace)
+        except RequestFailed as error:
+            self._fault(namespace, "sweep", [str(error)])
+            return None if error.status == TOO_LARGE else error
+        except Exception as error:
+            _log.exception("the objects of namespace %s cannot be listed", namespace)
+            self._fault(namespace, "sweep", [f"{type(error).__name__} while its objects are listed"])
+        else:
+            self._cache.record_faults(namespace, "sweep", ())
+        self._listed.add(namespace)
+        return None
+
+    async def _list_own(self, kind: str, namespace: str, now: datetime) -> None:
+        found = await self._list(kind, namespace)
+        self._cache.replace_all(kind, namespace, found.objects, {u.name for u in found.unread}, now)
+        self._fault(namespace, f"listed {kind}", _texts(kind, found))
+        self._cache.record_faults(namespace, f"watched {kind}", ())
+        if kind != "Pipeline":
+            return
+        for unread in found.unread[:_MAX_UNREAD]:
+            named = f"metadata.name={unread.name}"
+            request = partial(self._cluster.list_objects, kind, namespace, "", named, metadata=True)
+            head = await self._run(request)
+            for body in head.objects:
+                self._cache.put_unread(body, unread.reason)
+
+    async def _list_config_maps(self, namespace: str, now: datetime) -> None:
+        """List the metadata of ConfigMaps, and read the manifests that changed. Others may be large."""
+        request = partial(self._cluster.list_objects, "ConfigMap", namespace, PIPELINE_LABEL, metadata=True)
+        found = await self._run(request)
+        bodies: list[Body] = []
+        for body in found.objects:
+            owner = self._cache.owner_of(body)
+            if owner is None:
+                continue
+            name, version = str(body["metadata"]["name"]), body["metadata"].get("resourceVersion")
+            known = self._cache.child(owner, "ConfigMap", name)
+            if known is not None and known["metadata"].get("resourceVersion") == version:
+                bodies.append(known)
+            elif name == manifest_name(owner.name):
+                whole = await self._run(self._cluster.get, "ConfigMap", namespace, name)
+                bodies += [] if whole is None else [{"kind": "ConfigMap", **whole}]
+            elif (body["metadata"].get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE or known is None:
+                bodies.append(body)
+        self._cache.replace_owned("ConfigMap", namespace, bodies, now)
+        self._fault(namespace, "listed ConfigMap", _texts("ConfigMap", found))
 
     async def list_storage(self) -> None:
         """Look for a default StorageClass, unless the chart or a missing right forbids it."""
         if not self._may_list_storage:
             return
         try:
-            bodies = await self._run(self._cluster.list_objects, "StorageClass")
+            found = await self._run(self._cluster.list_objects, "StorageClass")
         except RequestFailed as error:
             if not error.refused:
                 raise
@@ -121,35 +240,34 @@ class Sweeper:
                 " StorageClasses: set stagingVolume.use of the chart to Always for volumes"
             )
             return
-        self._cache.replace_storage_classes(bodies)
-
-    async def _objects(self, kind: str, labels: str) -> list[dict[str, Any]]:
-        each = await asyncio.gather(
-            *(self._run(self._cluster.list_objects, kind, namespace, labels) for namespace in self._namespaces)
-        )
-        return [body for bodies in each for body in bodies]
+        self._cache.replace_storage_classes(found.objects)
 
     async def _read_failures(self, namespace: str) -> None:
+        if not self._cache.lacks_pods(namespace):
+            return
         try:
-            events = await self._run(self._cluster.list_objects, "Event", namespace, "", f"reason={FAILED}")
+            found = await self._list("Event", namespace, "", f"reason={FAILED}")
         except RequestFailed as error:
             # The operator works without the right to read Events, but cannot report why pods are not created.
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
-        self._cache.record_creation_failures(namespace, [read_creation_failure(e) for e in events])
+        failures = []
+        for event in found.objects[:_MAX_FAILED_EVENTS]:
+            try:
+                failures.append(read_creation_failure(event))
+            except (ValueError, OverflowError, TypeError, AttributeError, KeyError):
+                # Anybody can write Events.
+                FAULTS.labels(namespace).inc()
+        self._cache.record_creation_failures(namespace, failures)
 
-    async def _ask_driver(self, key: PipelineKey, address: str, now: datetime) -> None:
-        document = await self._run(self._fetch, address, HTTP_PORT)
-        if document is None:
-            return
-        try:
-            progress = read_progress(document)
-        except NeedsOperator as error:
-            reason = f"{error.message} [{error.code}]" + (f"; {error.hint}" if error.hint else "")
-            if self._cache.record_unreadable(key, reason):
-                _log.warning("cannot read the progress of the driver of %s/%s: %s", *key, reason)
-            return
-        self._cache.record_progress(key, read_report(progress, now))
+    async def _list(self, kind: str, namespace: str, labels: str = "", fields: str = "") -> Listing:
+        return await self._run(self._cluster.list_objects, kind, namespace, labels, fields)
+
+    def _fault(self, namespace: str, of: str, texts: Iterable[str]) -> None:
+        found = list(texts)
+        if self._cache.record_faults(namespace, of, found) and found:
+            FAULTS.labels(namespace).inc(len(found))
+            _log.warning("of namespace %s is ignored: %s", namespace, "; ".join(found[:3]))
 
     def _count(self) -> None:
         for gauge, bodies in ((PIPELINES, self._cache.pipelines), (TABLES, self._cache.table_syncs)):
@@ -160,7 +278,9 @@ class Sweeper:
 
         LIMITS.clear()
         conditions = (c for b in self._cache.pipelines.values() for c in (b.get("status") or {}).get("conditions", ()))
-        passed = Counter(c["reason"] for c in conditions if c["type"] == "WithinLimits" and c["status"] == "False")
+        passed = Counter(
+            str(c.get("reason")) for c in conditions if (c.get("type"), c.get("status")) == ("WithinLimits", "False")
+        )
         for policy, count in passed.items():
             LIMITS.labels(policy).set(count)
 
@@ -168,5 +288,9 @@ class Sweeper:
         return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)
 
 
-def _key(body: Body) -> PipelineKey:
-    return PipelineKey(body["metadata"]["namespace"], body["metadata"]["name"])
+_MAX_UNREAD: Final = 20
+"""Pipelines of a namespace whose metadata is requested because they cannot be read."""
+
+
+def _texts(kind: str, found: Listing) -> list[str]:
+    return [f"{kind} {unread.name}: {unread.reason}" for unread in found.unread]

@@ -24,16 +24,19 @@ class Watchdog:
         """Record that a sweep succeeded."""
         self._swept_at = self._clock()
 
-    def compare(self, listed: Mapping[PipelineKey, str], watched: Mapping[PipelineKey, str]) -> None:
-        """Compare the listed resource versions of Pipelines with those that the watch reported."""
+    def compare(self, namespace: str, listed: Mapping[PipelineKey, str], watched: Mapping[PipelineKey, str]) -> None:
+        """Compare a namespace's listed resource versions of Pipelines with those that the watch reported."""
         now = self._clock()
-        missed: dict[PipelineKey, tuple[str, float]] = {}
+        for key in [key for key in self._missed if key.namespace == namespace and key not in listed]:
+            del self._missed[key]
         for key, version in listed.items():
-            if _behind(watched.get(key), version):
-                # An object may change repeatedly. The time counts from when the watch fell behind.
-                _, since = self._missed.get(key, (version, now))
-                missed[key] = (version, since)
-        self._missed = missed
+            # A version counts as missed until the watch has it, or a later one. An object may change all the time.
+            missed = self._missed.get(key)
+            if missed is not None and not _behind(watched.get(key), missed[0]):
+                del self._missed[key]
+                missed = None
+            if missed is None and _behind(watched.get(key), version):
+                self._missed[key] = (version, now)
 
     def unhealthy_reason(self) -> str:
         """Return why this process should be restarted, or an empty string."""

@@ -83,7 +83,7 @@ def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] = _ACCEPTED)
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
         (pipeline.spec, tables, before, lost, pipeline.deleting_since is None)
-        + (observed.conflicts, observed.defaults, copied)
+        + (observed.conflicts, observed.defaults, copied, pipeline.unread)
         + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
     return known.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
@@ -187,6 +187,9 @@ def _of_this_one(observed: Observed, body: Body | None) -> Body | None:
 
 def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineManifest | None, Condition]:
     last = None if before is None else before.pipeline
+    if observed.pipeline.unread:
+        message = f"the Pipeline is not read: {observed.pipeline.unread}; make it smaller{_kept_text(last)}"
+        return last, Condition("Accepted", False, "TooLarge", message)
     if observed.conflicts:
         message = (
             f"the older Pipeline {observed.conflicts[0]} reads the same slot; give spec.source.slot.name another name"

@@ -16,6 +16,8 @@ WARNING: Final = "Warning"
 EVENT_REASONS: Final[dict[str, str]] = {
     "SpecChanged": NORMAL,
     "SpecRefused": WARNING,
+    "ObjectsUnread": WARNING,
+    "ReconcileFailed": WARNING,
     "ApprovalRequired": WARNING,
     "DriverUpdated": NORMAL,
     "ConflictingPipeline": WARNING,

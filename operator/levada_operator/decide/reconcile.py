@@ -190,6 +190,8 @@ def _statuses_and_events(
     before = observed.pipeline.status
     writes = []
     events = list(transitions(key, before.get("conditions", ()), conditions.values()))
+    if observed.faults:
+        events.append(EventDraft(key, "ObjectsUnread", f"ignored: {'; '.join(observed.faults)}"))
     if status_changed(before, status):
         writes.append(StatusWrite(key, status, beyond_counters(before, status)))
     if observed.pipeline.deleting_since is None:

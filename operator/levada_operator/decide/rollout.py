@@ -18,6 +18,7 @@ from levada_operator.names import TEMPLATE, UPDATED_AT
 from levada_operator.observe.objects import Body, read_time
 from levada_operator.observe.observed import Observed
 
+_SKEW: Final = timedelta(seconds=60)
 _RESTARTING: Final = (Change.RESTART, Change.RESYNC)
 
 
@@ -44,15 +45,17 @@ def limit_updates(desired: list[dict[str, Any]], observed: Observed, changes: Ma
     updates = live is not None and _replaces_pod(live, wanted)
     if updates and not (_by_user(changes) or _interrupts_nothing(observed) or _has_turn(observed)):
         return Rollout(tuple(_without_driver(desired, wanted, observed)), waits=True)
-    updated_at = _written(observed.now) if updates else _annotations(live).get(UPDATED_AT)
+    last = update_time(live)
+    updated_at = _written(observed.now) if updates else None if last is None else _written(last)
     stamped = wanted if updated_at is None else with_annotation(wanted, UPDATED_AT, updated_at)
     return Rollout(tuple(stamped if body is wanted else body for body in desired), updates=updates)
 
 
 def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: timedelta) -> bool:
     """Return True while an updated driver is not Ready yet and its deadline has not passed."""
-    updated_at = _annotations(stateful_set).get(UPDATED_AT)
-    if not updated_at or not _runs(stateful_set) or now - read_time(updated_at) > deadline:
+    updated_at = update_time(stateful_set)
+    # A time in the future was written by hand, and would hold a turn for ever.
+    if updated_at is None or not _runs(stateful_set) or not -_SKEW <= now - updated_at <= deadline:
         return False
     status, metadata = stateful_set.get("status") or {}, stateful_set["metadata"]
     if pod is None or status.get("observedGeneration", 0) < metadata.get("generation", 0):
@@ -61,6 +64,14 @@ def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: t
     conditions = {c["type"]: c["status"] for c in (pod.get("status") or {}).get("conditions") or ()}
     ready = conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp")
     return not ready or revision != status.get("updateRevision")
+
+
+def update_time(stateful_set: Body | None) -> datetime | None:
+    """Return when a change of the template last replaced a running pod, or None. It may be written by hand."""
+    try:
+        return read_time(_annotations(stateful_set).get(UPDATED_AT, ""))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _replaces_pod(live: Body, wanted: dict[str, Any]) -> bool:

@@ -6,7 +6,6 @@ import base64
 import binascii
 import bz2
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import yaml
@@ -16,6 +15,7 @@ from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, loa
 from levada.spec.model import CHANGE, Model
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.spark import build_executor_template, spark_properties
+from levada_operator.memo import TextMemo
 from levada_operator.names import ACCEPTED, MANIFEST_DIGEST, digest, manifest_name
 
 MANIFEST_FILE: Final = "pipeline.yaml"
@@ -81,12 +81,16 @@ def _annotation(body: Mapping[str, Any] | None, name: str) -> str:
     return str((((body or {}).get("metadata") or {}).get("annotations") or {}).get(name, ""))
 
 
-@lru_cache(maxsize=1000)
 def _unpacked(record: str) -> Manifests | None:
+    """Return the manifests in a record, or None if it was changed by hand."""
+    if not record or len(record) > MAX_RECORD:
+        return None
     try:
-        return _read(bz2.decompress(base64.b64decode(record)).decode()) if record else None
+        # A kilobyte may unpack to gigabytes.
+        unpacker = bz2.BZ2Decompressor()
+        text = unpacker.decompress(base64.b64decode(record), MAX_BYTES + 1)
+        return _read(text.decode()) if unpacker.eof and len(text) <= MAX_BYTES else None
     except (binascii.Error, OSError, ValueError):
-        # It was changed by hand.
         return None
 
 
@@ -96,11 +100,19 @@ def read_manifest(body: Mapping[str, Any] | None) -> Manifests | None:
     return _read(text) if text else None
 
 
-@lru_cache(maxsize=1000)
+_TEXTS: Final = TextMemo[Manifests | None](3 << 20)
+
+
 def _read(text: str) -> Manifests | None:
+    if len(text) > MAX_BYTES:
+        return None
+    return _TEXTS.get(text, lambda: _loaded(text))
+
+
+def _loaded(text: str) -> Manifests | None:
     try:
         return load_manifests(text, plugins=False)
-    except InvalidManifest:
+    except (InvalidManifest, RecursionError):
         # A newer operator or a user wrote it. The specs are then accepted as if for the first time.
         return None
 

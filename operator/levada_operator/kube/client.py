@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import urllib3
 
-from levada_operator.kube.interface import RESOURCES, RequestFailed
+from levada_operator.kube.interface import RESOURCES, TOO_LARGE, Listing, RequestFailed
+from levada_operator.kube.items import MAX_OBJECT, Unread, parse_items, parse_object
 from levada_operator.names import FIELD_MANAGER
 from levada_operator.observe.objects import Body
 
@@ -28,6 +30,12 @@ A 429 is not repeated here: the budget of writes takes its Retry-After."""
 _CONNECTIONS: Final = 10
 _PAGE: Final = 250
 """Objects in one page of a list."""
+LIST_S: Final = 20.0
+"""The time limit of a whole list, in seconds."""
+MAX_LIST: Final = 48 << 20
+"""Bytes that the objects of a list may take once they are parsed. Those after them are left out."""
+_CHUNK: Final = 1 << 16
+_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class ApiServer:
@@ -50,12 +58,20 @@ class ApiServer:
         )
 
     def list_objects(
-        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> list[dict[str, Any]]:
-        """Return the objects of a kind without their managedFields.
+        self,
+        kind: str,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        *,
+        metadata: bool = False,
+        most: int = MAX_LIST,
+    ) -> Listing:
+        """Return the objects of a kind without their managedFields, and what could not be read of others.
 
-        Levada's own kinds, of which there are thousands, are read by pages, so that few are in memory as text. Others
-        come from the API server's watch cache, which has no pages, because there may be many of other applications.
+        With ``metadata`` only their metadata is requested. Levada's own kinds, of which there are thousands, are read
+        by pages, so that few are in memory as text. Others come from the API server's watch cache, which has no pages,
+        because there may be many of other applications.
         """
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
@@ -65,16 +81,28 @@ class ApiServer:
             query.append(("labelSelector", labels))
         if fields:
             query.append(("fieldSelector", fields))
+        path = f"{resource.prefix}{where}/{resource.plural}"
+        accept = _METADATA if metadata else "application/json"
         group = resource.prefix.removeprefix("/apis/").removeprefix("/api/")
-        found: list[dict[str, Any]] = []
-        following = ""
+        found = Listing()
+        left, until, following = most, time.monotonic() + LIST_S, ""
         while True:
             more = [("continue", following)] if following else []
-            answer = self._request("GET", f"{resource.prefix}{where}/{resource.plural}", query=query + more)
-            for item in answer["items"]:
-                item["metadata"].pop("managedFields", None)
-                found.append({"apiVersion": group, "kind": kind, **item})
-            following = answer["metadata"].get("continue", "")
+            rest: list[bytes] = []
+            for item in parse_items(self._stream("GET", path, query + more, accept, until), rest):
+                if isinstance(item, Unread):
+                    found.unread.append(item)
+                    continue
+                body, size = item
+                head = body["metadata"]
+                head.pop("managedFields", None)
+                left -= size
+                if left < 0:
+                    reason = f"the {kind}s of its namespace would take more than {most >> 20} MiB of memory"
+                    found.unread.append(Unread(head.get("namespace", ""), head["name"], reason))
+                else:
+                    found.objects.append({**body, "apiVersion": group, "kind": kind})
+            following = _continue(rest[0])
             if not following:
                 return found
 
@@ -122,6 +150,13 @@ class ApiServer:
             if error.status != 404:
                 raise
 
+    def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any]:
+        """Replace the finalizers of an object of the same resourceVersion, and return it."""
+        metadata = body["metadata"]
+        patch = {"metadata": {"finalizers": list(finalizers), "resourceVersion": metadata["resourceVersion"]}}
+        path = _path(body["kind"], metadata["namespace"], metadata["name"])
+        return self._request("PATCH", path, patch, content_type="application/merge-patch+json")
+
     def _apply(self, path: str, body: Body, *more: tuple[str, str]) -> dict[str, Any]:
         query = [("fieldManager", FIELD_MANAGER), ("force", "true"), *more]
         return self._request("PATCH", path, body, query=query, content_type="application/apply-patch+yaml")
@@ -135,26 +170,69 @@ class ApiServer:
         query: Sequence[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> dict[str, Any]:
-        headers = {"Accept": "application/json", "User-Agent": FIELD_MANAGER, **self._headers()}
-        if body is not None:
+        sent = json.dumps(body).encode() if body is not None else None
+        until = time.monotonic() + LIST_S + READ_S
+        parts, size = [], 0
+        for chunk in self._stream(method, path, query, "application/json", until, sent, content_type):
+            size += len(chunk)
+            if size > 2 * MAX_OBJECT:
+                raise RequestFailed(TOO_LARGE, f"the answer to {method} {path} has more than {size >> 10} KiB")
+            parts.append(chunk)
+        answer = parse_object(b"".join(parts))
+        if isinstance(answer, str):
+            raise RequestFailed(TOO_LARGE, f"the answer to {method} {path} cannot be read: {answer}")
+        return answer
+
+    def _stream(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        accept: str,
+        until: float,
+        sent: bytes | None = None,
+        content_type: str = "",
+    ) -> Iterator[bytes]:
+        """Yield the bytes of an answer. Raise RequestFailed for a failed one, or if it is incomplete by ``until``."""
+        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER, **self._headers()}
+        if sent is not None:
             headers["Content-Type"] = content_type
         url = self._server + path + (f"?{urlencode(query)}" if query else "")
-        # JSON is valid YAML.
-        sent = json.dumps(body).encode() if body is not None else None
         try:
-            response = self._pool.request(method, url, body=sent, headers=headers)
+            response = self._pool.request(method, url, body=sent, headers=headers, preload_content=False)
+            complete = False
+            try:
+                if not 200 <= response.status < 300:
+                    said = response.read(_CHUNK)
+                    complete = len(said) < _CHUNK
+                    text = said.decode(errors="replace")
+                    raise _failure(response.status, text, _retry_after_s(response.headers))
+                while chunk := response.read1(_CHUNK):
+                    yield chunk
+                    if time.monotonic() > until:
+                        raise RequestFailed(0, f"{method} {path}: the answer of the API server did not end in time")
+                complete = True
+            finally:
+                if complete:
+                    response.release_conn()
+                else:
+                    # The rest of the answer is not read, so the connection cannot be used again.
+                    response.close()
         except urllib3.exceptions.HTTPError as error:
             raise RequestFailed(0, f"no answer from the API server at {self._server}: {_cause(error)}") from None
-        if not 200 <= response.status < 300:
-            text = response.data.decode(errors="replace")
-            raise _failure(response.status, text, _retry_after_s(response.headers))
-        answer: dict[str, Any] = json.loads(response.data)
-        return answer
 
 
 def _path(kind: str, namespace: str, name: str) -> str:
     resource = RESOURCES[kind]
     return f"{resource.prefix}/namespaces/{namespace}/{resource.plural}/{name}"
+
+
+def _continue(text: bytes) -> str:
+    """Return the token of the list's next page, empty after the last one."""
+    try:
+        return str(json.loads(text)["metadata"].get("continue") or "")
+    except (ValueError, LookupError, AttributeError, TypeError):
+        raise RequestFailed(0, "the API server's list has no metadata") from None
 
 
 def _cause(error: urllib3.exceptions.HTTPError) -> str:

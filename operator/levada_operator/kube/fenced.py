@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.kube.interface import Cluster, Listing, RequestFailed
 from levada_operator.observe.objects import Body
 
 
@@ -20,10 +20,10 @@ class FencedCluster:
         self._leads = leads
 
     def list_objects(
-        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> list[dict[str, Any]]:
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = "", *, metadata: bool = False
+    ) -> Listing:
         """Return the objects of a kind."""
-        return self._cluster.list_objects(kind, namespace, labels, fields)
+        return self._cluster.list_objects(kind, namespace, labels, fields, metadata=metadata)
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None if it does not exist."""
@@ -48,6 +48,11 @@ class FencedCluster:
         """Delete an object and what it owns."""
         self._check()
         self._cluster.delete(kind, namespace, name)
+
+    def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any]:
+        """Replace the finalizers of an object and return it."""
+        self._check()
+        return self._cluster.set_finalizers(body, finalizers)
 
     def _check(self) -> None:
         refuse_unless(self._leads())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from levada_operator.kube.items import Unread
 from levada_operator.names import API_VERSION
 from levada_operator.observe.objects import Body
 
@@ -36,6 +38,18 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 """Every kind that the operator reads or writes. Secrets are not among them."""
 
 
+TOO_LARGE: Final = 413
+"""The status of a failure whose answer is too large or too deep to be read."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The objects of a list, and those that were not read."""
+
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+
 class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as all our errors do
     """A request to the API server failed. ``status`` is the HTTP status, or 0 if there was no answer.
 
@@ -59,11 +73,11 @@ class Cluster(Protocol):
     """Requests to the API server. They block, may be called from several threads, and raise RequestFailed."""
 
     def list_objects(
-        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = ""
-    ) -> list[dict[str, Any]]:
+        self, kind: str, namespace: str | None = None, labels: str = "", fields: str = "", *, metadata: bool = False
+    ) -> Listing:
         """Return the objects of a kind, in all namespaces unless one is given. They may be slightly outdated.
 
-        ``labels`` and ``fields`` are selectors.
+        ``labels`` and ``fields`` are selectors. With ``metadata`` the objects have no more than that.
         """
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -80,6 +94,9 @@ class Cluster(Protocol):
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object and what it owns. A missing object is no error."""
+
+    def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any]:
+        """Replace the finalizers of an object of the same resourceVersion, and return it."""
 
 
 class LeaseRequests(Protocol):

@@ -1,15 +1,31 @@
-"""In-memory cache of the cluster's objects by Pipeline, from watch events, lists and the operator's own writes."""
+"""In-memory cache of the cluster's objects by Pipeline, from watch events, lists and the operator's own writes.
+
+Anybody can set labels. An object belongs to a Pipeline if it names the UID of one in its own namespace as its owner,
+and a pod if its owner is such a StatefulSet or Job. Nothing else is kept. What cannot be read is a fault of its
+namespace.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from levada.spec import default_object_name
 from levada.status import Progress
-from levada_operator.names import DEFAULT_STORAGE_CLASS, ROLE_LABEL, STATE_ROLE, driver_pod
+from levada_operator.names import (
+    API_VERSION,
+    DEFAULT_STORAGE_CLASS,
+    PIPELINE_LABEL,
+    ROLE_LABEL,
+    STATE_ROLE,
+    driver_name,
+    driver_pod,
+    staging_name,
+)
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
     Body,
@@ -19,8 +35,8 @@ from levada_operator.observe.objects import (
     PipelineKey,
     PipelineObject,
     Refusal,
+    TableSyncObject,
     pipeline_named,
-    pipeline_of,
     read_job,
     read_pipeline,
     read_table_sync,
@@ -33,9 +49,28 @@ from levada_operator.observe.progress import ProgressReport
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
 
+MAX_PIPELINE: Final = 1 << 20
+"""Bytes that a Pipeline may take in memory. One of 100 KiB as JSON takes about as many."""
+_MAX_KEPT: Final = {"Pipeline": 16 << 20, "TableSync": 32 << 20, "Owned": 32 << 20}
+"""Bytes that the objects of one namespace may take in memory."""
+_MAX_STATUS: Final = 1 << 16
+_TOO_LARGE: Final = "it is too large, or the Pipelines of its namespace are together"
+_MAX_DEPTH: Final = 100
+_TOO_DEEP: Final = "it is nested too deeply"
+_MAX_FAULTS: Final = 10
+"""Faults of a namespace that are kept of each kind of object."""
+_VALUE: Final = 96
+
 _INTERNED: Final = 64
 """The length of texts that may occur in several objects. Longer ones are messages."""
+_MAKERS: Final = ("StatefulSet", "Job")
+_PLACE: Final = ("namespace", "name")
+_OF_UNREAD: Final = (
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "finalizers"
+)  # fmt: skip
 _K = TypeVar("_K")
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 
 class ClusterCache:
@@ -47,6 +82,15 @@ class ClusterCache:
         self.pipelines: dict[PipelineKey, Body] = {}
         self.table_syncs: dict[tuple[str, str], Body] = {}
         self._tables_of: dict[PipelineKey, set[str]] = {}
+        self._keys: dict[str, PipelineKey] = {}
+        """The Pipelines by their UID."""
+        self._makers: dict[str, tuple[PipelineKey, ObjectKey]] = {}
+        """The owned StatefulSets and Jobs by their UID."""
+        self._slots: dict[tuple[Any, ...], set[PipelineKey]] = {}
+        self._sizes: dict[tuple[str, ...], int] = {}
+        self._totals: Counter[tuple[str, str]] = Counter()
+        """The bytes of a namespace's kept objects, for each limit of `_MAX_KEPT`."""
+        self._faults: dict[str, dict[str, tuple[str, ...]]] = {}
         self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
         self._written_at: dict[tuple[PipelineKey, ObjectKey], datetime] = {}
         self._reports: dict[PipelineKey, ProgressReport] = {}
@@ -56,25 +100,120 @@ class ClusterCache:
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
 
     def put(self, body: Body) -> bool:
-        """Store an object, unless a newer version is already stored.
+        """Store an object, unless a newer version is already stored, or it belongs to no Pipeline.
 
-        Return True if it is new or differs from the stored one in anything but its status.
+        Return True if it is new or differs from the stored one in anything but its status. One that would take too much
+        memory is not kept: of a Pipeline its metadata is, with the reason.
         """
         kind, metadata = body["kind"], body["metadata"]
-        slim = _compact({**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}})
-        if metadata.get("labels", {}).get(ROLE_LABEL) == STATE_ROLE:
+        owner = None
+        if kind not in ("Pipeline", "TableSync"):
+            owner = self.owner_of(body)
+            if owner is None:
+                return False
+        slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+        if (metadata.get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE:
             # Only the driver reads the content, and it is large.
             slim.pop("data", None)
+        try:
+            size = _size(slim)
+        except RecursionError:
+            if kind == "Pipeline":
+                return self.put_unread(body, _TOO_DEEP)
+            raise ValueError(_TOO_DEEP) from None
+        place = (metadata["namespace"], metadata["name"])
         if kind == "Pipeline":
-            return _put(self.pipelines, PipelineKey(metadata["namespace"], metadata["name"]), slim)
+            if size > MAX_PIPELINE or not self._has_room(kind, (kind, *place), size):
+                return self.put_unread(body, _TOO_LARGE)
+            return self._put_pipeline(PipelineKey(*place), _compact(slim))
+        if not self._has_room("TableSync" if kind == "TableSync" else "Owned", (kind, *place), size):
+            raise ValueError(f"the namespace has too many of the operator's objects, so {kind} {place[1]} is ignored")
         if kind == "TableSync":
-            place = (metadata["namespace"], metadata["name"])
             self._forget_table(place)
-            differs = _put(self.table_syncs, place, slim)
+            differs = _put(self.table_syncs, place, _compact(slim))
             self._tables_of.setdefault(pipeline_named(self.table_syncs[place]), set()).add(place[1])
             return differs
-        owner = pipeline_of(slim)
-        return owner is not None and _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), slim)
+        assert owner is not None  # See above.
+        if kind in _MAKERS:
+            self._makers[metadata["uid"]] = owner, ObjectKey(kind, metadata["name"])
+        return _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), _compact(slim))
+
+    def put_all(self, bodies: Iterable[Body]) -> list[tuple[str, str]]:
+        """Store each object in its own guard. Return the namespace of each that could not be stored, and the reason."""
+        faults = []
+        for body in bodies:
+            try:
+                self.put(body)
+            except Exception as error:
+                place = (body.get("metadata") or {}).get
+                text = f"{body.get('kind')} {place('name')}: {type(error).__name__}: {error}"
+                faults.append((str(place("namespace")), text))
+        return faults
+
+    def put_unread(self, body: Body, reason: str) -> bool:
+        """Store the metadata of a Pipeline that is not read, and why. Return True if it is new or another version."""
+        metadata = {k: v for k, v in body["metadata"].items() if k in _OF_UNREAD}
+        key = PipelineKey(metadata["namespace"], metadata["name"])
+        self._free("Pipeline", ("Pipeline", *key))
+        status = body.get("status", self.pipelines.get(key, {}).get("status"))
+        stub = {"apiVersion": API_VERSION, "kind": "Pipeline", "metadata": metadata, "spec": {}, "unread": reason}
+        # Without its status it would be written in each reconciliation.
+        small = status is not None and _size(status) <= _MAX_STATUS
+        return self._put_pipeline(key, stub | ({"status": _compact(status)} if small else {}))
+
+    def owner_of(self, body: Body) -> PipelineKey | None:
+        """Return the living Pipeline that owns an object, or None."""
+        metadata = body["metadata"]
+        references = metadata.get("ownerReferences") or ()
+        for reference in references:
+            if body["kind"] == "Pod":
+                found = self._makers.get(reference.get("uid", ""), (None, None))[0]
+            else:
+                found = self._keys.get(reference.get("uid", ""))
+            if found is not None and found.namespace == metadata["namespace"]:
+                return found
+        if any(reference.get("kind") == "Pipeline" for reference in references):
+            return None
+        return self._heir_of(body)
+
+    def _heir_of(self, body: Body) -> PipelineKey | None:
+        """Return the Pipeline that takes over an object which outlived the former one of the name, or None."""
+        metadata = body["metadata"]
+        labels = metadata.get("labels") or {}
+        key = PipelineKey(metadata["namespace"], labels.get(PIPELINE_LABEL, ""))
+        is_claim = body["kind"] == "PersistentVolumeClaim" and metadata["name"] == staging_name(key.name)
+        is_state = body["kind"] == "ConfigMap" and labels.get(ROLE_LABEL) == STATE_ROLE
+        return key if key in self.pipelines and (is_claim or is_state) else None
+
+    def _put_pipeline(self, key: PipelineKey, slim: Body) -> bool:
+        before = self.pipelines.get(key)
+        differs = _put(self.pipelines, key, slim)
+        if before is not None and before is not self.pipelines[key]:
+            self._forget_pipeline(key, before)
+        body = self.pipelines[key]
+        self._keys[body["metadata"]["uid"]] = key
+        self._slots.setdefault(slot_of(key, body.get("spec") or {}), set()).add(key)
+        return differs
+
+    def _forget_pipeline(self, key: PipelineKey, body: Body) -> None:
+        self._keys.pop(body["metadata"]["uid"], None)
+        slot = slot_of(key, body.get("spec") or {})
+        same = self._slots.get(slot, set())
+        same.discard(key)
+        if not same:
+            self._slots.pop(slot, None)
+
+    def _has_room(self, of: str, place: tuple[str, ...], size: int) -> bool:
+        """Return True if an object of that size may be kept, and count it."""
+        more = size - self._sizes.get(place, 0)
+        if self._totals[place[-2], of] + more > _MAX_KEPT[of]:
+            return False
+        self._sizes[place] = size
+        self._totals[place[-2], of] += more
+        return True
+
+    def _free(self, of: str, place: tuple[str, ...]) -> None:
+        self._totals[place[-2], of] -= self._sizes.pop(place, 0)
 
     def remove(self, body: Body) -> None:
         """Remove a deleted object, unless another object of that name has been stored since."""
@@ -89,12 +228,23 @@ class ClusterCache:
         if kind == "TableSync":
             self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
+            self._free(kind, (kind, namespace, name))
             return
         key = PipelineKey(namespace, name)
+        if (body := self.pipelines.get(key)) is not None:
+            self._forget_pipeline(key, body)
+        for child in list(self._children.get(key, ())):
+            self._drop_child(key, child)
+        self._free(kind, (kind, namespace, name))
         for known in (
             self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
         ):  # fmt: skip
             known.pop(key, None)
+
+    def _drop_child(self, owner: PipelineKey, child: ObjectKey) -> None:
+        body = self._children[owner].pop(child)
+        self._makers.pop(body["metadata"].get("uid", ""), None)
+        self._free("Owned", (child.kind, owner.namespace, child.name))
 
     def record_writes(
         self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime
@@ -105,7 +255,8 @@ class ClusterCache:
                 self.put(body)
                 self._written_at[key, ObjectKey(body["kind"], body["metadata"]["name"])] = now
         for gone in deleted:
-            self._children.get(key, {}).pop(gone, None)
+            if gone in self._children.get(key, {}):
+                self._drop_child(key, gone)
             if gone.kind == "TableSync":
                 self.drop(gone.kind, key.namespace, gone.name)
 
@@ -113,36 +264,62 @@ class ClusterCache:
         """Store the refusals of a Pipeline's last plan."""
         self._refusals[key] = refusals
 
-    def replace_owned(self, kinds: Iterable[str], bodies: Iterable[Body], now: datetime) -> None:
-        """Store a complete list of the owned objects of some kinds, and remove those that are missing from it.
+    def replace_owned(self, kind: str, namespace: str, bodies: Iterable[Body], now: datetime) -> None:
+        """Store a complete list of a namespace's owned objects of a kind, and remove those that are missing from it.
 
         Objects written within the last `_TRUST_WRITES_FOR` stay.
         """
         there: set[tuple[PipelineKey, ObjectKey]] = set()
+        bodies = [body for body in bodies if self.owner_of(body) is not None]
+        faults = self.put_all(bodies)
         for body in bodies:
-            self.put(body)
-            if (owner := pipeline_of(body)) is not None:
+            if (owner := self.owner_of(body)) is not None:
                 there.add((owner, ObjectKey(body["kind"], body["metadata"]["name"])))
         self._written_at = {k: at for k, at in self._written_at.items() if now - at < _TRUST_WRITES_FOR}
-        listed = set(kinds)
         for owner, mine in self._children.items():
-            for key in [k for k in mine if k.kind in listed]:
+            for key in [k for k in mine if k.kind == kind and owner.namespace == namespace]:
                 if (owner, key) not in there and (owner, key) not in self._written_at:
-                    del mine[key]
+                    self._drop_child(owner, key)
+        self.record_faults(namespace, kind, [text for _, text in faults])
 
-    def replace_all(self, kind: str, bodies: Iterable[Body], now: datetime) -> None:
-        """Store a complete list of Pipelines or TableSyncs, and remove those that are missing from it.
+    def replace_all(self, kind: str, namespace: str, bodies: Iterable[Body], unread: set[str], now: datetime) -> None:
+        """Store a complete list of a namespace's Pipelines or TableSyncs, and remove those that are missing from it.
 
-        Objects created within the last `_TRUST_WRITES_FOR` stay.
+        Objects created within the last `_TRUST_WRITES_FOR` stay, and those with a name in ``unread``.
         """
-        there: set[tuple[str, str]] = set()
-        for body in bodies:
-            self.put(body)
-            there.add((body["metadata"]["namespace"], body["metadata"]["name"]))
+        bodies = list(bodies)
+        faults = self.put_all(bodies)
+        there = {body["metadata"]["name"] for body in bodies} | unread
         known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
-        for place in [place for place in known if tuple(place) not in there]:
+        for place in [place for place in known if place[0] == namespace and place[1] not in there]:
             if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
                 self.drop(kind, *place)
+        self.record_faults(namespace, kind, [text for _, text in faults])
+
+    def record_faults(self, namespace: str, kind: str, faults: Iterable[str]) -> bool:
+        """Store what could not be read of a namespace's objects of a kind. Return True if it differs from before."""
+        found, known = tuple(faults)[:_MAX_FAULTS], self._faults.setdefault(namespace, {})
+        before = known.pop(kind, ())
+        if found:
+            known[kind] = found
+        if not known:
+            del self._faults[namespace]
+        return before != found
+
+    def namespaces(self) -> list[str]:
+        """Return the namespaces with a Pipeline or a TableSync."""
+        return sorted({key[0] for known in (self.pipelines, self.table_syncs) for key in known})
+
+    def lone_tables(self, key: PipelineKey) -> list[TableSyncObject]:
+        """Return the TableSyncs that name a Pipeline which does not exist."""
+        if key in self.pipelines:
+            return []
+        bodies = (self.table_syncs[key.namespace, name] for name in sorted(self._tables_of.get(key, ())))
+        return list(_each(read_table_sync, bodies))
+
+    def lone_keys(self) -> list[PipelineKey]:
+        """Return the Pipelines that TableSyncs name and that do not exist."""
+        return [key for key in self._tables_of if key not in self.pipelines]
 
     def replace_storage_classes(self, bodies: Iterable[Body]) -> None:
         """Store whether one of all StorageClasses is the default."""
@@ -172,15 +349,21 @@ class ClusterCache:
         for key in self.pipelines:
             body = self.child(key, "Pod", driver_pod(key.name))
             address = (body or {}).get("status", {}).get("podIP")
-            if address and not (body or {})["metadata"].get("deletionTimestamp"):
+            if body is None or not address or body["metadata"].get("deletionTimestamp"):
+                continue
+            # Only the StatefulSet's own pod is the driver. A Job may have made one of that name.
+            makers = (self._makers.get(o.get("uid", "")) for o in body["metadata"].get("ownerReferences") or ())
+            if (key, ObjectKey("StatefulSet", driver_name(key.name))) in makers:
                 found.append((key, address))
         return found
 
-    def namespaces_lacking_pods(self) -> list[str]:
-        """Return the namespaces where a StatefulSet or Job lacks its pod, and forget the failures in all others."""
-        lacking = {key.namespace for key, mine in self._children.items() if next(_owners_without_pods(mine), None)}
-        self._failures = {n: found for n, found in self._failures.items() if n in lacking}
-        return sorted(lacking)
+    def lacks_pods(self, namespace: str) -> bool:
+        """Return True if a StatefulSet or Job of the namespace lacks its pod. Otherwise forget its failures."""
+        mine = (children for key, children in self._children.items() if key.namespace == namespace)
+        if any(next(_owners_without_pods(children), None) for children in mine):
+            return True
+        self._failures.pop(namespace, None)
+        return False
 
     def record_creation_failures(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
         """Store the failures to create pods in a namespace, given in any order. The latest per owner counts."""
@@ -228,12 +411,16 @@ class ClusterCache:
             defaults=self._defaults,
             pipeline=pipeline,
             table_syncs=tuple(
-                read_table_sync(self.table_syncs[key.namespace, name]) for name in sorted(self._tables_of.get(key, ()))
+                _each(
+                    read_table_sync,
+                    (self.table_syncs[key.namespace, name] for name in sorted(self._tables_of.get(key, ()))),
+                )
             ),
             owned=OwnedObjects(config),
-            pods=tuple(read_pod(b) for k, b in sorted(mine.items()) if k.kind == "Pod"),
+            pods=tuple(_each(read_pod, (b for k, b in sorted(mine.items()) if k.kind == "Pod"))),
             has_default_storage=self.has_default_storage,
-            jobs=tuple(read_job(b) for k, b in sorted(mine.items()) if k.kind == "Job"),
+            jobs=tuple(_each(read_job, (b for k, b in sorted(mine.items()) if k.kind == "Job"))),
+            faults=tuple(text for texts in self._faults.get(key.namespace, {}).values() for text in texts),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),
             moved_at=self._moved_at.get(key),
@@ -244,15 +431,16 @@ class ClusterCache:
         )
 
     def conflicts(self, pipeline: PipelineObject) -> tuple[str, ...]:
-        """Return the older Pipelines that read the same slot, as ``namespace/name``. Equal ages are ordered by name."""
-        slot = slot_of(pipeline.key, pipeline.spec)
+        """Return the names of the namespace's older Pipelines that read the same slot. Equal ages are ordered by name.
+
+        A manifest of another namespace proves nothing. There, a driver finds out whose the slot is.
+        """
         found = []
-        for key, body in self.pipelines.items():
-            if key == pipeline.key or slot_of(key, body.get("spec") or {}) != slot:
-                continue
-            other = read_pipeline(body)
-            if (other.created, other.key) < (pipeline.created, pipeline.key):
-                found.append(f"{key.namespace}/{key.name}")
+        for key in self._slots.get(slot_of(pipeline.key, pipeline.spec), ()):
+            if key != pipeline.key and key.namespace == pipeline.namespace:
+                other = read_pipeline(self.pipelines[key])
+                if (other.created, other.key) < (pipeline.created, pipeline.key):
+                    found.append(key.name)
         return tuple(sorted(found))
 
 
@@ -299,6 +487,26 @@ def _put(objects: dict[_K, Body], key: _K, body: Body) -> bool:
 def _without_status(body: Body) -> dict[str, Any]:
     metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
     return {k: v for k, v in body.items() if k != "status"} | {"metadata": metadata}
+
+
+def _each(read: Callable[[Body], _T], bodies: Iterable[Body]) -> Iterator[_T]:
+    """Yield what can be read. An odd object, which only its own namespace can make, counts as missing."""
+    for body in bodies:
+        try:
+            yield read(body)
+        except Exception:
+            _log.exception("%s %s cannot be read", body["kind"], "/".join(body["metadata"].get(k, "") for k in _PLACE))
+
+
+def _size(value: Any, depth: int = 0) -> int:
+    """Return the bytes that a value takes in memory, as an upper estimate. Raise RecursionError beyond `_MAX_DEPTH`."""
+    if depth > _MAX_DEPTH:
+        raise RecursionError
+    if isinstance(value, Mapping):
+        return 2 * _VALUE + sum(len(key) + _size(each, depth + 1) for key, each in value.items())
+    if isinstance(value, list):
+        return _VALUE + sum(_size(each, depth + 1) for each in value)
+    return _VALUE + (len(value) if isinstance(value, str) else 0)
 
 
 def _compact(value: Any) -> Any:

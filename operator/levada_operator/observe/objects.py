@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from levada_operator.names import API_VERSION, APPROVE, PIPELINE_LABEL, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
+from levada_operator.names import API_VERSION, APPROVE, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
 
 Body = Mapping[str, Any]
 
@@ -42,6 +42,8 @@ class PipelineObject:
     skip_cleanup: bool = False
     take_over_from: str = ""
     approves: str = ""
+    unread: str = ""
+    """Why the spec is not read, or empty. Such an object has no spec and no status here."""
 
     @property
     def key(self) -> PipelineKey:
@@ -165,6 +167,7 @@ def read_pipeline(body: Body) -> PipelineObject:
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
         take_over_from=annotations.get(TAKE_OVER_FROM, "").strip(),
         approves=annotations.get(APPROVE, "").strip(),
+        unread=str(body.get("unread", "")),
     )
 
 
@@ -193,13 +196,6 @@ def read_job(body: Body) -> JobState:
         succeeded=conditions.get("Complete") == "True",
         failed=conditions.get("Failed") == "True",
     )
-
-
-def pipeline_of(body: Body) -> PipelineKey | None:
-    """Return the Pipeline named by an object's label, or None if it has no such label."""
-    metadata = body["metadata"]
-    name = (metadata.get("labels") or {}).get(PIPELINE_LABEL)
-    return PipelineKey(metadata["namespace"], name) if name else None
 
 
 def pipeline_named(body: Body) -> PipelineKey:

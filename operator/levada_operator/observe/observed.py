@@ -36,7 +36,7 @@ Kubernetes' back-off between restarts ends at 5 minutes, so a driver that runs f
 class Observed:
     """One Pipeline, at ``now``.
 
-    ``conflicts`` are the older Pipelines with the same source database and slot, as ``namespace/name``. ``moved_at`` is
+    ``conflicts`` are the namespace's older Pipelines with the same source database and slot, by name. ``moved_at`` is
     when a position last changed, by the operator's clock. ``refusals`` are the objects of the last plan that the API
     server refused. ``updating`` is how many other Pipelines' drivers are restarting after an update.
     """
@@ -58,6 +58,8 @@ class Observed:
     conflicts: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     updating: int = 0
+    faults: tuple[str, ...] = ()
+    """The namespace's objects that could not be read, and why."""
     creation_failures: Mapping[ObjectKey, CreationFailure] = field(default_factory=dict)
     """Failures to create a pod, by the StatefulSet or Job that has none."""
 

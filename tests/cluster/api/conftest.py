@@ -34,7 +34,7 @@ def operator(kubectl: Kubectl, tmp_path: Path) -> Iterator[Operator]:
     one = Operator(kubectl.namespace, tmp_path / "operator.log")
     one.start()
     yield one
-    # Before it ends: a watch of kopf's that is cut off by that may say so in a traceback.
+    # Before it ends: what is cut off by that may say so in a traceback.
     text = one.log.read_text()
     one.stop()
     print(one.log.read_text())

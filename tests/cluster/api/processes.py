@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,17 @@ def has_controllers() -> bool:
 
 @dataclass
 class Operator:
-    """The operator as a process, for one namespace."""
+    """The operator as a process, for one namespace, or for those in ``serves``. Its Lease is in the first one."""
 
     namespace: str
     log: Path
     image: str = "levada:test"
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    serves: str | None = None
+    """The namespaces that it serves, by commas, if others than the one. Empty: all."""
+    enter: Callable[[], None] | None = None
+    """Called in the process before it becomes the operator."""
 
     def start(self) -> None:
         """Start the process. The Lease is free, so that it leads without waiting."""
@@ -39,12 +44,13 @@ class Operator:
     def join(self) -> None:
         """Start the process with the Lease as it is."""
         self.port = free_port()
-        token = self.log.with_name("driver-token")
-        token.write_text("only-a-test")
+        tokens = self.log.with_name("driver-tokens")
+        tokens.mkdir(exist_ok=True)
+        (tokens / self.namespace).write_text("only-a-test")
         environment = os.environ | {
-            "LEVADA_NAMESPACES": self.namespace,
+            "LEVADA_NAMESPACES": self.namespace if self.serves is None else self.serves,
             "LEVADA_IMAGE": self.image,
-            "LEVADA_DRIVER_TOKEN_FILE": str(token),
+            "LEVADA_DRIVER_TOKENS": str(tokens),
             "LEVADA_ADDRESS": "127.0.0.1",
             "LEVADA_PORT": str(self.port),
             "LEVADA_SWEEP_SECONDS": "0.3",
@@ -52,7 +58,11 @@ class Operator:
         }
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "levada_operator"], env=environment, stdout=out, stderr=out
+                [sys.executable, "-m", "levada_operator"],
+                env=environment,
+                stdout=out,
+                stderr=out,
+                preexec_fn=self.enter,
             )
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -100,7 +110,9 @@ def make_pod(kubectl: Kubectl, address: str, name: str = "shop-driver-0") -> Non
         eventually(lambda: kubectl.get("pod", name))
     else:
         template = stateful_set["spec"]["template"]
-        metadata = {"name": name, "labels": template["metadata"]["labels"]}
+        own = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "shop-driver", "controller": True,
+               "uid": stateful_set["metadata"]["uid"]}  # fmt: skip
+        metadata = {"name": name, "labels": template["metadata"]["labels"], "ownerReferences": [own]}
         kubectl.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
     ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running", "conditions": [
         {"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]}  # fmt: skip

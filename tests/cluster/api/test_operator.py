@@ -36,7 +36,7 @@ def test_pipeline_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver)
 
 
 def test_no_spec_is_copied_into_an_annotation(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """kopf stores no copy of an object. The only annotation is kubectl's own."""
+    """The operator stores no copy of an object. The only annotation is kubectl's own."""
     streaming(kubectl, driver)
     operator.swept_twice()
     annotations = kubectl.get("pipeline", "shop")["metadata"].get("annotations", {})
@@ -196,8 +196,9 @@ def test_suspend_and_the_lag_meanwhile(kubectl: Kubectl, operator: Operator, dri
     template = job["spec"]["template"]
     # Not the Job's own labels: its controller would adopt the pod, and remove one of the two.
     labels = {name: value for name, value in template["metadata"]["labels"].items() if name.startswith("levada.dev/")}
+    own = [{"apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}]
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
-           "metadata": {"name": "probe", "labels": labels}}  # fmt: skip
+           "metadata": {"name": "probe", "labels": labels, "ownerReferences": own}}  # fmt: skip
     kubectl.apply(pod)
     ended = {"phase": "Succeeded", "containerStatuses": [{
         "name": "lag", "image": "levada:test", "imageID": "", "ready": False, "restartCount": 0,

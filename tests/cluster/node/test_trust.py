@@ -149,7 +149,8 @@ def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp
     place.reaches("Accepted", "False", "InvalidSpec")
     assert "driverToken.secretName" in place.message("Accepted")
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "driver-token"}}
-    operator.kubectl.apply({**secret, "stringData": {"token": "first"}})
+    mine = place.kubectl.namespace
+    operator.kubectl.apply({**secret, "stringData": {mine: "first"}})
     with operator.with_values("driverToken.secretName=driver-token"):
         place.reaches("DriverAvailable", "False", "SecretMissing")
         # The command in the message, without its pod.
@@ -166,8 +167,8 @@ def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp
             place.kubectl.apply({**secret, "stringData": {"token": ""}})
             eventually(lambda: ask(address, "first") == 401)
             assert ask(address, "") == 401
-            for one in (place.kubectl, operator.kubectl):
-                one.apply({**secret, "stringData": {"token": "second"}})
+            for one, key in ((place.kubectl, "token"), (operator.kubectl, mine)):
+                one.apply({**secret, "stringData": {key: "second"}})
             eventually(lambda: ask(address, "second") == 200)
         place.ready()
         assert place.restarts() == 0

@@ -16,7 +16,7 @@ def foreign_host(host: str, local_address: str) -> NeedsOperator | None:
     or an IP address. Requests through ``kubectl port-forward`` arrive over loopback too. Other requests are admitted,
     because the names of a cluster's services are not known here.
     """
-    if not _is_loopback(local_address) or not host or _is_local(host):
+    if not is_loopback(local_address) or not host or _is_local(host):
         return None
     return NeedsOperator(
         "host_refused",
@@ -39,7 +39,8 @@ def _is_local(host: str) -> bool:
     return True
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return True for an address of this machine's loopback, also as IPv6 writes an address of IPv4."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

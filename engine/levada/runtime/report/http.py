@@ -23,7 +23,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CUTS, CutsApi
 from levada.runtime.report.history import SAMPLE_EVERY_S, FigureHistory
-from levada.runtime.report.host_header import foreign_host
+from levada.runtime.report.host_header import foreign_host, is_loopback
 from levada.runtime.report.liveness import Liveness
 from levada.runtime.report.metrics import registry
 from levada.runtime.report.page import page_files
@@ -124,10 +124,11 @@ class ProgressServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def respond(self, path: str, accept: str, authorization: str = "") -> Response:
+    def respond(self, path: str, accept: str, authorization: str = "", *, local: bool = True) -> Response:
         """Return the response to a GET of ``path``.
 
         ``accept`` and ``authorization`` are the values of these headers. ``accept`` selects the format of the metrics.
+        ``local`` is True for a request over loopback.
         """
         plain = path.partition("?")[0]
         if (file := page_files().get(plain)) is not None:
@@ -136,6 +137,8 @@ class ProgressServer:
             return refused
         progress = self._progress()
         if self._verifications is not None and (number := _number(plain)) is not None:
+            if (refused := self._closed_to_others(local)) is not None:
+                return refused
             return _verification_response(self._verifications.state(number))
         if self._cuts is not None and plain == CUTS:
             return self._cuts.list()
@@ -155,12 +158,16 @@ class ProgressServer:
                 return Response(HTTPStatus.OK, content_type, encode(self._registry))
         return text_response(HTTPStatus.NOT_FOUND, "try /, /livez, /readyz, /v1/progress, /v1/history or /metrics")
 
-    def change(self, method: str, path: str, content_type: str, body: bytes, authorization: str = "") -> Response:
+    def change(
+        self, method: str, path: str, content_type: str, body: bytes, authorization: str = "", *, local: bool = True
+    ) -> Response:
         """Return the response to a POST or a DELETE. A request without a JSON body's content type is refused.
+
+        Without a token, so is one that does not come over loopback: no other sender is known to be admitted.
 
         A browser sends that content type to another site only after it has asked, and this server never allows it.
         """
-        if (refused := self._unauthorized(authorization)) is not None:
+        if (refused := self._unauthorized(authorization) or self._closed_to_others(local)) is not None:
             return refused
         if self._verifications is None:
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "this server answers GET alone")
@@ -186,6 +193,17 @@ class ProgressServer:
             "token_required",
             "this request needs the driver's bearer token",
             hint="send the token of spec.driver.tokenSecretRef: levada status MANIFEST does, with --secrets DIR",
+        )
+        return error_response(HTTPStatus.UNAUTHORIZED, error, ("WWW-Authenticate", "Bearer"))
+
+    def _closed_to_others(self, local: bool) -> Response | None:
+        """Return the response to a request that writes or returns values without a token or loopback, else None."""
+        if local or self._token is not None:
+            return None
+        error = NeedsOperator(
+            "token_required",
+            "a request that writes, or returns values, needs a token or comes over loopback",
+            hint="send it through kubectl port-forward, or set spec.driver.tokenSecretRef",
         )
         return error_response(HTTPStatus.UNAUTHORIZED, error, ("WWW-Authenticate", "Bearer"))
 
@@ -254,8 +272,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
-        respond: Callable[[str, str, str], Response],
-        change: Callable[[str, str, str, bytes, str], Response],
+        respond: Callable[..., Response],
+        change: Callable[..., Response],
     ) -> None:
         self.respond = respond
         self.change = change
@@ -275,7 +293,8 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._send(self._answer(lambda: self.server.respond(self.path, self._header("Accept"), self._authorization)))
+        accept, given = self._header("Accept"), self._authorization
+        self._send(self._answer(lambda: self.server.respond(self.path, accept, given, local=self._local)))
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -292,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too large")
         body, kind = self.rfile.read(int(size)), self._header("Content-Type")
-        return self.server.change(self.command, self.path, kind, body, self._authorization)
+        return self.server.change(self.command, self.path, kind, body, self._authorization, local=self._local)
 
     def _send(self, answer: Response) -> None:
         response = compressed(answer, self._header("Accept-Encoding"))
@@ -309,6 +328,11 @@ class _Handler(BaseHTTPRequestHandler):
     @property
     def _authorization(self) -> str:
         return self._header("Authorization")
+
+    @property
+    def _local(self) -> bool:
+        """True for a request over loopback, as kubectl exec and port-forward make it."""
+        return is_loopback(str(self.client_address[0]))
 
     def _header(self, name: str) -> str:
         return str(self.headers.get(name, ""))

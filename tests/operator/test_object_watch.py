@@ -12,7 +12,8 @@ from tests.operator.samples import merge, table_sync
 from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.app.credentials import Credentials
-from levada_operator.app.table_watch import TableWatch
+from levada_operator.app.object_watch import ObjectWatch
+from levada_operator.kube.items import Unread
 
 Lines = list[dict[str, Any]]
 
@@ -60,6 +61,9 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
     async def changed(kind: str, body: dict[str, Any]) -> None:
         reported.append((kind, body["metadata"]["name"]))
 
+    def unread(kind: str, what: Unread) -> None:
+        reported.append((f"unread {kind}", f"{what.namespace}/{what.name}"))
+
     async def script() -> None:
         app = web.Application()
         app.router.add_get("/{path:.*}", answer)
@@ -71,7 +75,9 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
         found = Credentials(
             f"http://127.0.0.1:{port}", ssl.create_default_context(), lambda: {"Authorization": "Bearer t"}
         )
-        task = asyncio.create_task(TableWatch(found, "data", changed, lambda: missed.append(None)).run())
+        task = asyncio.create_task(
+            ObjectWatch(found, "TableSync", "data", changed, unread, lambda: missed.append(None)).run()
+        )
         await asyncio.wait_for(over.wait(), LIMIT_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

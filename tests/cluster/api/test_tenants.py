@@ -1,0 +1,134 @@
+"""A hostile tenant with the role edit in her namespace, next to a Pipeline of another one, under one operator."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.api.pipelines import condition, shop
+from tests.cluster.api.processes import Operator
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.tenants import hostile
+from tests.cluster.tenants.drivers import ANSWERS, odd_driver
+from tests.cluster.tenants.hostile import Tenant
+from tests.cluster.tenants.limited import memory_limit
+from tests.cluster.tenants.place import MEMORY, Place
+
+
+@pytest.fixture(scope="module")
+def place(cluster: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One operator for the tests of this file, which each leave their objects to the next."""
+    honest, bad = (cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}") for _ in range(2))
+    tenant = Tenant(bad)
+    tenant.welcome()
+    with memory_limit(MEMORY) as memory:
+        log = tmp_path_factory.mktemp("operator") / "operator.log"
+        operator = Operator(honest.namespace, log, serves=f"{honest.namespace},{bad.namespace}", enter=memory.enter)
+        operator.start()
+        honest.apply(shop())
+        eventually(lambda: honest.get("configmap", "shop-manifest"))
+        yield Place(operator, honest, tenant, memory)
+        if operator.process is not None and operator.process.poll() is None:
+            operator.stop()
+        print(log.read_text()[-20000:])
+    bad.remove_namespace()
+    honest.remove_namespace()
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_time_that_is_none(place: Place, owned: bool) -> None:
+    """A StatefulSet with words for a time, a stranger's or a Pipeline's own, ends no sweep."""
+    name, annotations = f"a{owned}".lower(), {"levada.dev/updated-at": "yesterday"}
+    if owned:
+        place.tenant.pipeline(name, suspend=True)
+        eventually(lambda: place.tenant.kubectl.get("statefulset", f"{name}-driver"))
+    else:
+        place.tenant.create(hostile.stateful_set(f"{name}-driver"))
+    place.tenant.patch(
+        "statefulset", f"{name}-driver", {"metadata": {"annotations": annotations}, "spec": {"replicas": 1}}
+    )
+    place.holds()
+
+
+def test_annotation_that_unpacks_to_gigabytes(place: Place) -> None:
+    """A record of a kilobyte that unpacks to 1.5 GiB takes no memory, a stranger's and a Pipeline's own."""
+    bomb = {"levada.dev/accepted": hostile.bomb(32)}
+    place.tenant.create(hostile.stateful_set("b-driver", annotations=bomb))
+    place.tenant.pipeline("b", suspend=True)
+    own = place.tenant.pipeline("bo", suspend=True)
+    place.tenant.create(hostile.stateful_set("bo2-driver", owner=own, annotations=bomb))
+    eventually(lambda: place.tenant.kubectl.get("configmap", "bo-manifest"))
+    for _ in range(3):
+        place.tenant.patch("statefulset", "bo-driver", {"metadata": {"annotations": bomb}})
+        place.tenant.delete("configmap", "bo-manifest")
+        place.operator.swept_twice()
+    place.holds()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_driver_that_answers_oddly(place: Place, answer: str) -> None:
+    """An answer that does not end, and one that takes much memory, are given up. A stranger's pod is never asked."""
+    name = f"cd{answer.replace(' ', '')}"
+    number = ANSWERS.index(answer) + 1
+    with odd_driver(f"127.78.0.{number}", answer) as own, odd_driver(f"127.78.1.{number}", answer) as stranger:
+        place.tenant.pipeline(name)
+        stateful_set = eventually(lambda: place.tenant.kubectl.get("statefulset", f"{name}-driver"))
+        place.make_pod(hostile.pod(f"{name}-driver-0", maker=stateful_set), own.address)
+        place.tenant.pipeline(f"{name}2")
+        place.make_pod(hostile.pod(f"{name}2-driver-0"), stranger.address)
+        eventually(lambda: len(own.asked) >= 2)
+        place.holds()
+        assert not stranger.asked
+        assert not any("Authorization" in asked for asked in own.asked)
+
+
+def test_config_maps_of_a_megabyte(place: Place) -> None:
+    """180 ConfigMaps with the label, of a megabyte each, are never in the operator's memory."""
+    own = place.tenant.pipeline("e", suspend=True)
+    for number, body in enumerate(hostile.config_maps(180, 1_000_000)):
+        place.tenant.create(body | {"metadata": hostile.claimed(f"e-{number}", "ConfigMap", owner=own)["metadata"]}
+                            if number % 2 else body)  # fmt: skip
+    place.operator.stop()
+    place.operator.start()
+    place.holds()
+    place.tenant.kubectl.delete_all("configmaps")
+
+
+def test_slot_that_another_namespace_names(place: Place) -> None:
+    """A manifest that names another tenant's server and slot changes nothing there, whichever is the older."""
+    slot = {"name": "levada_bank__bank"}
+    place.tenant.pipeline("f", suspend=True, source={"host": "bank-db.bank", "slot": slot})
+    place.honest.apply(shop("bank", source={"host": "bank-db.bank", "slot": slot}))
+    eventually(lambda: condition(place.honest, "Accepted", "bank") == ("True", "Valid"))
+    eventually(lambda: place.honest.get("statefulset", "bank-driver"))
+    assert place.tenant.kubectl.namespace not in str(place.honest.get("pipeline", "bank")["status"])
+
+
+def test_pipelines_that_are_too_large(place: Place) -> None:
+    """Pipelines of a megabyte, and one that is nested too deeply, say so, and are not kept."""
+    wide = {f"k{n}": "x" * 1000 for n in range(1100)}
+    for number in range(12):
+        template = {"podTemplate": {"metadata": {"annotations": wide}}}
+        place.tenant.pipeline(f"large-{number}", suspend=True, driver=template)
+    place.tenant.pipeline("deep", suspend=True, driver={"podTemplate": {"spec": {"x": hostile.deep(200)}}})
+    eventually(lambda: condition(place.tenant.kubectl, "Accepted", "large-7")[0] == "False")
+    eventually(lambda: condition(place.tenant.kubectl, "Accepted", "deep")[0] == "False")
+    place.operator.stop()
+    place.operator.start()
+    place.holds()
+
+
+def test_table_sync_without_a_pipeline(place: Place) -> None:
+    """It says that there is none. Its status changes when there is one."""
+    body = {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": "lone"},
+            "spec": {"pipelineRef": {"name": "later"}, "table": {"schema": "public", "name": "orders"}}}  # fmt: skip
+    place.tenant.create(body)
+
+    def accepted() -> str:
+        conditions = place.tenant.kubectl.get("tablesync", "lone").get("status", {}).get("conditions", ())
+        return next((c["reason"] for c in conditions if c["type"] == "Accepted"), "")
+
+    eventually(lambda: accepted() == "NoPipeline")
+    place.tenant.pipeline("later", suspend=True)
+    eventually(lambda: accepted() == "Valid")

@@ -1,0 +1,99 @@
+"""A tenant who creates odd objects without end, next to a Pipeline that is changed all the time. `make test-tenants`.
+
+The operator serves all namespaces, so no other test may run on the same cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.api.pipelines import shop
+from tests.cluster.api.processes import Operator
+from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.tenants.hostile import Tenant
+from tests.cluster.tenants.limited import memory_limit
+from tests.cluster.tenants.odd_objects import OddObjects
+from tests.cluster.tenants.place import MEMORY, Place
+
+SECONDS = float(os.environ.get("TENANTS_SECONDS", "60"))
+SEED = int(os.environ.get("TENANTS_SEED", "1"))
+LONE_TABLES = 3000
+
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture
+def places(cluster: Kubectl, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Place]]:
+    """Operators that serve all namespaces, each with a limit of its own: the leader and its standbys."""
+    honest, bad = (cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}") for _ in range(2))
+    tenant, found = Tenant(bad), []
+    tenant.welcome()
+    with contextlib.ExitStack() as stack:
+        for number in range(request.param):
+            memory = stack.enter_context(memory_limit(MEMORY))
+            operator = Operator(honest.namespace, tmp_path / f"operator-{number}.log", serves="", enter=memory.enter)
+            operator.start() if number == 0 else operator.join()
+            found.append(Place(operator, honest, tenant, memory))
+        honest.apply(shop())
+        eventually(lambda: honest.get("configmap", "shop-manifest"))
+        yield found
+        for place in found:
+            if place.operator.process is not None and place.operator.process.poll() is None:
+                place.operator.stop()
+            print(place.operator.log.read_text()[-5000:])
+    bad.remove_namespace()
+    honest.remove_namespace()
+
+
+@pytest.mark.parametrize("places", [1, 2], indirect=True, ids=["one", "two"])
+def test_odd_objects_of_a_tenant(places: list[Place]) -> None:
+    """The other namespace's Pipeline is reconciled meanwhile, no process ends, and none is killed for its memory.
+
+    With two replicas the leader ends halfway, and the standby leads.
+    """
+    leader = places[0]
+    odd, over, created = OddObjects(leader.tenant, SEED), threading.Event(), [0]
+
+    def lone_tables() -> None:
+        for number in range(LONE_TABLES):
+            if over.is_set():
+                return
+            leader.tenant.create({
+                "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": f"lone-{number}"},
+                "spec": {"pipelineRef": {"name": "none"}, "table": {"schema": "public", "name": f"t{number}"}},
+            })  # fmt: skip
+            created[0] += 1
+
+    def odd_objects() -> None:
+        while not over.is_set():
+            odd.step()
+
+    threads = [threading.Thread(target=work) for work in (lone_tables, odd_objects)]
+    for thread in threads:
+        thread.start()
+    times: list[float] = []
+    try:
+        until, ended = time.monotonic() + SECONDS, False
+        while time.monotonic() < until:
+            times.append(leader.reconciled())
+            if len(places) > 1 and not ended and time.monotonic() > until - SECONDS / 2:
+                leader.operator.stop()
+                ended = True
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    for place in places[len(places) - 1 :]:
+        place.holds()
+    assert all(place.memory.kills == 0 for place in places)
+    times.sort()
+    print(f"{len(times)} reconciliations: median {times[len(times) // 2]:.1f} s, longest {times[-1]:.1f} s")
+    print(f"odd objects: {odd.done}, refused {odd.refused}, lone tables {created[0]}")
+    print("peak MiB:", [place.memory.peak >> 20 for place in places])
