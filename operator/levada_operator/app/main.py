@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -11,14 +12,16 @@ import sys
 import time
 import uuid
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import kopf
 
 from levada.errors import LevadaError
 from levada.logs import configure
 from levada_operator.act.elector import Callbacks, Elector
 from levada_operator.app.config import Config, read_config
 from levada_operator.app.controller import Controller
-from levada_operator.app.credentials import read_credentials
+from levada_operator.app.credentials import read_connection, read_credentials
 from levada_operator.app.fetch import DriverClient
 from levada_operator.app.object_watch import ObjectWatch
 from levada_operator.app.probes import Probes
@@ -34,6 +37,8 @@ def main() -> None:
     """Run the operator with the settings in the environment. Exit with code 1 if it cannot start."""
     as_json = os.environ.get("LEVADA_LOG_FORMAT") == "json"
     configure(as_json=as_json, debug=bool(os.environ.get("LEVADA_DEBUG")))
+    # kopf logs its own start and end.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
     # urllib3 logs each attempt to connect. A request that gets no answer is reported by its caller.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
@@ -73,11 +78,33 @@ async def operate(config: Config) -> None:
 
 
 async def _lead(controller: Controller, stop: asyncio.Event) -> None:
-    controller.start()
-    try:
-        await stop.wait()
-    finally:
+    """Let kopf run the controller until ``stop``. It watches nothing, see `levada_operator.app.object_watch`."""
+    registry, options = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    # A Lease elects the leader before kopf starts. The operator writes Events of a closed list, not one for a log line.
+    options.peering.standalone, options.posting.enabled, options.scanning.disabled = True, False, True
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo | None:
+        return read_connection()
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        controller.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def end(**_: Any) -> None:
         await controller.stop()
+
+    serving = asyncio.create_task(kopf.operator(registry=registry, settings=options, clusterwide=True))
+    # kopf has its own handlers of SIGTERM and SIGINT, so this is for a signal before they are there. Given a stop flag,
+    # kopf would wait 5 s at its end for its own task that waits for the flag.
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not serving.done():
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
 
 
 async def _first(*events: asyncio.Event) -> asyncio.Event:
