@@ -67,7 +67,7 @@ on-cluster:
 		case $$? in 0) chosen=1 ;; 5) ;; *) exit 1 ;; esac; \
 	done; [ "$$chosen" ] || exit 5
 
-test-tenants: setup ## Let a hostile tenant create odd objects for TENANTS_SECONDS=60 next to a Pipeline of another one (TENANTS_SEED=)
+test-tenants: setup ## Let a hostile tenant create odd objects while a Pipeline of another is changed TENANTS_ROUNDS=30 times (TENANTS_SEED=)
 	$(CLUSTER) $(BIN)/pytest tests/cluster/tenants -s --timeout $(BUILD_S) $(PYTEST_ARGS)
 
 cluster-build: setup ## Build the Kubernetes of the next two, and the image, ahead: 800 CPU seconds on a fresh machine

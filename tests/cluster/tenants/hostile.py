@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import functools
 import json
 import uuid
 from collections.abc import Iterator, Mapping
@@ -108,6 +109,7 @@ def config_maps(count: int, size: int, owner: Mapping[str, Any] | None = None) -
         yield claimed(f"big-{number}", "ConfigMap", owner=owner) | {"data": {"x": "x" * size}}
 
 
+@functools.cache
 def bomb(streams: int) -> str:
     """Return an annotation of about a kilobyte that unpacks to 48 MiB of text for each stream."""
     return base64.b64encode(bz2.compress(b"a" * (48 << 20)) * streams).decode()
