@@ -19,7 +19,6 @@ from levada.schema import TableTarget
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("statement", "code"),
     [
@@ -34,7 +33,7 @@ from levada.values import Lsn, QualifiedTable, TableId, Watermark
         ("ALTER TABLE shop_public.orders RENAME TO moved", "foreign_schema_change"),
     ],
 )
-@pytest.mark.parametrize("inlined", [False, True])
+@pytest.mark.parametrize("inlined", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_another_writer_parks_the_table(ducklake: DuckLake, statement: str, code: str, inlined: bool) -> None:
     """A change by DuckDB, also one that it stores in the catalog, is never overwritten. A copy replaces it."""
     destination = ducklake.destination()
@@ -125,7 +124,6 @@ def test_what_another_writer_may_do(ducklake: DuckLake) -> None:
         assert connection.execute("SELECT * FROM shop_public.mine ORDER BY 1").fetchall() == [(1,), (2,)]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "call",
     [
@@ -134,7 +132,7 @@ def test_what_another_writer_may_do(ducklake: DuckLake) -> None:
         "CHECKPOINT",
     ],
 )
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_compaction_by_the_user(ducklake: DuckLake, call: str, restart: bool) -> None:
     """The rows are found where DuckDB's compaction has moved them, also after their former files are removed."""
     destination = ducklake.destination()
