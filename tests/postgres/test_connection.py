@@ -267,6 +267,12 @@ def test_ended_backend_is_transient(db: Database) -> None:
         (None, 'FATAL:  database "shop" does not exist', LoginFailed, "source_database_missing"),
         (None, 'FATAL:  too many connections for role "shop"', Transient, "too_many_connections"),
         (None, "FATAL:  permission denied to start WAL sender", LoginFailed, "replication_privilege_missing"),
+        (
+            None,
+            'connection to server at "h" failed: FATAL:  no library',
+            LoginFailed,
+            "source_access_denied",
+        ),
         ("53300", "number of requested standby connections exceeds max_wal_senders", Transient, "no_free_wal_sender"),
         ("53600", "a resource of a later version", Transient, "source_out_of_resources"),
         ("57P04", "terminating connection because the database was dropped", Transient, "source_stopping"),

@@ -41,6 +41,11 @@ REFUSALS = (
         "ALTER DATABASE {db} ALLOW_CONNECTIONS true",
         "source_access_denied",
     ),
+    (
+        "ALTER ROLE {role} SET session_preload_libraries = 'typo'",
+        "ALTER ROLE {role} RESET session_preload_libraries",
+        "source_access_denied",
+    ),
     ("ALTER DATABASE {db} RENAME TO window_db", "ALTER DATABASE window_db RENAME TO {db}", "source_database_missing"),
 )
 

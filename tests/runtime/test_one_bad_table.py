@@ -52,6 +52,7 @@ FAULTS = (
         "identity_missing",
         ("CREATE TABLE bad (id int, k int DEFAULT 1, PRIMARY KEY (id, k))", "ALTER PUBLICATION p ADD TABLE bad (k)"),
         ("ALTER PUBLICATION p SET TABLE orders, bad",),
+        since=15,
     ),
 )
 

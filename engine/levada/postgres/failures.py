@@ -191,6 +191,13 @@ FAILURES: Final = (
         pattern=r"no answer for host name|cannot resolve host name",
         hint="check {host}, and the resolver of this machine: getent hosts {name}",
     ),
+    # The server answered, so the address is right: a library that is missing, say, or a trigger on logins.
+    Failure(
+        "source_access_denied",
+        LoginFailed,
+        pattern=r"connection to server .* failed: FATAL:  ",
+        hint="correct what the message names at {server}. Its log has the details",
+    ),
     # A statement used an object that another session dropped at the same moment.
     Failure("catalog_changed", Transient, pattern=r"^cache lookup failed for|^could not open relation with OID"),
     # Recognised by SQLSTATE.
