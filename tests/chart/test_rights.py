@@ -20,11 +20,7 @@ Right: TypeAlias = tuple[str, str, str]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
 EXECUTORS = {("", "pods", verb) for verb in ("create", "delete", "deletecollection", "get", "list", "patch", "watch")}
-DISCOVERY = {
-    (group, resource, verb)
-    for group, resource in (("", "namespaces"), ("apiextensions.k8s.io", "customresourcedefinitions"))
-    for verb in ("list", "watch")
-} | {("storage.k8s.io", "storageclasses", "list")}
+DISCOVERY = {("storage.k8s.io", "storageclasses", "list")}
 
 
 def rights(rules: list[dict[str, Any]]) -> set[Right]:
@@ -50,7 +46,7 @@ def roles(bodies: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_cluster_wide(tmp_path: Path) -> None:
-    """In all namespaces: the documented rights, those that it passes on, and to see namespaces and kinds."""
+    """In all namespaces: the documented rights, those that it passes on, and to see StorageClasses."""
     (role,) = roles(render(tmp_path), "ClusterRole")
     assert rights(role["rules"]) == documented() | EXECUTORS | DISCOVERY
 
