@@ -9,7 +9,8 @@ from tests.histories.kept import KEPT
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
-SEEDS = range(1, 5)
+SEEDS = (3, 8, 42, 52)
+"""Those with many kinds of statements. That of 42 widens a numeric key, which is copied again before the next start."""
 
 
 def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process: None) -> None:
