@@ -7,19 +7,28 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from typing import Final
 
+import pytest
 from tests.histories.draw import KINDS
 from tests.histories.findings import Tally
 from tests.histories.search import Search
 from tests.histories.world import Form, server
 
+from levada.local.postgres import EmbeddedPostgres
+
 WORLDS = (
     "ducklake-18", "ducklake-16-notrigger", "ducklake-18-resync", "postgres-18", "ducklake-16-changelog",
-    "postgres-16-notrigger-resync",
+    "postgres-16-notrigger-resync", "iceberg-18", "ducklake-14", "postgres-17-resync", "ducklake-15-notrigger",
+    "iceberg-16-changelog", "postgres-14-notrigger",
 )  # fmt: skip
-"""The worlds of a run that names none, one batch after the other."""
+"""The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
+
+_RARE: Final = 8
+"""The number of kinds of statements that the report names, because they met few others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun, seed = time.monotonic(), options.seed
     with ExitStack() as stack:
-        servers = {v: stack.enter_context(server(v)) for v in {Form.parse(w).server for w in options.world}}
-        searches = [Search(servers[Form.parse(w).server], Form.parse(w), options.size) for w in options.world]
+        forms = [Form.parse(w) for w in options.world]
+        servers = _servers(stack, {form.server for form in forms})
+        searches = [Search(servers[f.server], f, options.size) for f in forms if f.server in servers]
         for search in searches:
             stack.callback(search.close)
         turn = 0
@@ -43,6 +53,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 search.close()
     print_report(searches, time.monotonic() - begun)
     return 1 if any(search.findings for search in searches) else 0
+
+
+def _servers(stack: ExitStack, versions: Collection[int]) -> dict[int, EmbeddedPostgres]:
+    """Start servers, as far as their versions are to be had."""
+    started: dict[int, EmbeddedPostgres] = {}
+    for version in sorted(versions):
+        try:
+            started[version] = stack.enter_context(server(version))
+        except pytest.skip.Exception as missing:
+            print(missing, flush=True)
+    return started
 
 
 def print_report(searches: Sequence[Search], seconds: float) -> None:
@@ -60,6 +81,9 @@ def print_report(searches: Sequence[Search], seconds: float) -> None:
         f" {sum(s.tally.rows for s in searches)} rows compared, {len(kinds & KINDS.keys())} of {len(KINDS)} kinds of"
         f" statements, {len(pairs)} pairs of {len(kinds) ** 2}, {sum(len(s.findings) for s in searches)} findings"
     )
+    met = Counter(kind for pair in pairs for kind in pair)
+    rare = sorted(KINDS, key=lambda kind: met[kind])[:_RARE]
+    print("kinds in the fewest pairs: " + ", ".join(f"{kind} {met[kind]}" for kind in rare))
 
 
 def _figures(tally: Tally) -> str:

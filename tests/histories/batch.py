@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 import psycopg
+from tests.histories import publications
 from tests.histories.findings import Finding, Plan, Tally
 from tests.histories.generation import Generator
 from tests.histories.history import History
@@ -38,7 +39,7 @@ class _Part:
     expected: list[Outcome]
     known: set[int] = field(default_factory=set)
     refused: bool = False
-    """True once PostgreSQL refused a statement because its table is published. The rest need not be as on the twin."""
+    """True once PostgreSQL may refuse statements because of a publication. The rest need not be as on the twin."""
     suspects: list[Suspect] = field(default_factory=list)
 
 
@@ -87,7 +88,8 @@ class Batch:
                     expected += [twin.play(step) for step in history.in_phase(phase)]
                     twin.end_phase()
         self.tally.add(history)
-        return _Part(history, stack.enter_context(playing(self.world.db, space)), expected)
+        player = stack.enter_context(playing(self.world.db, space, f"levada_{self.world.db.name}"))
+        return _Part(history, player, expected)
 
     @property
     def _running(self) -> bool:
@@ -125,7 +127,7 @@ class Batch:
     def _step(self, part: _Part, number: int) -> None:
         expected, step = part.expected[number], part.history.steps[number]
         came = part.player.play(step, expected)
-        part.refused |= "it is part of a publication" in came.message
+        part.refused |= "it is part of a publication" in came.message or step.kind == publications.KIND
         if part.refused:
             return
         if came.state != expected.state:

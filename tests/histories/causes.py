@@ -30,15 +30,15 @@ _COLUMNS: Final = frozenset({
 })  # fmt: skip
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},
-    "schema_change_unsupported": _VALUES | {"drop and add column", "swap columns"},
+    "schema_change_unsupported": _VALUES | {"drop and add column", "swap columns", "array default"},
     "schema_change_ambiguous": _COLUMNS,
     "partition_changed": _PARTITION,
     "partition_identity": _IDENTITY,
     "partition_unlogged": frozenset({"persistence", "attach partition"}),
     "key_changed": _IDENTITY | {"rename column", "swap columns", "widen column"},
     "mode_changed": _IDENTITY,
-    "table_not_published": _IDENTITY | {"persistence"},
-    "publication_membership_changed": _IDENTITY | {"persistence"},
+    "table_not_published": _IDENTITY | {"persistence", "publication"},
+    "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
     "publication_changed": frozenset({"publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY,

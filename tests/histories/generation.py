@@ -7,16 +7,25 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psycopg
-from tests.histories import columns, partitions, rows, tables
+from tests.histories import columns, partitions, publications, rows, tables
 from tests.histories.draw import KINDS, OF_ROWS, Draw, ImpossibleError
 from tests.histories.history import History, Step
 from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
 
-MODULES: Final = (rows, columns, tables, partitions)
+MODULES: Final = (rows, columns, tables, partitions, publications)
 """The modules that register kinds of statements."""
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
+_ENDS: Final[tuple[list[str | None], ...]] = (
+    [],
+    [],
+    [],
+    ["truncate", "insert"],
+    ["truncate"],
+    ["delete all", "insert"],
+)
+"""What a transaction of several statements ends with. A table that it empties has no row that it has rewritten."""
 _TYPES: Final = (
     "CREATE SCHEMA {s}",
     "CREATE SCHEMA b_{s}",
@@ -114,9 +123,9 @@ class Generator:
         self._control("BEGIN", number)
         tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
         self.draw.focus = self.rng.choice(tables) if tables and self.rng.random() < 0.8 else ""
-        for _ in range(self.rng.randint(2, 5)):
+        for kind in [None] * self.rng.randint(2, 4) + self.rng.choice(_ENDS):
             if not self.sessions[number].failed:
-                self._statement(None, number)
+                self._statement(kind, number)
         self.draw.focus = ""
         self._control("ROLLBACK" if self.sessions[number].failed else "COMMIT", number)
 

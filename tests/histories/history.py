@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 MARK = "{s}"
+PUBLICATION = "{p}"
+"""Stands for the publication of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,9 @@ class History:
         return "\n".join([f"seed {self.seed}, phase/session: statement", *(f"  {step}" for step in self.steps)])
 
 
-def rendered(text: str, schema: str) -> str:
-    """Return the text for a schema."""
-    return text.replace(MARK, schema)
+def rendered(text: str, schema: str, publication: str = "") -> str:
+    """Return the text for a schema and a publication."""
+    return text.replace(MARK, schema).replace(PUBLICATION, publication)
 
 
 def quoted(name: str) -> str:

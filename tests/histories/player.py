@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from tests.histories.history import Step, rendered
+from tests.histories.history import PUBLICATION, Step, rendered
 from tests.rigs.database import Database
 
 SESSIONS = 3
+_ARRAY_DEFAULT = re.compile(r"ADD COLUMN .*\[\].* DEFAULT")
 _TWIN_LOCK = "150ms"
 _LOCK = "2500ms"
 _CHANGED = b"""
@@ -43,6 +45,8 @@ class Player:
 
     db: Database
     schema: str
+    publication: str = ""
+    """That of the pipeline. The twin has none, and there a statement on it does nothing."""
     oids: dict[int, set[str]] = field(default_factory=dict)
     """The kinds of the statements that changed a table, by the table's OID at that time."""
     _trouble: str = ""
@@ -56,13 +60,14 @@ class Player:
 
     def play(self, step: Step, expected: Outcome | None = None) -> Outcome:
         """Run a step. ``expected`` is what came of it on the twin."""
+        if PUBLICATION in step.sql and not self.publication:
+            return Outcome("", "", 0.0)
         connection = self.connection(step.session)
         if expected is not None and not expected.state:
             self._aside(connection, f"SET lock_timeout = '{_LOCK}'".encode())
         self._remember(connection, step)
-        sql, _, rows = rendered(step.sql, self.schema).partition("\n") if step.kind == "copy" else (
-            rendered(step.sql, self.schema), "", ""
-        )  # fmt: skip
+        text = rendered(step.sql, self.schema, self.publication)
+        sql, _, rows = text.partition("\n") if step.kind == "copy" else (text, "", "")  # fmt: skip
         begun = time.monotonic()
         try:
             if step.kind == "copy":
@@ -98,6 +103,7 @@ class Player:
     def _remember(self, connection: psycopg.Connection[Any], step: Step) -> None:
         """Note what is about to change a table, those that inherit from it, and its root if it is a partition."""
         kinds = {step.kind} | ({"domain"} if ".positive" in step.sql else set())
+        kinds |= {"array default"} if _ARRAY_DEFAULT.search(step.sql) else set()
         if not step.table:
             self.oids.setdefault(0, set()).update(kinds)
             return
@@ -117,9 +123,9 @@ class Player:
 
 
 @contextmanager
-def playing(db: Database, schema: str) -> Iterator[Player]:
+def playing(db: Database, schema: str, publication: str = "") -> Iterator[Player]:
     """A player whose sessions end with the block."""
-    player = Player(db, schema)
+    player = Player(db, schema, publication)
     try:
         yield player
     finally:
