@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _servers(stack: ExitStack, versions: Collection[int]) -> dict[int, EmbeddedPostgres]:
-    """Start servers, as far as their versions are to be had."""
+    """Start a server of each version that this machine has, or can fetch."""
     started: dict[int, EmbeddedPostgres] = {}
     for version in sorted(versions):
         try:

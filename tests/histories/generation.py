@@ -25,7 +25,7 @@ _ENDS: Final[tuple[list[str | None], ...]] = (
     ["truncate"],
     ["delete all", "insert"],
 )
-"""What a transaction of several statements ends with. A table that it empties has no row that it has rewritten."""
+"""The end of a transaction of several statements. A table that is emptied has no row that was rewritten."""
 _TYPES: Final = (
     "CREATE SCHEMA {s}",
     "CREATE SCHEMA b_{s}",
