@@ -10,7 +10,12 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
 
+import levada.runtime.stages.storage_poller
+from levada.capture.column_marks import ColumnMarks
+from levada.errors import NeedsOperator
+from levada.runtime.config import PublicationConfig
 from levada.testing.memory import MemoryDestination
+from levada.values import TableId
 
 _STATEMENTS: dict[str, LiteralString] = {
     "added": "ALTER TABLE added ADD d int DEFAULT 4",
@@ -77,3 +82,31 @@ def test_a_change_of_columns_arrives_without_a_row(rig: Rig, db: Database, annou
     found = rig.wait_caught_up()
     assert {t.table.name: t.error.code for t in found.tables if t.error} == {}
     assert {name: rows for name, rows in _in_memory(rig).items() if name != "parent"} == expected
+
+
+@pytest.mark.since(15)
+def test_a_table_that_has_all_published_columns_needs_no_mark(
+    rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns outside of the publication's column list are no change, also if the role may not mark the table.
+
+    A change that cannot be marked parks the table.
+    """
+    refused: list[int] = []
+
+    def write(marks: ColumnMarks, conn: Any, table: TableId) -> None:
+        refused.append(table)
+        raise NeedsOperator("insufficient_privilege", f"permission denied for table {table}")
+
+    monkeypatch.setattr(ColumnMarks, "write", write)
+    [(listed,)] = db.query("SELECT 'listed'::regclass::oid::int")
+    rig.change(ddl_trigger=False, publication=PublicationConfig("levada_shop", managed=False))
+    monkeypatch.setattr(levada.runtime.stages.storage_poller, "poll_interval_s", lambda tables: 0.2)
+    others = ", ".join(sorted({*_STATEMENTS, "parent"} - {"listed"}))
+    db.execute(f"CREATE PUBLICATION levada_shop FOR TABLE {others}, TABLE listed (id, v)")
+    rig.start()
+    rig.wait(lambda p: listed in refused)
+    assert not any(t.error for t in rig.wait_caught_up().tables)
+    db.execute("ALTER TABLE listed RENAME v TO w")
+    found = rig.wait(lambda p: any(t.error for t in p.tables))
+    assert [(t.table.name, t.error.code) for t in found.tables if t.error] == [("listed", "schema_change_ambiguous")]

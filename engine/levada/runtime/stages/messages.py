@@ -17,7 +17,7 @@ from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
-from levada.runtime.tables.silent_columns import Columns
+from levada.runtime.tables.silent_columns import Columns, Unmarked
 from levada.runtime.tables.storage_journal import TableAltered, TablesUnpublished
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
@@ -217,12 +217,12 @@ class TableFailed:
 class StorageRead:
     """The storage of the tables at the source. ``snapshot`` is None if it could not be read.
 
-    Before it was read, ``marked`` tables got a mark with their columns in the stream. ``unmarked`` have an error.
+    Before it was read, ``marked`` tables got a mark with their columns in the stream. ``unmarked`` ones got none.
     """
 
     snapshot: StorageSnapshot | None
     marked: Mapping[TableId, Columns] = field(default_factory=dict)
-    unmarked: Mapping[TableId, LevadaError] = field(default_factory=dict)
+    unmarked: Mapping[TableId, Unmarked] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

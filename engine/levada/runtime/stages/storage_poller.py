@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
+from levada.postgres.catalog import describe_without_waiting
+from levada.postgres.membership import read_publication_state
 from levada.postgres.storage import read_storage
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Report, StorageRead
-from levada.runtime.tables.silent_columns import Columns, columns_of
+from levada.runtime.tables.silent_columns import Columns, Unmarked, columns_of
 from levada.threads import MarkedPool
 from levada.values import TableId
 
@@ -105,15 +107,26 @@ class StoragePoller:
 
     def _write_marks(
         self, connection: psycopg.Connection[Any], wanted: frozenset[TableId]
-    ) -> tuple[dict[TableId, Columns], dict[TableId, LevadaError]]:
+    ) -> tuple[dict[TableId, Columns], dict[TableId, Unmarked]]:
         marked: dict[TableId, Columns] = {}
-        unmarked: dict[TableId, LevadaError] = {}
+        unmarked: dict[TableId, Unmarked] = {}
         for table in sorted(wanted):
             try:
                 description = self._marks.write(connection, table)
             except LevadaError as error:
-                unmarked[table] = error
+                unmarked[table] = Unmarked(error) if error.retried else self._unmarked(connection, table, error)
             else:
                 if description is not None:
                     marked[table] = columns_of(description.columns)
         return marked, unmarked
+
+    def _unmarked(self, connection: psycopg.Connection[Any], table: TableId, error: LevadaError) -> Unmarked:
+        """Return the columns of a table that the role may not lock. The catalog shows them to every role."""
+        try:
+            columns = describe_without_waiting(connection, table).columns
+            state = read_publication_state(connection, self._config_ref.current.publication.name, [table])
+        except LevadaError:
+            return Unmarked(error)
+        listed = None if table not in state.members else state.members[table].columns
+        published = (c for c in columns if listed is None or c.attnum in listed)
+        return Unmarked(error, columns_of(columns), columns_of(published))

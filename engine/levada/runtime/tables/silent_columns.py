@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from levada.errors import LevadaError, NeedsOperator
@@ -26,6 +27,18 @@ Columns: TypeAlias = frozenset[tuple[int, str, int, int]]
 def columns_of(columns: Iterable[Column | ExcludedColumn]) -> Columns:
     """Return the comparable form of columns."""
     return frozenset((c.attnum, c.name, c.type_oid, c.typmod) for c in columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """A table for which no mark could be written.
+
+    ``columns`` and ``published`` are all of its columns and those that the publication has, None if they are unknown.
+    """
+
+    error: LevadaError
+    columns: Columns | None = None
+    published: Columns | None = None
 
 
 class SilentColumns:
@@ -72,11 +85,24 @@ class SilentColumns:
         now = frozenset((a, c.name, c.type_oid, c.typmod) for a, c in storage.columns.items() if not c.generated)
         return now != columns_of([*version.columns, *version.excluded]) and now != self._marked.get(record.id)
 
-    def refused(self, record: TableRecord, error: LevadaError) -> None:
-        """Park a table for which no mark can be written. A retried error is left to the next snapshot."""
+    def refused(self, record: TableRecord, unmarked: Unmarked) -> None:
+        """Park a table for which no mark can be written. A retried error is left to the next snapshot.
+
+        A table that has all columns of the publication needs no mark.
+        """
+        error = unmarked.error
         _log.info("table %s: %s", record.name, error.message)
-        if not error.retried and not isinstance(record.phase, Init | DataSync) and not needs_resync(record.phase):
-            self._park(record, _unmarkable(record.name, error))
+        if error.retried or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
+            return
+        version = self._store.get_table_schema(record.id, _NEWEST)
+        if (
+            version is not None
+            and unmarked.columns is not None
+            and unmarked.published == columns_of([*version.columns, *version.excluded])
+        ):
+            self._marked[record.id] = unmarked.columns
+            return
+        self._park(record, _unmarkable(record.name, error))
 
 
 def _unmarkable(table: QualifiedTable, error: LevadaError) -> NeedsOperator:
