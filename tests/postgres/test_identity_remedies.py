@@ -7,11 +7,15 @@ from dataclasses import replace
 import psycopg
 from tests.rigs.database import Database
 
+from levada.capture.requirements import table_not_published
+from levada.postgres.identity_remedies import publish_all_hint
+from levada.postgres.membership import find_gap, read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.problems import Severity
 from levada.postgres.publications import inspect_coverage
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
+A = QualifiedTable("public", "a")
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 UNMANAGED = replace(REQUEST, managed=False)
 
@@ -73,6 +77,28 @@ def test_a_generated_key_in_a_publication_of_the_users(versions: Database) -> No
         refuses,
         not refuses,
     )
+
+
+def test_no_hint_publishes_a_generated_column_by_full(db: Database) -> None:
+    """PostgreSQL 18 would refuse the updates of the table then, so each hint asks for a key first."""
+    db.execute(
+        "CREATE TABLE a (id int, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "ALTER TABLE a REPLICA IDENTITY FULL",
+        "INSERT INTO a VALUES (1)",
+        "CREATE PUBLICATION p",
+        "CREATE PUBLICATION inserts FOR TABLE a WITH (publish = 'insert')",
+    )
+    with db.connect() as c:
+        table = TableId(c.execute("SELECT 'a'::regclass::oid").fetchall()[0][0])
+        gap = find_gap(None, read_publication_state(c, "p", [table]), table)
+        assert gap is not None
+        hints = [gap.hint, table_not_published(c, "p", [A]).hint, publish_all_hint(c, "inserts")]
+        assert [hint for hint in hints if "IDENTITY FULL" in hint] == []
+        first = 'add a primary key without twice and run ALTER TABLE "public"."a" REPLICA IDENTITY DEFAULT'
+        assert [hint.startswith(first) for hint in hints] == [True, True, True]
+        c.execute("ALTER PUBLICATION p ADD TABLE a")
+    found = {p.code for p in preflight(db.connection, UNMANAGED)}
+    assert found == {"identity_missing"}
 
 
 def test_a_locked_partition_is_not_waited_for(versions: Database) -> None:
