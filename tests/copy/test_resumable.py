@@ -196,9 +196,11 @@ def test_a_copy_that_gives_way_loses_the_range_that_it_was_reading(
     saved: list[KeptCopy | None] = []
     with rows_of(items, processes, saved, never) as rows, pytest.raises(Yielded):
         rows.map_ranges(Blocking(3, tmp_path, items.uri), Files(str(tmp_path)))
+    kept = saved[-1]
+    assert kept is not None
     with rows_of(items, processes, saved, lambda *_: Changed(keys(), 0)) as rows:
         copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
-    assert len(copied.snapshots[0]) == 3
+    assert len(copied.snapshots[0]) == len(kept.ranges) >= 3
     assert sorted(row[0] for parts in copied.snapshots for part in parts for row in part) == [*range(1, ROWS + 1)]
 
 

@@ -66,6 +66,7 @@ def test_annotation_that_unpacks_to_gigabytes(place: Place) -> None:
     place.holds()
 
 
+@pytest.mark.nightly  # it makes the pods itself, so it needs an API server without controllers
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_driver_that_answers_oddly(place: Place, answer: str) -> None:
     """An answer that does not end, and one that takes much memory, are given up. A stranger's pod is never asked."""
