@@ -113,6 +113,8 @@ class PostgresReader:
                              "credentialsSecretRef": {"name": "pg"}}}  # fmt: skip
 
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
+        if table.changelog:
+            return ""  # only lakes have a reader of changelogs
         schema, _, name = table.place.partition(".")
         columns = _columns(source, table)
         with self.db.connect() as connection:
