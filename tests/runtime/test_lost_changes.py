@@ -32,11 +32,16 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
 
 
 def miss_changes(db: Database) -> None:
-    """Insert a row under a column name that Levada reserves: the stream leaves the table out from there on."""
+    """Insert a row under a column name that Levada reserves: the stream leaves the table out from there on.
+
+    One transaction, because a copy that begins between two of the statements is a loss of its own.
+    """
     db.execute(
-        "ALTER TABLE orders RENAME COLUMN secret TO _levada_secret",
-        "INSERT INTO orders (note) VALUES ('missed')",
-        "ALTER TABLE orders RENAME COLUMN _levada_secret TO secret",
+        "BEGIN; "
+        "ALTER TABLE orders RENAME COLUMN secret TO _levada_secret; "
+        "INSERT INTO orders (note) VALUES ('missed'); "
+        "ALTER TABLE orders RENAME COLUMN _levada_secret TO secret; "
+        "COMMIT"
     )
 
 
