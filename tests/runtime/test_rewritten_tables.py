@@ -81,6 +81,10 @@ _PLAIN = {
         "INSERT INTO s_null VALUES (2); CREATE INDEX ON p_using (v);"
         " ALTER TABLE p_using ALTER v TYPE bigint USING v::bigint",
     ),
+    "p_twice": (
+        "mood",
+        "ALTER TABLE p_twice ALTER v TYPE text; ALTER TABLE p_twice ALTER id TYPE bigint, ADD w int",
+    ),
     "p_text": ("mood", "ALTER TABLE p_text ALTER v TYPE text"),
     "p_other": ("mood", "ALTER TABLE p_other ALTER v TYPE new_mood USING v::text::new_mood"),
     "p_mood": ("text", "ALTER TABLE p_mood ALTER v TYPE mood USING v::mood"),

@@ -214,7 +214,7 @@ class StorageJournal:
             return
         truncates = self._truncates.get(record.id, frozenset())
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
-        self._evaluate(record, known, now, Witness(True, report.casts, truncates | own))
+        self._evaluate(record, known, now, Witness(True, report.casts, truncates | own, follows=bool(known.xid)))
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)
