@@ -22,6 +22,7 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
+from levada.schema.retypes import Cast
 from levada.stores import PostgresStore
 from levada.values import QualifiedTable, SnapshotId, TableId
 
@@ -82,11 +83,28 @@ def test_change_lies_between_old_rows_and_new_ones(versions: Database, stream: R
         )
 
 
-def test_a_long_script_is_not_searched(versions: Database, stream: ReplicationStream) -> None:
-    """Each ALTER in it would search the whole script. So a retype in it counts as any other change of a type."""
-    versions.execute("ALTER TABLE t ALTER id TYPE bigint", "ALTER TABLE t ALTER id TYPE int;" + " " * 33_000)
-    searched, long = told(stream, 2)
-    assert (searched.plainly_retyped, long.plainly_retyped) == (frozenset({1}), frozenset())
+def test_a_query_is_announced_where_it_shows_the_statement(versions: Database, stream: ReplicationStream) -> None:
+    """Not a long script, which each ALTER in it would announce, nor a query that hides the statement.
+
+    Nor if a cast function of an enum could change texts.
+    """
+    query = "INSERT INTO t SELECT count(*) FROM t; ALTER TABLE t ALTER id TYPE bigint /* ; */; SELECT 1"
+    nested = "DO $$ BEGIN ALTER TABLE t ALTER id TYPE bigint; END $$; ALTER TABLE t ALTER id TYPE bigint"
+    versions.execute(
+        query,
+        "ALTER TABLE t ALTER id TYPE int;" + " " * 33_000,
+        nested,
+        "SET standard_conforming_strings = off",
+        query,
+        "RESET standard_conforming_strings",
+        "CREATE TYPE mood AS ENUM ('good')",
+        "CREATE FUNCTION label(mood) RETURNS text IMMUTABLE LANGUAGE sql AS $$ SELECT 'none' $$",
+        "CREATE CAST (mood AS text) WITH FUNCTION label(mood) AS ASSIGNMENT",
+        query,
+    )
+    messages = told(stream, 6)
+    assert [m.query for m in messages] == [query, "", "", nested, "", ""]
+    assert [dict(m.casts) for m in messages] == [{1: Cast.OWN}, {}, {}, {1: Cast.OWN}, {}, {}]
 
 
 def test_order_holds_in_subtransactions(versions: Database, stream: ReplicationStream) -> None:

@@ -23,7 +23,6 @@ _RETYPED = (
     ("timestamp", "'2024-01-02 03:04:05.6'", "TYPE timestamp(0)"),
     ("timestamp", "'2024-01-02 03:04:05.6'", "TYPE timestamptz USING v AT TIME ZONE 'Asia/Tokyo'"),
     ("text", "'{A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11}'", "TYPE uuid USING v::uuid"),
-    ("mood", "'good'", "TYPE text"),
     ("numeric(10,4)", "1.2345", "TYPE numeric(10,2)"),
     ("bytea", "'\\x6161'", "TYPE text USING encode(v, 'escape')"),
     ("int[]", "'{1}'", "TYPE bigint[] USING ARRAY[9]"),
@@ -36,10 +35,14 @@ _OTHERS = {
         "CREATE TABLE k (id int PRIMARY KEY); INSERT INTO k VALUES (1)",
         "ALTER TABLE k ALTER id TYPE bigint USING id * 2",
     ),
-    # A trigger of the INSERT could have run another ALTER TABLE in the same query.
+    # The trigger of the INSERT runs another ALTER TABLE within the same query.
     "mixed": (
-        "CREATE TABLE mixed (id int PRIMARY KEY, v int)",
-        "INSERT INTO mixed VALUES (9, 9); ALTER TABLE mixed ALTER v TYPE bigint",
+        "CREATE TABLE mixed (id int PRIMARY KEY, v int); INSERT INTO mixed VALUES (1, 1);"
+        " CREATE TABLE mixed_log (id int PRIMARY KEY);"
+        " CREATE FUNCTION alter_mixed() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN ALTER TABLE mixed ALTER v TYPE bigint USING v * 2; RETURN NEW; END';"
+        " CREATE TRIGGER alter_mixed BEFORE INSERT ON mixed_log FOR EACH ROW EXECUTE FUNCTION alter_mixed()",
+        "INSERT INTO mixed_log VALUES (9); ALTER TABLE mixed ALTER v TYPE bigint",
     ),
     "generated": (
         "CREATE TABLE generated (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)",
@@ -73,6 +76,18 @@ _SAFE = {
 _PLAIN = {
     "p_int": ("int", "ALTER TABLE p_int ALTER v TYPE bigint"),
     "p_float": ("float4", "BEGIN; ALTER TABLE public.p_float ALTER COLUMN v SET DATA TYPE float8; COMMIT"),
+    "p_using": (
+        "int",
+        "INSERT INTO s_null VALUES (2); CREATE INDEX ON p_using (v);"
+        " ALTER TABLE p_using ALTER v TYPE bigint USING v::bigint",
+    ),
+    "p_twice": (
+        "mood",
+        "ALTER TABLE p_twice ALTER v TYPE text; ALTER TABLE p_twice ALTER id TYPE bigint, ADD w int",
+    ),
+    "p_text": ("mood", "ALTER TABLE p_text ALTER v TYPE text"),
+    "p_other": ("mood", "ALTER TABLE p_other ALTER v TYPE new_mood USING v::text::new_mood"),
+    "p_mood": ("text", "ALTER TABLE p_mood ALTER v TYPE mood USING v::mood"),
 }
 
 
@@ -86,6 +101,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     """A pipeline of a table for each statement, not started."""
     with db.connect() as c:
         c.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
+        c.execute("CREATE TYPE new_mood AS ENUM ('good', 'fair', 'bad')")
         c.execute("CREATE TYPE label AS ENUM ('a')")
         c.execute("CREATE TYPE pair AS (a int, b text)")
         c.execute("CREATE DOMAIN positive AS int CHECK (value > 0)")

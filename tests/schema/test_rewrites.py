@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from levada.schema.rewrites import Witness, find_change, plainly_retyped
+from levada.schema.retypes import Cast, read_retypes
+from levada.schema.rewrites import Witness, find_change
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage, TypeStorage
-from levada.values import QualifiedTable, TableId
+from levada.values import TableId
 
 TABLE = TableId(100)
 NAMES = {1: "id", 2: "v"}
@@ -82,9 +83,9 @@ def test_a_plain_widening_is_safe(old: int, new: int, safe: bool) -> None:
     before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(old, -1, 10, False)})
     column, leaf = ColumnStorage(new, -1, 20, False), LeafStorage(999, 20, False, False)
     for announced in (True, False):
-        told = Witness(announced=announced, plain=frozenset({2}))
+        told = Witness(announced=announced, casts={2: Cast.OWN})
         assert changed(before, column=column, leaf=leaf, witness=told) == ("" if safe else "table_rewritten")
-        other = changed(before, column=column, leaf=leaf, witness=replace(told, plain=frozenset({1})))
+        other = changed(before, column=column, leaf=leaf, witness=replace(told, casts={1: Cast.OWN}))
         assert other == ("" if announced and old == new else "table_rewritten")
 
 
@@ -97,7 +98,7 @@ def test_a_plain_statement_rewrites_no_other_column() -> None:
         leaves={TABLE: LeafStorage(999, 20, False, False)},
     )
     names = {**NAMES, 3: "d"}
-    assert find_change(TABLE, names, before, now, Witness(announced=True, plain=frozenset({3}))) is None
+    assert find_change(TABLE, names, before, now, Witness(announced=True, casts={3: Cast.OWN})) is None
     assert find_change(TABLE, names, before, now, Witness(announced=True)) is not None
 
 
@@ -221,7 +222,7 @@ def test_a_widened_root_hides_no_truncated_partition() -> None:
     root = replace(ROOT, columns={**ROOT.columns, 2: ColumnStorage(23, -1, 10, False)})
     leaves = {TableId(201): LeafStorage(901, 30, True, True), TableId(202): LeafStorage(902, 30, True, True)}
     now = replace(root, leaves=leaves, columns={**root.columns, 2: ColumnStorage(20, -1, 30, False)})
-    change = find_change(TABLE, NAMES, root, now, Witness(announced=True, plain=frozenset({2})))
+    change = find_change(TABLE, NAMES, root, now, Witness(announced=True, casts={2: Cast.OWN}))
     assert change is not None
     assert change.code == "partition_changed"
 
@@ -236,28 +237,69 @@ def test_storage_is_kept_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "columns"),
+    ("old", "new", "typmod", "found"),
     [
-        ("ALTER TABLE t ALTER v TYPE bigint", {"v"}),
-        (
-            "alter table if exists only public.T\n alter column V set data type INT8, alter id type bigint",
-            {"v", "id"},
-        ),
-        ('ALTER TABLE "public"."t" ALTER "Odd, name" TYPE double  precision', {"Odd, name"}),
-        ("ALTER TABLE other.t ALTER v TYPE bigint", set()),
-        ("ALTER TABLE u ALTER v TYPE bigint", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint USING v * 10", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint USING w", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint, ALTER w TYPE bigint USING v", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint /* */", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint -- x", set()),
-        ("ALTER TABLE t ALTER v TYPE my.bigint", set()),
-        ("ALTER TABLE t ALTER v TYPE jsonb", set()),
-        ("ALTER TABLE t ALTER v TYPE bigint; SELECT 1", set()),
-        ("SELECT f()", set()),
-        ("", set()),
+        (500, 25, -1, ""),
+        (25, 501, -1, ""),
+        (500, 501, -1, ""),
+        (1043, 501, -1, ""),
+        (25, 1043, -1, ""),
+        (25, 1043, 9, "table_rewritten"),
+        (1042, 25, -1, "table_rewritten"),
+        (1042, 501, -1, "table_rewritten"),
+        (600, 25, -1, "table_rewritten"),
+        (500, 600, -1, "table_rewritten"),
     ],
 )
-def test_plain_statements(statement: str, columns: set[str]) -> None:
-    """A statement proves something only if it can do nothing else than retype columns by PostgreSQL's own casts."""
-    assert plainly_retyped(statement, QualifiedTable("public", "t")) == columns
+def test_a_cast_by_text_is_safe_for_enums(old: int, new: int, typmod: int, found: str) -> None:
+    """The text of an enum's value is its label. Types that pad, cut or rewrite texts are not safe."""
+    types = {500: TypeStorage("e", "mood", {}, 0), 501: TypeStorage("e", "new_mood", {}, 0)}
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(old, -1, 10, False)}, types=types)
+    now = replace(
+        before,
+        columns={**before.columns, 2: ColumnStorage(new, typmod, 20, False)},
+        leaves={TABLE: LeafStorage(999, 20, False, False)},
+    )
+    for cast, expected in ((Cast.OWN, found), (Cast.TEXT, found), (Cast.OTHER, "table_rewritten")):
+        change = find_change(TABLE, NAMES, before, now, Witness(announced=True, casts={2: cast}))
+        assert ("" if change is None else change.code) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "casts"),
+    [
+        ("ALTER TABLE t ALTER v TYPE bigint", {"v": Cast.OWN}),
+        (
+            "alter table if exists only public.T\n alter column V set data type INT8, alter id type bigint",
+            {"v": Cast.OWN, "id": Cast.OWN},
+        ),
+        ('ALTER TABLE "public"."t" ALTER "Odd, name" TYPE double  precision', {"Odd, name": Cast.OWN}),
+        ('ALTER TABLE "t" ALTER COLUMN "id" TYPE bigint USING "id"::bigint', {"id": Cast.OWN}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING (CAST (t.v AS bigint))", {"v": Cast.OWN}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING v", {"v": Cast.OWN}),
+        ("ALTER TABLE t ALTER v TYPE a.mood USING v::text::a.mood", {"v": Cast.TEXT}),
+        ("ALTER TABLE t ALTER v TYPE text USING v::text", {"v": Cast.OWN}),
+        ("/* ; */ ALTER TABLE t ALTER v TYPE bigint -- x", {"v": Cast.OWN}),
+        ("INSERT INTO t VALUES ('ALTER TABLE t ALTER w TYPE int'); ALTER TABLE t ALTER v TYPE bigint", {"v": Cast.OWN}),
+        ("ALTER TABLE t ALTER v TYPE jsonb", {"v": Cast.OWN}),
+        ("ALTER TABLE t ALTER v TYPE a.mood USING v::text::b.mood", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING v * 10", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING w", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING v::int::bigint", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint USING (v).v::bigint", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE varchar(3) USING v::varchar(3)", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE text[] USING v::text[]", {"v": Cast.OTHER}),
+        ('ALTER TABLE t ALTER v TYPE text COLLATE "C"', {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint, ALTER w TYPE bigint USING v", {"v": Cast.OWN, "w": Cast.OTHER}),
+        ("ALTER TABLE u ALTER v TYPE int USING 1; ALTER TABLE t ALTER v TYPE bigint", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE bigint; ALTER TABLE u ALTER v TYPE int USING 1", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ADD w int, DROP x", {}),
+        ("ALTER TABLE t ALTER v TYPE bigint; SELEC", {}),
+        (f"SELECT {'1+' * 999}1; ALTER TABLE t ALTER v TYPE bigint", {}),
+        ("SELECT f()", {}),
+        ("", {}),
+    ],
+)
+def test_casts_of_a_query(query: str, casts: dict[str, Cast]) -> None:
+    """Each column that a query retypes has the worst cast that any of its statements gives to a column of its name."""
+    assert read_retypes(query) == casts

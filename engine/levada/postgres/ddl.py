@@ -24,7 +24,7 @@ from levada.postgres.locks import courtesy_lock
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column
-from levada.schema.rewrites import plainly_retyped
+from levada.schema.retypes import Cast, read_retypes
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -45,16 +45,16 @@ class DdlMessage:
     outdated: bool
     logged: bool = True
     partitions: Mapping[str, frozenset[TableId]] = field(default_factory=dict)
-    statements: tuple[str, ...] = ()
-    """Statements of the client's query that only retype columns by PostgreSQL's own casts."""
+    query: str = ""
+    """The client's query, if the statement is a part of it and it may retype columns."""
     withdrawn: frozenset[str] = frozenset()
     """The publications that the trigger took the table out of, because it has no replica identity any more."""
 
     @property
-    def plainly_retyped(self) -> frozenset[int]:
-        """The attnums of the columns that these statements retype in this table."""
-        names = frozenset[str]().union(*(plainly_retyped(s, self.name) for s in self.statements))
-        return frozenset(c.attnum for c in self.columns if c.name in names)
+    def casts(self) -> Mapping[int, Cast]:
+        """The columns of the table that the query retypes, by attnum. Empty if that is unknown."""
+        casts = read_retypes(self.query) if self.query else {}
+        return {c.attnum: casts[c.name] for c in self.columns if c.name in casts}
 
     @property
     def table_id(self) -> TableId:
@@ -82,7 +82,7 @@ def parse_ddl_message(content: bytes) -> DdlMessage:
             bool(data["outdated"]),
             bool(data["logged"]),
             {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
-            tuple(map(str, data["statements"] or ())),
+            str(data["query"] or ""),
             frozenset(map(str, data.get("withdrawn") or ())),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:

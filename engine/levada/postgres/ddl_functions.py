@@ -16,7 +16,6 @@ from levada.postgres.description import DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.replica_identity import identified
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
-from levada.schema.rewrites import PLAIN_RETYPE
 
 DDL_PREFIX: Final = "levada_ddl"
 SEPARATOR_PREFIX: Final = "levada_ddl_end"
@@ -45,10 +44,8 @@ _ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
-_OPAQUE: Final = r"\$|--|/\*|\y(using|do|call|execute|select|perform)\y"
-"""Parts of a query that may run statements that its text does not show, or that hide parts of the text."""
 _LONGEST: Final = 32_768
-"""Bytes of a query's text that are searched. A script of megabytes would be searched once for each ALTER in it."""
+"""Bytes of a query's text that are announced. A script of megabytes would be announced with each ALTER in it."""
 
 # Most statements concern temporary tables. A table that is created is of interest only as a partition. Every other one
 # is found by the engine's discovery.
@@ -276,25 +273,33 @@ _PARTITIONS: Final = sql.SQL("""(
     FROM pg_catalog.pg_publication p WHERE p.pubviaroot AND p.oid IN (SELECT publication FROM member))
 """)
 
-# A query's text counts only if every statement in it shows all its effects. Another statement, such as an INSERT with a
-# trigger, could alter the table itself.
+# A cast function of somebody's own can make any text of an enum's value.
+_ENUM_CASTS: Final = sql.SQL("""EXISTS (
+    SELECT FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type t ON t.oid IN (k.castsource, k.casttarget)
+    WHERE k.oid >= 16384 AND k.castfunc <> 0 AND t.typtype = 'e')
+""")
+
+# The query's text is announced if it shows this statement. A statement that a function or a trigger runs, in whatever
+# language, has a context outside of the event trigger's.
 #
 # The locks of the whole server are read only for tables that the statement did not name: ALTER TYPE locks some, and
 # ALTER TABLE ONLY does not lock the children.
 _DESCRIBE_BODY: Final = sql.SQL("""
 DECLARE
     {variables}
-    statements jsonb;
+    query text;
+    stack text;
     partitions jsonb;
     outdated boolean := false;
 BEGIN
     {description}
     IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest} AND pg_catalog.current_query() ~* '\\ytype\\y'
+        AND pg_catalog.current_setting('standard_conforming_strings') = 'on'
     THEN
-        SELECT pg_catalog.jsonb_agg(s) FILTER (WHERE s ~* {plain}) INTO statements
-        FROM (SELECT pg_catalog.btrim(x, E' \\t\\r\\n')
-            FROM pg_catalog.regexp_split_to_table(pg_catalog.current_query(), ';') x) AS split(s)
-        HAVING pg_catalog.current_query() !~* {opaque} AND pg_catalog.bool_and(s = '' OR s ~* {harmless});
+        GET DIAGNOSTICS stack = PG_CONTEXT;
+        IF stack ~ {outermost} AND NOT {enum_casts} THEN
+            query := pg_catalog.current_query();
+        END IF;
     END IF;
     IF NOT locked THEN
         locked := EXISTS (SELECT FROM pg_catalog.pg_locks l
@@ -308,7 +313,7 @@ BEGIN
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
         outdated := {outdated};
     END IF;
-    RETURN description || pg_catalog.jsonb_build_object('statements', statements, 'partitions', partitions,
+    RETURN description || pg_catalog.jsonb_build_object('query', query, 'partitions', partitions,
         'logged', c.relpersistence = 'p', 'locked', locked, 'outdated', outdated);
 END
 """)
@@ -482,9 +487,8 @@ def _describe_body(version: int) -> sql.Composed:
         variables=DESCRIPTION_VARIABLES,
         description=DESCRIPTION_STEPS,
         longest=sql.Literal(_LONGEST),
-        opaque=sql.Literal(_OPAQUE),
-        plain=sql.Literal(rf"^(?:{PLAIN_RETYPE})$"),
-        harmless=sql.Literal(rf"^(?:{PLAIN_RETYPE}|begin|start transaction|commit|end)$"),
+        outermost=sql.Literal(rf"\y{SEAL_SCHEMA}\.emit_table_change\(\)[^\n]*$"),
+        enum_casts=_ENUM_CASTS,
         partitions=_PARTITIONS.format(members=_members(version, "relation")),
         outdated=_OUTDATED,
     )

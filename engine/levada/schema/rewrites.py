@@ -24,13 +24,13 @@ table is then copied without need.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from levada.schema.retypes import Cast
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
-from levada.values import QualifiedTable, TableId
+from levada.values import TableId
 
 _WIDENINGS: Final = ((21, 23, 20), (700, 701))
 """int2, int4, int8 and float4, float8: PostgreSQL's cast from one type to a later one of its row keeps every value."""
@@ -50,14 +50,14 @@ class RowsChanged:
 class Witness:
     """Evidence about the statements between two states of the storage.
 
-    ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``plain`` has the
-    attnums of columns that it retypes by PostgreSQL's own cast. ``truncates`` are the transactions with a streamed
-    TRUNCATE of the table. ``follows`` is True if the earlier state is the one at the end of an announced ALTER TABLE. A
-    column whose catalog row is the same since has not been altered again.
+    ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``casts`` has the
+    columns that the client's query retypes, by attnum, and is empty if that is unknown. ``truncates`` are the
+    transactions with a streamed TRUNCATE of the table. ``follows`` is True if the earlier state is the end of an
+    announced ALTER TABLE. A column whose catalog row is the same since has not been altered again.
     """
 
     announced: bool = False
-    plain: frozenset[int] = frozenset()
+    casts: Mapping[int, Cast] = field(default_factory=dict)
     truncates: frozenset[int] = frozenset()
     follows: bool = False
 
@@ -105,12 +105,13 @@ def _columns(
         retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
         if not retyped and _was_only_filled(old, new):
             continue
-        if witness.announced and witness.plain and attnum not in witness.plain and not retyped:
-            # The statement is known, and retypes other columns. A rewrite also updates the catalog row of a column that
+        if witness.announced and witness.casts and attnum not in witness.casts and not retyped:
+            # The query is known, and retypes other columns. A rewrite also updates the catalog row of a column that
             # was added with a default, because the file then contains its values.
             continue
         if _was_rewritten(old, new, rewritten, witness):
-            if not (retyped and attnum in witness.plain and _is_widening(old.type_oid, new.type_oid)):
+            cast = witness.casts.get(attnum, Cast.OTHER)
+            if cast is Cast.OTHER or not (retyped and _keeps_values(before, old, now, new)):
                 what = f"column {columns[attnum]} was rewritten (ALTER COLUMN ... TYPE), and the new values of rows"
                 return RowsChanged("table_rewritten", f"{what} that existed are not streamed")
         elif retyped and not _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid)):
@@ -176,8 +177,17 @@ def _new_file(before: LeafStorage | None, now: LeafStorage) -> bool:
     return before is not None and before.filenode != now.filenode
 
 
-def _is_widening(old: int, new: int) -> bool:
-    return any(old in row and new in row and row.index(old) < row.index(new) for row in _WIDENINGS)
+def _keeps_values(before: TableStorage, old: ColumnStorage, now: TableStorage, new: ColumnStorage) -> bool:
+    """Return True if PostgreSQL's cast of each value, also by way of text, is the same value or has the same text."""
+    o, n = old.type_oid, new.type_oid
+    if any(o in row and n in row and row.index(o) < row.index(n) for row in _WIDENINGS):
+        return True
+    # A varchar with a length may cut blanks.
+    return (_is_enum(before, o) or o in _TEXTS) and (_is_enum(now, n) or (n in _TEXTS and new.typmod < 0))
+
+
+def _is_enum(storage: TableStorage, oid: int) -> bool:
+    return (known := storage.types.get(oid)) is not None and known.kind == "e"
 
 
 def _reads_alike(old: int, new: int) -> bool:
@@ -189,33 +199,3 @@ def _base(storage: TableStorage, oid: int) -> int:
     while (known := storage.types.get(oid)) is not None and known.base:
         oid = known.base
     return oid
-
-
-# Only this plain form of the statement is accepted: without USING, COLLATE and comments, and with only these types.
-_NAME: Final = r'(?:[a-z_][a-z0-9_$]*|"[^"]+")'
-_TYPE: Final = r"(?:int|int4|int8|integer|bigint|float8|double\s+precision)"
-_ACTION: Final = rf"alter\s+(?:column\s+)?({_NAME})\s+(?:set\s+data\s+)?type\s+{_TYPE}"
-_TABLE: Final = rf"(?:({_NAME})\s*\.\s*)?({_NAME})"
-PLAIN_RETYPE: Final = rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}\s*\*?\s+{_ACTION}(?:\s*,\s*{_ACTION})*"
-"""Pattern of an ALTER TABLE that only retypes columns by PostgreSQL's own casts. It ignores case."""
-_HEAD: Final = re.compile(rf"alter\s+table\s+(?:if\s+exists\s+)?(?:only\s+)?{_TABLE}", re.IGNORECASE)
-
-
-def plainly_retyped(statement: str, table: QualifiedTable) -> frozenset[str]:
-    """Return the names of the columns that a statement retypes by PostgreSQL's own casts.
-
-    The result is empty for any other statement, and for another table.
-    """
-    statement = statement.strip()
-    if not statement.isascii() or not re.fullmatch(PLAIN_RETYPE, statement, re.IGNORECASE):
-        return frozenset()
-    head = _HEAD.match(statement)
-    assert head is not None
-    schema, name = head[1], head[2]
-    if _unquoted(name) != table.name or (schema is not None and _unquoted(schema) != table.schema):
-        return frozenset()
-    return frozenset(_unquoted(m[1]) for m in re.finditer(_ACTION, statement[head.end() :], re.IGNORECASE))
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1] if name.startswith('"') else name.lower()

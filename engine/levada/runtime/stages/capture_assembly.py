@@ -60,7 +60,7 @@ class CaptureReports:
             altered.at,
             altered.xid,
             ddl.description.storage,
-            ddl.plainly_retyped,
+            ddl.casts,
             recorded,
             altered.truncated,
             altered.emptied,

@@ -20,6 +20,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
 from levada.schema.flaws import flaw_error
+from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.stores.interface import PipelineStore
@@ -38,17 +39,17 @@ _NEWEST: Final = SnapshotId(2**64 - 1)
 class TableAltered:
     """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
 
-    ``storage`` is the table's storage after it. ``plain`` has the attnums of the columns whose types it changes with
-    PostgreSQL's own casts. ``truncated`` is True if a TRUNCATE of the table is streamed in the same transaction, and
-    ``emptied`` if it comes after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is applied if the
-    table is parked.
+    ``storage`` is the table's storage after it. ``casts`` has the columns that the client's query retypes, by attnum,
+    and is empty if that is unknown. ``truncated`` is True if a TRUNCATE of the table is streamed in the same
+    transaction, and ``emptied`` if it comes after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is
+    applied if the table is parked.
     """
 
     table: TableId
     at: Lsn
     xid: int
     storage: TableStorage
-    plain: frozenset[int]
+    casts: Mapping[int, Cast]
     recorded: threading.Event
     truncated: bool = False
     emptied: bool = False
@@ -213,7 +214,7 @@ class StorageJournal:
             return
         truncates = self._truncates.get(record.id, frozenset())
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
-        self._evaluate(record, known, now, Witness(True, report.plain, truncates | own))
+        self._evaluate(record, known, now, Witness(True, report.casts, truncates | own, follows=bool(known.xid)))
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)
