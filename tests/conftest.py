@@ -21,6 +21,7 @@ from tests.servers.postgres import server_options
 from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
     pytest_addoption,
+    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure_node,
     pytest_report_header,
@@ -34,6 +35,7 @@ from levada.runtime.resources import task_runner
 
 __all__ = [
     "pytest_addoption",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure_node",
     "pytest_report_header",

@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import random
@@ -96,6 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         Path(worker["groups"]).write_text(json.dumps(groups))
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but not among all that the import of the tests has made."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Name the file in which the first worker lists the groups: only workers know the tests' fixtures."""
@@ -130,6 +137,8 @@ def _groups() -> dict[str, str]:
 
 
 _NEEDS: Final = pytest.StashKey[frozenset[str]]()
+_needs_of_names: Final[dict[tuple[Any, frozenset[str]], frozenset[str]]] = {}
+"""The needs of the tests of a file or a class that request the same fixtures."""
 
 
 def needs_of(item: pytest.Item) -> frozenset[str]:
@@ -138,6 +147,13 @@ def needs_of(item: pytest.Item) -> frozenset[str]:
     callspec = getattr(item, "callspec", None)
     if callspec is not None and "request" in names:
         names |= {value for value in callspec.params.values() if isinstance(value, str)}
+    of = (item.parent, frozenset(names))
+    if of not in _needs_of_names:
+        _needs_of_names[of] = _needs_of(item, names)
+    return _needs_of_names[of]
+
+
+def _needs_of(item: pytest.Item, names: set[str]) -> frozenset[str]:
     # No public interface has the fixtures that `request.getfixturevalue` would return.
     fixtures: Any = item.session._fixturemanager
     waiting, seen = list(names), set(names)
@@ -173,6 +189,9 @@ def _is_long_scenario(item: pytest.Item, needs: frozenset[str]) -> bool:
     runs_an_engine = "engine" in getattr(item, "fixturenames", ())
     return runs_an_engine and "jvm" in needs and item.get_closest_marker("always") is None
 
+
+# Six thousand tests are imported, and nothing of them is garbage.
+gc.disable()
 
 _running: list[pytest.Item] = []
 _undeclared: list[str] = []

@@ -16,6 +16,7 @@ from tests.postgres.streams import open_stream
 from tests.rigs.command_line import kept, levada, manifest_of
 from tests.rigs.database import Database
 from tests.rigs.limits import limited
+from tests.rigs.waiting import until
 from typer.testing import Result
 
 from levada.cli.manifests import folder
@@ -422,6 +423,8 @@ def test_a_slot_of_another_database_stays(
     monkeypatch.setattr(cleanup, "pipeline_config", limited(Limits(session_end_s=0.0)))
     with open_stream(orders, name, name):
         done = other.on(monkeypatch, "cleanup", "--yes")
+    # The server notices a moment later that the stream is closed.
+    until(lambda: not orders.query("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", name))
     assert done.exit_code == 0, done.stderr
     assert f"will stay: slot {name} is a logical slot" in done.stdout.replace("\n", " ")
     assert f"slot {name}: dropped" not in done.stdout

@@ -81,6 +81,11 @@ class StandInApiServer:
         with self._lock:
             return self.objects.get((kind, "data", name))
 
+    def all(self) -> list[tuple[tuple[str, str, str], dict[str, Any]]]:
+        """Return all objects that are there now, each with its kind, namespace and name."""
+        with self._lock:
+            return list(self.objects.items())
+
     def delete(self, kind: str, name: str) -> None:
         """Delete an object: at once, or when its last finalizer goes."""
         with self._lock:

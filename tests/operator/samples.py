@@ -127,6 +127,12 @@ def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
     return OwnedObjects({ObjectKey(b["kind"], b["metadata"]["name"]): b for b in bodies})
 
 
+@cache
+def _usual_objects() -> OwnedObjects:
+    """Return all that a Pipeline without changes owns. Most tests ask for it, and none changes it."""
+    return owned(owner())
+
+
 def pod(role: str = "driver", name: str = "shop-driver-0", **status: Any) -> PodState:
     """Return a pod that is ready. ``status`` changes its status."""
     return read_pod(pod_body(role, name, **status))
@@ -245,7 +251,7 @@ def observed(body: dict[str, Any] | None = None, *table_syncs: dict[str, Any], *
 def running(*table_syncs: dict[str, Any], body: dict[str, Any] | None = None, **changes: Any) -> Observed:
     """Return what is observed of a Pipeline that streams one table."""
     fields: dict[str, Any] = {
-        "owned": owned(owner()),
+        "owned": _usual_objects(),
         "pods": (pod(),),
         "report": progress(),
         "moved_at": NOON,

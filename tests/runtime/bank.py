@@ -138,11 +138,15 @@ class BankRig(Rig):
 
     def rows(self, table: str, name: str) -> dict[Any, Any]:
         """Return the balances of a table at a cut, by id."""
-        held = {cut.name: kept for cut, kept in self.place.cuts.get(self.oid(table), {}).items()}[name]
+        oid = self.oid(table)
+        with self.place.lock:
+            held = {cut.name: kept for cut, kept in self.place.cuts.get(oid, {}).items()}[name]
         return {row["id"]: row["balance"] for row in held.named()}
 
     def tags(self, table: str) -> set[str]:
-        return {cut.name for cut in self.place.cuts.get(self.oid(table), {})}
+        oid = self.oid(table)
+        with self.place.lock:
+            return {cut.name for cut in self.place.cuts.get(oid, {})}
 
     def total(self, name: str) -> int:
         return sum(sum(self.rows(table, name).values()) for table in TABLES)

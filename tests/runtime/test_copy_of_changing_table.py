@@ -33,7 +33,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
         "INSERT INTO loose SELECT i FROM generate_series(101, 150) i",
     )
     made = Rig(db, tmp_path)
-    made.change(retries=RetryLimits(max_attempts=5, delay_s=0.1))
+    made.change(retries=RetryLimits(max_attempts=100, delay_s=0.1, max_delay_s=0.5))
     yield made
     made.stop()
 
@@ -170,7 +170,8 @@ def test_a_copy_gives_way(rig: Rig, db: Database) -> None:
 
     def begin() -> None:
         threading.Thread(target=alter).start()
-        until(lambda: db.query("SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"))
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+        until(lambda: changed.is_set() or db.query(waiting))
 
     rig.destination.before_copy = once(begin)
     rig.start()

@@ -132,6 +132,8 @@ def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path:
         rig.wait_caught_up()
         if not running:
             rig.stop()
+        # The server drops the copy's own slot a moment after the copy.
+        until(lambda: db.query("SELECT FROM pg_replication_slots WHERE temporary") == [])
         db.execute("SELECT pg_create_physical_replication_slot('theirs')", "CREATE TABLE items (id int PRIMARY KEY)")
         if not running:
             rig.start()
@@ -167,6 +169,7 @@ def test_a_start_waits_for_a_wal_sender(
         manifest.write_text(yaml.safe_dump(manifest_of(db, destination={"postgres": target}, copy=copy)))
         with Engine(manifest, secrets=tmp_path / "secrets") as engine:
             assert isinstance(engine.run(until=caught_up, timeout_s=LIMIT_S), CaughtUp)
+            until(lambda: db.query("SELECT FROM pg_stat_replication") == [])
             for number in range(2):
                 theirs.callback(db.connection.connect_replication(application=f"theirs-{number}").finish)
             with ThreadPoolExecutor() as pool:

@@ -21,11 +21,12 @@ __all__ = ["manifest"]
 
 
 class Own(Storage):
-    """Documents in this process. Each method fails as often as ``away`` says."""
+    """Documents in this process. Each method fails as often as ``away`` says, and those of ``down`` always."""
 
     def __init__(self) -> None:
         self.kept = MemoryStorage()
         self.away: dict[str, int] = {}
+        self.down: frozenset[str] = frozenset()
 
     def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
         self.answer("next_epoch")
@@ -52,6 +53,8 @@ class Own(Storage):
 
     def answer(self, method: str) -> None:
         """Raise Transient while the method is away."""
+        if method in self.down:
+            raise Transient("own_away", f"{method} does not answer")
         if self.away.get(method, 0):
             self.away[method] -= 1
             raise Transient("own_away", f"{method} does not answer")
@@ -87,13 +90,13 @@ def test_a_store_that_is_away_is_waited_for(rig: Rig, db: Database) -> None:
     rig.start()
     rig.wait_caught_up()
     assert set(own.away.values()) == {0}
-    own.away = {"update": 3}
+    own.down = frozenset({"update"})
     shown = rig.wait(lambda p: p.store.error is not None).store.error
     assert shown is not None
     assert (shown.code, shown.reason) == ("own_away", "update does not answer")
+    own.down = frozenset()
     db.execute("INSERT INTO orders VALUES (11)")
     rig.wait_caught_up()
-    assert own.away == {"update": 0}
     assert rig.destination.applied_rows == {"orders": 1}
 
 

@@ -48,9 +48,9 @@ def test_a_table_that_leaves_the_selection_waits(
     db.execute(away)
     if restarts:
         app.start()
-    found = app.wait(lambda p: any(t.error for t in p.tables))
-    errors = {str(t.table): t.error for t in found.tables if t.error}
-    error = errors["app.t"]
+    found = app.wait(lambda p: any(t.error for t in p.tables if str(t.table) == "app.t"))
+    error = next(t.error for t in found.tables if str(t.table) == "app.t")
+    assert error is not None
     assert error.code == "table_renamed"
     assert now in error.solution
     db.execute(f"INSERT INTO {now} VALUES (1)")  # type: ignore[arg-type]  # a name of this module

@@ -36,7 +36,7 @@ def test_the_status_and_the_log_name_the_open_transaction(
         assert error.code == "slot_creation_waits"
         assert f"waits for PID {pid} of role postgres in database {db.name}, open for " in error.reason
         assert error.solution == f"end it, or wait for it: SELECT pg_terminate_backend({pid})"
-        assert f"SELECT pg_terminate_backend({pid})" in caplog.text
+        until(lambda: f"SELECT pg_terminate_backend({pid})" in caplog.text)
         db.execute(f"SELECT pg_terminate_backend({pid})")  # type: ignore[arg-type]  # a number
         start.join()
         assert rig.wait_caught_up().error is None

@@ -26,7 +26,6 @@ def test_versions_that_the_slot_does_not_send_again_are_removed(rig: Rig, db: Da
             f"ALTER TABLE orders ADD COLUMN c{number} int".encode(), f"INSERT INTO orders VALUES ({number})".encode()
         )
         rig.wait_caught_up()
-    assert versions(store, orders) > 5
 
     def left() -> int:
         # The slot's file follows a record of running transactions, which a checkpoint writes.

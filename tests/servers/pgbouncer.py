@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.waiting import until
 from tests.servers.debian import install
+from tests.servers.ports import free_port, is_open
 
 from levada.local.cache import cache_folder, only_process
 
@@ -45,8 +45,7 @@ def pgbouncer(db: Database, mode: str = "transaction", more: str = "") -> Iterat
             install({"pgbouncer": _PROGRAM})
     if not Path(_PROGRAM).exists():
         pytest.skip("PgBouncer is missing: apt-get install pgbouncer")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="levada-pgbouncer-") as folder:
         os.chmod(folder, 0o755)
         settings = Path(folder, "pgbouncer.ini")
@@ -56,13 +55,8 @@ def pgbouncer(db: Database, mode: str = "transaction", more: str = "") -> Iterat
         user = ["-u", "nobody"] if os.geteuid() == 0 else []
         process = subprocess.Popen([_PROGRAM, "-q", *user, settings])
         try:
-            until(lambda: _answers(port))
+            until(lambda: is_open(port), alive=lambda: process.poll() is None)
             yield port
         finally:
             process.terminate()
             process.wait()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0

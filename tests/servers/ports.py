@@ -7,18 +7,29 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from tests.rigs.waiting import until
 
+PORTS: Final = range(20_000, 32_000)
+"""Below the ports that a kernel gives to connections and to servers that ask for any."""
+
 
 def free_port() -> int:
-    """Return a port on which no process listens just now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """Return a port that no other test process gets before this one ends, for a server that listens a while later."""
+    _reserved.append(ReservedPort.of(PORTS))
+    return _reserved[-1].number
+
+
+def _can_be_bound(port: int) -> bool:
+    """Return True if a server could listen on the port just now."""
+    with socket.socket() as s, suppress(OSError):
+        s.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 def is_open(port: int, address: str = "127.0.0.1") -> bool:
@@ -40,7 +51,7 @@ def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path, addres
 class ReservedPort:
     """A port that no other test process of this machine reserves while this object lives.
 
-    For servers that listen a good while after their start: several test processes start one at the same time.
+    For servers that listen a while after their start: several test processes start one at the same time.
     """
 
     number: int
@@ -56,7 +67,10 @@ class ReservedPort:
             except BlockingIOError:
                 lock.close()
                 continue
-            if not is_open(port):
+            if _can_be_bound(port):
                 return cls(port, lock)
             lock.close()
         raise RuntimeError(f"no port of {ports} is free")
+
+
+_reserved: Final[list[ReservedPort]] = []
