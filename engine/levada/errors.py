@@ -12,6 +12,7 @@
     │   ├── DecodeError     bytes that violate PostgreSQL's protocol
     │   ├── SlotLost        the slot no longer has the changes that the tables need
     │   ├── DestinationChanged  the destination's table is not as Levada left it
+    │   ├── StatementRefused  a statement that PostgreSQL refused. The stream tries again, a table does not
     │   └── Unrepresentable a value without a place in the destination's type
     └── Permanent           fatal: the process exits
         └── StaleEpoch      a newer driver owns this pipeline
@@ -37,6 +38,7 @@ __all__ = [
     "Permanent",
     "SlotLost",
     "StaleEpoch",
+    "StatementRefused",
     "Transient",
     "Unrepresentable",
     "Yielded",
@@ -48,6 +50,8 @@ class LevadaError(Exception):
 
     retried: ClassVar[bool] = False
     """Whether a running engine tries again by itself, after a growing delay."""
+    passes: ClassVar[bool] = False
+    """Whether a running engine tries again what serves all tables, such as the stream, until the cause is removed."""
     counts: ClassVar[bool] = True
     """Whether it counts as a failed attempt. After ``retries.maxAttempts`` of them a table waits for `levada retry`.
 
@@ -90,6 +94,7 @@ class Transient(LevadaError):  # noqa: N818 - named for the policy that it is
     """Resolves itself: retried after a growing delay."""
 
     retried = True
+    passes = True
 
 
 class Yielded(Transient):
@@ -113,12 +118,14 @@ class LoginFailed(NeedsOperator):
     """
 
     retried = True
+    passes = True
 
 
 class AccessDenied(NeedsOperator):
     """Credentials that the destination or the staging area refuses. It is retried for the same reason."""
 
     retried = True
+    passes = True
 
 
 class InvalidManifest(NeedsOperator):
@@ -135,6 +142,16 @@ class SlotLost(NeedsOperator):
 
 class DestinationChanged(NeedsOperator):
     """A destination's table that another writer changed, or a part of which is missing."""
+
+
+class StatementRefused(NeedsOperator):
+    """A statement that a PostgreSQL server refused, for a privilege or an object that it lacks, for example.
+
+    A table waits for a retry. The stream and the store never end a running engine for it, because a person can remove
+    the cause within minutes.
+    """
+
+    passes = True
 
 
 class Unrepresentable(NeedsOperator):

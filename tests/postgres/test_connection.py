@@ -13,7 +13,7 @@ from tests.rigs.database import Database
 
 from levada.cli.environment import forget_variables
 from levada.copy.range_reader import snapshot_session
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection, clamp_application_name
 from levada.postgres.failures import source_error, source_errors
 from levada.postgres.slots import export_snapshot
@@ -229,7 +229,7 @@ def test_statement_failures_have_stable_codes(db: Database) -> None:
         "statement_timeout": "SELECT pg_sleep(10)",
         "table_missing": "SELECT * FROM nowhere",
         "object_exists": "INSERT INTO public.t VALUES ('sensitive')",
-        "source_error": "SELECT 1 / 0",
+        "value_refused": "SELECT 'sensitive'::int",
     }
     with db.connection.connect() as c:
         c.execute("CREATE TABLE public.t (secret text PRIMARY KEY)")
@@ -285,21 +285,26 @@ def test_ended_backend_is_transient(db: Database) -> None:
             Transient,
             "wal_level_not_logical",
         ),
-        ("42501", "permission denied for database shop", NeedsOperator, "insufficient_privilege"),
+        ("42501", "permission denied for database shop", StatementRefused, "insufficient_privilege"),
         ("55006", 'replication slot "s" is active for PID 42', Transient, "slot_active"),
         ("53400", "all replication slots are in use", Transient, "no_free_slot"),
         ("55000", 'can no longer access replication slot "s"', SlotLost, "slot_lost"),
         ("55000", 'can no longer get changes from replication slot "s"', SlotLost, "slot_lost"),
         ("42704", 'replication slot "s" does not exist', SlotLost, "slot_missing"),
         ("42704", 'publication "p" does not exist', SlotLost, "publication_missing"),
-        ("42501", "permission denied for table t", NeedsOperator, "insufficient_privilege"),
+        ("42501", "permission denied for table t", StatementRefused, "insufficient_privilege"),
         ("25006", "cannot execute INSERT in a read-only transaction", Transient, "source_read_only"),
         ("25P03", "terminating connection due to idle-in-transaction timeout", Transient, "session_timeout"),
         ("40001", "could not serialize access due to concurrent update", Transient, "serialization_conflict"),
-        ("42703", 'column "c" does not exist', NeedsOperator, "column_missing"),
-        ("42704", 'type "t" does not exist', NeedsOperator, "object_missing"),
+        ("42703", 'column "c" does not exist', StatementRefused, "column_missing"),
+        ("42704", 'type "t" does not exist', StatementRefused, "object_missing"),
         ("53100", "could not extend file: No space left on device", Transient, "source_out_of_resources"),
         ("XX000", "cache lookup failed for relation 16384", Transient, "catalog_changed"),
+        ("XX000", "could not find record while sending logically-decoded data", Transient, "source_internal_error"),
+        ("XX001", "invalid page in block 0", StatementRefused, "source_error"),
+        ("58P01", 'could not open file "base/5/16384"', StatementRefused, "source_error"),
+        ("58030", 'could not read file "base/5/16384"', Transient, "source_internal_error"),
+        ("08P01", "query_wait_timeout", Transient, "source_unreachable"),
     ],
 )
 def test_table_of_failures(state: str | None, message: str, kind: type[LevadaError], code: str) -> None:

@@ -145,7 +145,7 @@ class TableResolver(SchemaResolver):
         try:
             return self._relation_version(relation, before, at)
         except NeedsOperator as error:
-            if error.retried:
+            if error.passes:
                 raise
             self._leave_out(table, relation.table, error, at)
             return None

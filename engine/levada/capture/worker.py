@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from levada.capture.acknowledger import Acknowledger
@@ -12,7 +13,8 @@ from levada.capture.history import KnownSource, last_transaction, plan_session, 
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings
-from levada.errors import Transient
+from levada.errors import StatementRefused, Transient
+from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream
@@ -120,7 +122,8 @@ class CaptureWorker:
         try:
             while not stop.is_set():
                 self._reopen.clear()
-                self._run_session(stop)
+                with self._filters_named():
+                    self._run_session(stop)
         finally:
             self.streaming = False
             self._acknowledger.close()
@@ -153,6 +156,16 @@ class CaptureWorker:
             finally:
                 self._acknowledger.detach()
                 self._stream = None
+
+    @contextmanager
+    def _filters_named(self) -> Iterator[None]:
+        try:
+            yield
+        except StatementRefused as error:
+            of = self._settings
+            if (named := stream_error(of.connection, of.slot, of.publication, error)) is not None:
+                raise named from error
+            raise
 
     def _begin_at(self, start: Lsn, known: KnownSource) -> None:
         before, witness = self._position, known.witness

@@ -19,6 +19,7 @@ from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
+from levada.postgres.row_filters import copy_error
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -75,6 +76,8 @@ class RangeReader:
         except NeedsOperator as error:
             if error.code in _GONE:
                 raise Transient("table_changed", f"table {self.schema.name} changed during its copy") from error
+            if (named := copy_error(self.schema.name, self.row_filter, error)) is not None:
+                raise named from error
             raise
 
     def _batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:

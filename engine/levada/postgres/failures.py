@@ -11,12 +11,14 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, Transient
+from levada.errors import LevadaError, LoginFailed, SlotLost, StatementRefused, Transient
 from levada.postgres.pooler import HINT, REFUSED
 from levada.postgres.server_names import SOURCE, ServerNames
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
 """The command that copies every table again. The next start then creates a lost slot again."""
+VALUE_REFUSED: Final = "value_refused"
+"""The code of a data exception. Its message may quote a value of a row, so no error has it."""
 _CHECK_ADDRESS: Final = "check {host}, the network, and that PostgreSQL runs there: pg_isready {address}"
 
 
@@ -28,7 +30,9 @@ class Failure:
     messages, for failures without an SQLSTATE of their own. libpq, for example, returns none for a rejected login.
     ``hint`` has fields of `ServerNames` in braces.
 
-    The error is retried by a running engine if a person or the server can end the cause within minutes.
+    The error is Transient or LoginFailed if the server or a person can end the cause within minutes, and
+    StatementRefused if a table waits for that person. Only SlotLost ends a running engine, because what is lost does
+    not come back.
     """
 
     code: str
@@ -78,15 +82,15 @@ FAILURES: Final = (
     ),
     Failure(
         "row_security",
-        NeedsOperator,
+        StatementRefused,
         pattern="affected by row-level security",
         hint="ALTER ROLE {role} BYPASSRLS. Without it a copy would lack the hidden rows",
     ),
-    Failure("pooler_unsupported", NeedsOperator, pattern=REFUSED, hint=HINT),
+    Failure("pooler_unsupported", LoginFailed, pattern=REFUSED, hint=HINT),
     # The first of the session's settings that PostgreSQL 13 does not have.
     Failure(
         "version_unsupported",
-        NeedsOperator,
+        LoginFailed,
         pattern='configuration parameter "idle_session_timeout"',
         hint="upgrade {server} to PostgreSQL 14 or newer. Older versions do not have this parameter",
     ),
@@ -96,7 +100,7 @@ FAILURES: Final = (
         sqlstates=("57P03",),
         pattern="the database system is|not yet accepting connections",
     ),
-    Failure("source_stopping", Transient, sqlstates=("57P01", "57P02", "57P04")),
+    Failure("source_stopping", Transient, sqlstates=("57000", "57P01", "57P02", "57P04")),
     Failure(
         "too_many_connections",
         Transient,
@@ -207,9 +211,7 @@ FAILURES: Final = (
         sqlstates=("55006",),
         hint="another process streams from the slot. The slot is free when that process ends",
     ),
-    Failure(
-        "source_unreachable", Transient, sqlstates=("08000", "08001", "08003", "08004", "08006"), hint=_CHECK_ADDRESS
-    ),
+    Failure("source_unreachable", Transient, sqlstates=("08",), hint=_CHECK_ADDRESS),
     Failure(
         "statement_timeout",
         Transient,
@@ -228,7 +230,7 @@ FAILURES: Final = (
         sqlstates=("55P03",),
         hint="if this persists, end the session that holds the lock. To find it: SELECT * FROM pg_locks WHERE granted",
     ),
-    Failure("serialization_conflict", Transient, sqlstates=("40001", "40P01")),
+    Failure("serialization_conflict", Transient, sqlstates=("40",)),
     Failure(
         "source_out_of_resources",
         Transient,
@@ -236,8 +238,22 @@ FAILURES: Final = (
         hint="free disk space or memory at {server}, or raise the limit in the message",
     ),
     Failure(
+        "text_unconvertible",
+        StatementRefused,
+        sqlstates=("22021", "22P05"),
+        hint="find the row by the log of {server}. Its text is invalid, or UTF-8 lacks one of its characters",
+    ),
+    Failure("value_refused", StatementRefused, sqlstates=("22",), hint="find the expression by the log of {server}"),
+    # Other errors of these classes last: a missing or damaged file of one table, for example.
+    Failure(
+        "source_internal_error",
+        Transient,
+        sqlstates=("XX000", "58000", "58030"),
+        hint="see the log of {server}",
+    ),
+    Failure(
         "insufficient_privilege",
-        NeedsOperator,
+        StatementRefused,
         sqlstates=("42501",),
         hint="GRANT the privilege that the message names to the role of the source's credentials",
     ),
@@ -249,27 +265,29 @@ FAILURES: Final = (
     ),
     Failure(
         "table_missing",
-        NeedsOperator,
+        StatementRefused,
         sqlstates=("42P01", "3F000"),
         hint="create the table, or exclude it in spec.tables",
     ),
     Failure(
         "column_missing",
-        NeedsOperator,
+        StatementRefused,
         sqlstates=("42703",),
         hint="correct the row filter or the column list that names the column",
     ),
-    Failure("object_missing", NeedsOperator, sqlstates=("42704",), hint="create the object that the message names"),
+    Failure("object_missing", StatementRefused, sqlstates=("42704",), hint="create the object that the message names"),
     Failure(
         "object_exists",
-        NeedsOperator,
+        StatementRefused,
         sqlstates=("42710", "42P07", "23505"),
         hint="rename or drop the object that the message names",
     ),
 )
 
 _UNREACHABLE: Final = Failure("source_unreachable", Transient, hint=_CHECK_ADDRESS)
-_UNKNOWN: Final = Failure("source_error", NeedsOperator, hint="correct what the message names")
+_DATA_EXCEPTIONS: Final = "22"
+"""The class of SQLSTATEs whose messages may quote a value."""
+_UNKNOWN: Final = Failure("source_error", StatementRefused, hint="correct what the message names")
 
 
 def find_failure(sqlstate: str | None, message: str) -> Failure:
@@ -288,9 +306,12 @@ def find_failure(sqlstate: str | None, message: str) -> Failure:
 def source_error(doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE) -> LevadaError:
     """Return the error for a failure while ``doing`` something at the server that has these ``names``.
 
-    ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values.
+    ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values,
+    and so is the message of a data exception.
     """
     failure = find_failure(sqlstate, message)
+    if sqlstate is not None and sqlstate.startswith(_DATA_EXCEPTIONS):
+        message = f"the server refuses a value (SQLSTATE {sqlstate})"
     tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
     return failure.error(failure.code, f"{doing}: {message}{tail}", hint=names.fill(failure.hint))
 

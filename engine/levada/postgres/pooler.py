@@ -11,7 +11,7 @@ from typing import Final
 
 import psycopg
 
-from levada.errors import NeedsOperator
+from levada.errors import LoginFailed
 from levada.postgres.server_names import ServerNames
 from levada.postgres.silence import WatchedConnection
 
@@ -39,7 +39,7 @@ def refuses_options(error: psycopg.Error) -> bool:
 def require_server(
     connection: WatchedConnection, where: str, names: ServerNames, *, limited: bool, pooled: bool
 ) -> None:
-    """Raise NeedsOperator ``pooler_unsupported`` if the session lacks its options, unless it may be ``pooled``.
+    """Raise LoginFailed ``pooler_unsupported`` if the session lacks its options, unless it may be ``pooled``.
 
     ``limited`` servers have transaction_timeout, from which the session is exempted. The PID that a proxy has reported
     may be another one than that of the session.
@@ -50,5 +50,5 @@ def require_server(
         if pooled:
             return
         message = f"{where} is the address of a pooler, which ignores the settings of a session"
-        raise NeedsOperator("pooler_unsupported", message, hint=names.fill(HINT))
+        raise LoginFailed("pooler_unsupported", message, hint=names.fill(HINT))
     connection.server_pid = row[0]

@@ -435,7 +435,7 @@ class Pipeline:
                 self._replication = self._prepare(self._tasks, self._staging, lost)
             except Exception as error:
                 self._error = as_levada_error(error)
-                if not self._error.retried:
+                if not self._error.passes:
                     _log.error("the tables cannot be resynced: %s", self._error)
                     return False
             else:

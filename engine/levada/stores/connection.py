@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient
+from levada.errors import LevadaError, LoginFailed, NeedsOperator, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 
@@ -30,4 +30,5 @@ def store_error(error: LevadaError) -> LevadaError:
         return LoginFailed("store_login_failed", message, hint=error.hint)
     if isinstance(error, LoginFailed):
         return LoginFailed("store_unusable", message, hint=error.hint)
-    return NeedsOperator("store_unusable", message, hint=error.hint)
+    kind = StatementRefused if isinstance(error, StatementRefused) else NeedsOperator
+    return kind("store_unusable", message, hint=error.hint)

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.read_only import is_read_only, read_only_reason
@@ -146,9 +146,9 @@ class PostgresStorage(Storage):
             raise
 
     def _is_retryable(self, error: BaseException) -> bool:
-        # Each login reads the password again.
-        login = self._patience.reached and isinstance(error, LoginFailed)
-        return not self._closed and (login or isinstance(error, Transient))
+        # Each login reads the password again, and a person may restore a right.
+        passes = self._patience.reached and isinstance(error, LevadaError) and error.passes
+        return not self._closed and (passes or isinstance(error, Transient))
 
     def _connected(self) -> _Connection:
         if self._connection is None or self._connection.closed:
@@ -327,5 +327,5 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
     except NeedsOperator as error:
         if error.code == "insufficient_privilege":
             hint = _missing_grants(connection, schema) or error.hint
-            raise NeedsOperator("store_privilege_missing", error.message, hint=hint) from error
+            raise StatementRefused("store_privilege_missing", error.message, hint=hint) from error
         raise _of_server(error, connection) from error

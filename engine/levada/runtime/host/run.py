@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
 _WATCH_S: Final = 1.0
-_WAITED_FOR: Final = SOURCE_AWAY | {"store_read_only", "store_unreachable"}
+_WAITED_FOR: Final = SOURCE_AWAY | {"source_internal_error", "store_read_only", "store_unreachable"}
 """Codes of a source or a store that is away, for which a start waits once tables were copied."""
 _START_PATIENCE_S: Final = 10.0
 """Seconds that an interrupted start may take to end, so that it is closed in order.
@@ -211,7 +211,7 @@ class Run:
             except (NeedsOperator, Transient) as error:
                 # The destination may be unavailable for a moment, or has not got the new keys yet. That must not end a
                 # process that ran before. A start is no stricter than a running pipeline, which waits for its source.
-                again = error.retried and self._restarting
+                again = error.passes and self._restarting
                 away = isinstance(error, Transient) and error.code in _WAITED_FOR
                 if self._is_over() or not (again or (away and self._copied_before(made.config))):
                     if isinstance(error, Transient):

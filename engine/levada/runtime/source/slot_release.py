@@ -28,7 +28,7 @@ def release_slot(config: PipelineConfig, store: PipelineStore, stop: threading.E
             with config.source.connect(application="guard") as connection:
                 drop_slot(connection, slot, terminate=attempt > 0, check=store.require_epoch)
         except LevadaError as error:
-            if not error.retried:
+            if not error.passes:
                 raise
             attempt += 1
             delay_s = config.retries.delay(attempt)

@@ -41,7 +41,7 @@ def guarded_start(
         try:
             passed = _compare(config, store, patience, passed, stopping)
         except LevadaError as error:
-            if not error.retried:
+            if not error.passes:
                 # The start reports it, for example that another process has taken over.
                 _log.warning("the slot is not watched while the start waits: %s", error)
                 return False

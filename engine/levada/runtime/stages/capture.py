@@ -95,7 +95,7 @@ class CaptureThread:
                 known = as_levada_error(error)
                 # A session that began counts as a success, because the source answered.
                 self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
-                delay = reconnect_delay(self.attempts) if known.retried else None
+                delay = reconnect_delay(self.attempts) if known.passes else None
                 self._error = _progress(known, self.attempts, delay)
                 # Without the hint, whose commands the log could not complete. The status has it.
                 said = f"{known.message} [{known.code}]"

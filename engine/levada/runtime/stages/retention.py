@@ -81,7 +81,7 @@ class Retention:
         try:
             self._remove_segments()
         except LevadaError as error:
-            if not error.retried:
+            if not error.passes:
                 raise
             _log.warning("%d segments cannot be removed yet: %s", len(self._unneeded), error.message)
         self._release(applied)
@@ -123,7 +123,7 @@ class Retention:
         try:
             removed = self._store.prune_table_schemas(retentions)
         except LevadaError as error:
-            if not error.retried:
+            if not error.passes:
                 raise
             _log.warning("schema versions of %d tables cannot be removed yet: %s", len(retentions), error.message)
         else:

@@ -46,6 +46,7 @@ SOURCE_AWAY: Final = frozenset(
         "lock_timeout",
         "no_free_slot",
         "no_free_wal_sender",
+        "pooler_unsupported",
         "replication_privilege_missing",
         "session_timeout",
         "slot_exists",
@@ -54,6 +55,7 @@ SOURCE_AWAY: Final = frozenset(
         "source_auth_failed",
         "source_behind",
         "source_database_missing",
+        "source_out_of_resources",
         "source_read_only",
         "source_silent",
         "source_standby",
@@ -63,6 +65,7 @@ SOURCE_AWAY: Final = frozenset(
         "source_unreachable",
         "table_locked",
         "too_many_connections",
+        "version_unsupported",
         "wal_level_not_logical",
     }
 )
