@@ -116,7 +116,7 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
     lowest = low or (1e-9 if number.fraction else 1) if number.positive else low
     for value in (lowest, *([] if high == inf else [high])):
         assert number.path not in broken(changed(number.path, kind(value), config))
-    for wrong in (low - 1, "7", True, nan, *([] if high == inf else [high + 1])):
+    for wrong in (low - 1, "7", True, nan, None, *([] if high == inf else [high + 1])):
         assert number.path in broken(changed(number.path, wrong))
     assert (number.path in broken(changed(number.path, kind(0)))) is number.positive
     if not number.fraction:
@@ -148,17 +148,20 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
 
 
 def test_settings_that_would_be_ignored_are_refused() -> None:
-    """A key that is no table, letters in place of excluded columns, and texts in place of members mean nothing."""
+    """A key that is no table, letters as excluded columns, and texts for members, True and False mean nothing."""
     text: Any = "secret"
     name = QualifiedTable("public", "orders")
     found = broken(
         replace(
             CONFIG, tables={text: TableConfig(), name: TableConfig(excluded_columns=text)}, work_dir=text,
-            default_table=text, guard=(GuardLimit(text, text, 1),),
+            default_table=text, guard=(GuardLimit(text, text, 1),), ddl_trigger=text,
+            slot=SlotConfig("levada_shop", failover=text, resync_when_lost=text),
+            publication=PublicationConfig("levada_shop", managed=text),
         )
     )  # fmt: skip
     assert found.keys() == {
         "tables[secret]", "tables[public.orders].excluded_columns", "work_dir", "default_table", "guard[0]",
+        "ddl_trigger", "slot.failover", "slot.resync_when_lost", "publication.managed",
     }  # fmt: skip
     assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
 

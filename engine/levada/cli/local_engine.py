@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +16,15 @@ from levada.cli.output import working
 from levada.cli.signals import StopSignals
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.host.access_token import request_headers
+from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.host.manifest_file import work_folder
 from levada.runtime.host.outcomes import Refused, Suspended
+from levada.runtime.host.owner_check import require_ownership
 from levada.runtime.host.stored_progress import slot_progress
 from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_address, running_progress
+from levada.runtime.report.http import REQUESTER
 from levada.spec import Manifests
 from levada.status import PipelineState
 
@@ -33,15 +37,18 @@ def local_engine(
 ) -> Iterator[EngineApi]:
     """Yield the running engine of this machine. If none runs anywhere, run one during the block.
 
-    Raise NeedsOperator ``engine_elsewhere`` if one runs on another machine. ``command`` is the command to run there.
+    Raise NeedsOperator ``not_the_owner`` if the manifest is not the owner's, and ``engine_elsewhere`` if one runs on
+    another machine. ``command`` is the command to run there.
     """
     headers = request_headers(manifests, secrets)
     with working("waiting for the engine, which is starting"):
         while signals.received is None and engine_is_starting(work_dir, headers):
             time.sleep(_POLL_S)
+    owner = require_ownership(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir), secrets)
     found = running_engine(manifests, secrets, work_dir)
     if found is not None:
-        yield found
+        # The work folder may be that of a Pipeline of the same name.
+        yield replace(found, headers={**headers, REQUESTER: owner.uid})
         return
     slot = slot_progress(manifests, secrets=secrets)
     if slot.active:

@@ -192,8 +192,8 @@ class _Images:
         return NeedsOperator(
             "unknown_value",
             f"a change of {self.table.name} leaves the value of {column} unchanged, and that value is unknown",
-            hint=f"run ALTER TABLE {self.table.name} REPLICA IDENTITY FULL, and the same for each partition if it has"
-            f" any, then copy the table again: {resync_command(self.table.name)}",
+            hint=f"copy the table again: {resync_command(self.table.name)}. If it has no generated column, ALTER TABLE"
+            f" {self.table.name.sql} REPLICA IDENTITY FULL, also for each partition, keeps it from happening again",
         )
 
 

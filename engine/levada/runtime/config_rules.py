@@ -106,6 +106,8 @@ TABLE_NUMBERS: Final = tuple(
 TABLE_TEXT: Final = Text("destination_table", TableSyncFields, "destination_table", optional=True)
 _OWN: Final = (("memory_bytes", False), ("batch_rows", False), ("discovery_s", True), ("maintenance_s", True))
 """Numbers above 0 that no manifest limits, each with True if it may be a fraction."""
+_FLAGS: Final = ("ddl_trigger", "slot.failover", "slot.resync_when_lost", "publication.managed")
+"""Fields that are True or False. Any other value would count as one of them."""
 
 
 def require_valid(config: PipelineConfig) -> None:
@@ -122,7 +124,9 @@ def require_valid(config: PipelineConfig) -> None:
 def problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
     """Yield the path of each field that breaks a rule, and what it must be."""
     for number in NUMBERS:
-        if (value := _value(config, number.path)) is not None and (problem := number.problem(value)):
+        if config.cuts is None and number.path.startswith("cuts."):
+            continue
+        if problem := number.problem(_value(config, number.path)):
             yield number.path, problem
     for text in TEXTS:
         if problem := _text_problem(text, _value(config, text.path)):
@@ -159,8 +163,7 @@ def _is_number(value: object) -> bool:
 
 
 def _value(config: PipelineConfig, path: str) -> Any:
-    """Return the value at a path, None below an object that is not set."""
-    return None if path.startswith("cuts.") and config.cuts is None else _getter(path)(config)
+    return _getter(path)(config)
 
 
 @cache
@@ -190,6 +193,9 @@ def _other_problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         high = percent if limit.measure is GuardMeasure.RETAINED_WAL_PERCENT else float("inf")
         if problem := number_problem(limit.value, 1, high, fraction=False):
             yield f"guard[{index}].value", problem
+    for path in _FLAGS:
+        if not isinstance(_value(config, path), bool):
+            yield path, "must be True or False"
     if not isinstance(config.work_dir, Path):
         yield "work_dir", "must be a pathlib.Path"
     if not callable(config.selects):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.tasks import TaskRunner
-    from levada.values import QualifiedTable
+    from levada.values import PipelineOwner, QualifiedTable
     from levada.verify.report import TableReport
 
 _log = logging.getLogger(__name__)
@@ -128,6 +128,11 @@ class Pipeline:
     def config(self) -> PipelineConfig:
         """The current configuration."""
         return self._config_ref.current
+
+    @property
+    def owner(self) -> PipelineOwner | None:
+        """The owner that the pipeline has claimed its places for, or None before `start`."""
+        return None if self._claim is None else self._claim.owner
 
     # ---- for callers ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from levada.errors import LevadaError
 from levada.postgres.ddl import foreign_trigger_owner, remove_ddl_trigger
 from levada.postgres.ddl_functions import DROP_TRIGGER, TRIGGER
 from levada.postgres.publication_owners import read_publication_owner
@@ -22,27 +21,24 @@ from levada.postgres.slots import drop_slot, inspect_slot, wait_until_inactive
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
+from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.cleanup_tables import CleanupTables
+from levada.runtime.host.owner_check import open_existing_store, require_places
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.work_dir import engine_running, locked_work_dir, running_pid, running_progress
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.destination_place import require_same_place
 from levada.runtime.source.lost_state import has_record
 from levada.runtime.source.ownership import (
-    identify,
     release,
     require_own,
     require_owner,
-    source_holdings,
     staging_holdings,
-    store_holdings,
 )
 from levada.runtime.source.removal import Proofs, is_own, why_publication_stays, why_slot_stays
 from levada.segments.log import SegmentLog
 from levada.spec import DeletionAction, Manifests
-from levada.stores import MemoryStore, PipelineStore
-from levada.stores.readiness import postgres_store_exists
+from levada.stores import PipelineStore
 from levada.stores.slot_owners import other_pipelines
 from levada.values import PipelineOwner
 
@@ -120,9 +116,10 @@ def open_cleanup(
     # An engine that is still starting reports no progress, but holds the lock of its work folder.
     with (
         locked_work_dir(work_dir) if work_dir.is_dir() else nullcontext(),
-        closing(_open_store(manifests, config, secrets)) as store,
+        closing(open_existing_store(manifests, config, secrets)) as store,
     ):
-        owner = _required_owner(manifests, config, store)
+        # The former owner stays the owner until something is taken over.
+        owner = require_places(manifests, replace(config, take_over_from=""), store)
         tables = CleanupTables(manifests, config, secrets, store)
         require_same_place(config, store)
         kept = _kept(config, owner, store)
@@ -135,25 +132,6 @@ def open_cleanup(
         told = tuple(line for line in (slot, publication) if line)
         retained = tuple(_retained(manifests, config, kept))
         yield Cleanup(config, store, steps, told, retained, waits=not kept.slot, opened=opened)
-
-
-def _required_owner(manifests: Manifests, config: PipelineConfig, store: PipelineStore) -> PipelineOwner:
-    """Return this process's Pipeline. Raise NeedsOperator ``not_the_owner`` if any object belongs to another one."""
-    record = store.get_owner_record()
-    # An empty store in memory stands for one in PostgreSQL that does not exist.
-    owner = identify(config, record, volatile=store.volatile and manifests.pipeline.spec.store.postgres is None)
-    # The former owner stays the owner until something is taken over.
-    config = replace(config, take_over_from="")
-    require_own(config, owner, store_holdings(config, record))
-    try:
-        require_own(config, owner, staging_holdings(config, open_staging(config.staging)))
-    except LevadaError as error:
-        # An unreachable staging area must not keep the slot from being dropped. Its owner is read again before use.
-        if error.code in ("not_the_owner", "owner_unreadable"):
-            raise
-    with config.source.connect(application="cleanup") as connection:
-        require_own(config, owner, source_holdings(config, connection))
-    return owner
 
 
 def _kept(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> _Kept:
@@ -187,15 +165,6 @@ def _retained(manifests: Manifests, config: PipelineConfig, kept: _Kept) -> Iter
     for field, action, what, exists in objects:
         if exists and action is DeletionAction.RETAIN:
             yield f"{what} (deletionPolicy.{field}: Retain)"
-
-
-def _open_store(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> PipelineStore:
-    """Open the pipeline's store. If its schema does not exist, return an empty store in memory and create nothing."""
-    postgres = manifests.pipeline.spec.store.postgres
-    connection = store_connection(manifests, config, secrets)
-    if postgres is None or postgres_store_exists(connection, postgres.schema_name):
-        return open_store(manifests, config, secrets)
-    return MemoryStore(config.name)
 
 
 def plan(

@@ -26,7 +26,7 @@ from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
 from levada.status import CutProgress, Progress
 from levada.stores import MemoryStorage
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
 
@@ -101,6 +101,7 @@ class Engine:
                 token=access_token(self._watcher.running, self._secrets),
                 verifications=Verifications(self.verify),
                 cuts=CutsApi(self.cuts, self.request_cut, self.drop_cut),
+                owner=self._owner,
             )
             held.enter_context(server)
             held.enter_context(published_address(self._work_dir, server.address))
@@ -180,6 +181,10 @@ class Engine:
     def drop_cut(self, name: str) -> None:
         """Drop a cut, as `levada.runtime.pipeline.Pipeline.drop_cut` does. From any thread."""
         self._required_run().running().drop_cut(name)
+
+    def _owner(self) -> PipelineOwner | None:
+        run = self._run
+        return None if run is None else run.owner()
 
     def _required_run(self) -> Run:
         run = self._run

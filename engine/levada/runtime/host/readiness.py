@@ -77,14 +77,16 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         problems.append(_problem(stored.moved))
     if all(p.code != "standby_unsupported" for p in of_source):
         problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
-    of_slot = tuple(_slot_problems(config, stored or _Stored()))
+    of_owner = tuple(_owner_problems(config, stored))
+    # The state of another Pipeline says nothing about this one, and its way on is not for this one.
+    of_slot = () if of_owner else tuple(_slot_problems(config, stored or _Stored()))
     # The check of the source does not know whether a table needs the slot.
     problems = [*(p for p in problems if p.code not in {its.code for its in of_slot}), *of_slot]
-    problems += _lost_state_problems(config, stored or _Stored())
+    if not of_owner:
+        problems += _lost_state_problems(config, stored or _Stored())
     problems += _staging_problems(config)
-    problems += _owner_problems(config, stored)
     problems += _destination_problems(manifests, secrets, config, stored or _Stored())
-    return tuple(sorted(problems, key=lambda p: p.severity is Severity.WARNING))
+    return tuple(sorted([*of_owner, *problems], key=lambda p: p.severity is Severity.WARNING))
 
 
 def source_problems(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> tuple[Problem, ...]:

@@ -29,6 +29,7 @@ from levada.runtime.tables.retries import SOURCE_AWAY
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
+from levada.values import PipelineOwner
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,11 @@ class Run:
         """Return the newest progress, or None before there is a pipeline. From any thread."""
         pipeline = self._pipeline
         return None if pipeline is None else self._progress_of(pipeline)
+
+    def owner(self) -> PipelineOwner | None:
+        """Return the Pipeline that the run acts for, or None before it has claimed its places. From any thread."""
+        pipeline = self._pipeline
+        return None if pipeline is None else pipeline.owner
 
     def running(self) -> Pipeline:
         """Return the running pipeline. From any thread. Raise Transient ``engine_not_running`` if there is none."""

@@ -11,7 +11,7 @@ from levada.errors import NeedsOperator
 from levada.postgres.catalog import read_table_ids, read_table_names, streamed_tables
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
-from levada.runtime.source.ownership import identify, require_own, source_holdings
+from levada.runtime.host.owner_check import require_ownership
 from levada.runtime.source.preparation import covered_tables
 from levada.runtime.tables.table_names import table_names
 from levada.spec import Manifests
@@ -29,7 +29,7 @@ def retry_tables(
     """Request a retry of the named tables that are errored, or of every errored table if ``names`` is None.
 
     Return the phase of each named table, None for one that was not started. Raise NeedsOperator ``unknown_table`` for a
-    name that is no table of the pipeline.
+    name that is no table of the pipeline, and ``not_the_owner`` as `resync_tables` does.
     """
     with _opened(manifests, secrets) as (config, store):
         known = _requestable(config, store)
@@ -49,27 +49,15 @@ def resync_tables(
 
     Without any state in the store, all tables are those that a start replicates, also if the publication was lost with
     the state. Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline, and ``not_the_owner``
-    if the store has no state and the publication is that of another engine outside of Kubernetes.
+    if the state, the slot, the publication or the staged changes belong to another Pipeline.
     """
     with _opened(manifests, secrets) as (config, store):
-        if store.get_owner_record() is None:
-            _require_own_source(config)
         begins = names is None and not store.get_table_replication_states()
         known = _tables_of_start(config) if begins else _requestable(config, store)
         tables = tuple(sorted(_once(known)) if names is None else resolve(names, known))
         for table in tables:
             store.request_table_action(known[table], TableAction.RESYNC)
     return tables
-
-
-def _require_own_source(config: PipelineConfig) -> None:
-    """Raise NeedsOperator ``not_the_owner`` if a start would be refused for the owner of the slot or publication.
-
-    The UID of a Pipeline in Kubernetes is unknown outside of its pods, so its places are left to the start.
-    """
-    with config.source.connect(application="owner") as connection:
-        held = [h for h in source_holdings(config, connection) if h.owner.local]
-    require_own(config, identify(config, None), held)
 
 
 def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
@@ -110,9 +98,12 @@ def verifiable_tables(
 ) -> tuple[QualifiedTable, ...]:
     """Return the named tables, or all tables of the pipeline if ``names`` is None.
 
-    Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline.
+    Raise NeedsOperator ``unknown_table`` for a name that is no table of the pipeline, and ``not_the_owner`` as
+    `resync_tables` does.
     """
-    known = known_tables(pipeline_config(manifests, secrets=secrets))
+    config = pipeline_config(manifests, secrets=secrets)
+    require_ownership(manifests, config, secrets)
+    known = known_tables(config)
     return tuple(sorted(known) if names is None else resolve(names, known))
 
 
@@ -160,6 +151,7 @@ def _opened(manifests: Manifests, secrets: Path | None) -> Iterator[tuple[Pipeli
     if manifests.pipeline.spec.store.memory is not None:
         raise _kept_by_engine()
     config = pipeline_config(manifests, secrets=secrets)
+    require_ownership(manifests, config, secrets)
     store = open_store(manifests, config, secrets)
     try:
         if store.volatile:

@@ -39,11 +39,14 @@ from levada.runtime.report.responses import (
 )
 from levada.runtime.report.verifications import Verifications
 from levada.status import History, PipelineState, Progress
+from levada.values import PipelineOwner
 
 _log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
 _PROBES: Final = ("/livez", "/readyz")
+REQUESTER: Final = "Levada-Pipeline-UID"
+"""The header with the UID of the Pipeline that a command acts for."""
 _VERIFICATIONS: Final = "/v1/verifications"
 _MAX_BODY: Final = 1 << 20
 _READY_FOR: Final = timedelta(minutes=1)
@@ -59,7 +62,8 @@ class ProgressServer:
 
     With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
     state, and a DELETE ends it. With ``cuts``, a GET of ``/v1/cuts`` lists the cuts, a POST requests one, and a DELETE
-    of ``/v1/cuts/NAME`` drops it.
+    of ``/v1/cuts/NAME`` drops it. ``owner`` returns the Pipeline that the engine runs for, None before it has one. A
+    request that changes something for another Pipeline is refused.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class ProgressServer:
         token: AccessToken | None = None,
         verifications: Verifications | None = None,
         cuts: CutsApi | None = None,
+        owner: Callable[[], PipelineOwner | None] = lambda: None,
     ) -> None:
+        self._owner = owner
         self._token = token
         self._verifications = verifications
         self._cuts = cuts
@@ -159,11 +165,20 @@ class ProgressServer:
         return text_response(HTTPStatus.NOT_FOUND, "try /, /livez, /readyz, /v1/progress, /v1/history or /metrics")
 
     def change(
-        self, method: str, path: str, content_type: str, body: bytes, authorization: str = "", *, local: bool = True
+        self,
+        method: str,
+        path: str,
+        content_type: str,
+        body: bytes,
+        authorization: str = "",
+        *,
+        local: bool = True,
+        requester: str = "",
     ) -> Response:
         """Return the response to a POST or a DELETE. A request without a JSON body's content type is refused.
 
-        Without a token, so is one that does not come over loopback: no other sender is known to be admitted.
+        ``requester`` is the UID of the Pipeline that the request is for, empty if it names none. Without a token, a
+        request that does not come over loopback is refused too: no other sender is known to be admitted.
 
         A browser sends that content type to another site only after it has asked, and this server never allows it.
         """
@@ -173,6 +188,8 @@ class ProgressServer:
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "this server answers GET alone")
         if content_type.partition(";")[0].strip() != JSON:
             return text_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {JSON}")
+        if (stranger := self._of_another_pipeline(requester)) is not None:
+            return stranger
         if self._cuts is not None and (answer := self._cuts.change(method, path, body)) is not None:
             return answer
         try:
@@ -195,6 +212,18 @@ class ProgressServer:
             hint="send the token of spec.driver.tokenSecretRef: levada status MANIFEST does, with --secrets DIR",
         )
         return error_response(HTTPStatus.UNAUTHORIZED, error, ("WWW-Authenticate", "Bearer"))
+
+    def _of_another_pipeline(self, requester: str) -> Response | None:
+        """Return the response to a request for another Pipeline than the engine's, None for any other request."""
+        owner = self._owner()
+        if not requester or owner is None or owner.uid == requester:
+            return None
+        error = NeedsOperator(
+            "not_the_owner",
+            f"the engine that uses this work folder belongs to {owner}, and the manifest is that of UID {requester}",
+            hint="use the manifest of that Pipeline, or a work folder for this one alone: --work-dir DIR",
+        )
+        return error_response(HTTPStatus.CONFLICT, error)
 
     def _closed_to_others(self, local: bool) -> Response | None:
         """Return the response to a request that writes or returns values without a token or loopback, else None."""
@@ -311,7 +340,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return text_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too large")
         body, kind = self.rfile.read(int(size)), self._header("Content-Type")
-        return self.server.change(self.command, self.path, kind, body, self._authorization, local=self._local)
+        requester = self._header(REQUESTER)
+        return self.server.change(
+            self.command, self.path, kind, body, self._authorization, local=self._local, requester=requester
+        )
 
     def _send(self, answer: Response) -> None:
         response = compressed(answer, self._header("Accept-Encoding"))
