@@ -132,7 +132,7 @@ class StandInApiServer:
         sent = json.loads(text) if (text := await request.text()) else {}
         if request.method == "POST" and len(rest) == 1:
             with self._lock:
-                return self._created(kind, namespace, sent)
+                return web.json_response(sent) if "dryRun" in request.query else self._created(kind, namespace, sent)
         if len(rest) == 1:
             if request.query.get("watch"):
                 return await self._watch(request, kind)

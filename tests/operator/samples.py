@@ -124,6 +124,7 @@ def owner_of(text: str) -> Owner:
 def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
     """Return all that a Pipeline owns, as it was applied."""
     bodies = [with_applied_hash(body) for body in build_objects(owner, running=running)]
+    bodies = [merge(body, {"metadata": {"uid": f"uid-{body['metadata']['name']}"}}) for body in bodies]
     return OwnedObjects({ObjectKey(b["kind"], b["metadata"]["name"]): b for b in bodies})
 
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.operator.apiserver import StandInApiServer
@@ -185,3 +186,43 @@ def test_operator_does_not_import_the_official_client() -> None:
     assert "kopf" in modules
     # kopf's attempt at kubernetes.client is listed, although it fails.
     assert "kubernetes" not in modules
+
+
+@contextmanager
+def pods_of(status: int, answer: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
+    """Answer each POST so. Yield the port and the paths."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield server.server_port, paths
+        server.shutdown()
+        thread.join()
+
+
+def test_dry_run_of_a_pod_creates_it() -> None:
+    """A pod is created by the dry run. One that exists by that name has passed everything else."""
+    pod = {"kind": "Pod", "metadata": {"namespace": "data", "name": "shop-driver-0"}, "spec": {}}
+    with pods_of(409, {"message": 'pods "shop-driver-0" already exists'}) as (port, paths):
+        client(port).rehearse(pod)
+    assert paths[0].startswith("/api/v1/namespaces/data/pods?")
+    assert "dryRun=All" in paths[0]
+    with (
+        pods_of(403, {"message": "violates PodSecurity"}) as (port, _),
+        pytest.raises(RequestFailed, match="violates"),
+    ):
+        client(port).rehearse(pod)

@@ -9,9 +9,10 @@ import pytest
 from tests.operator.samples import owner, owner_of
 
 from levada.spec.running import Driver, DriverMode
-from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_executor_rehearsal, build_lag_job
+from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_lag_job
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.rehearsal import build_executor_rehearsal
 from levada_operator.desired.resources import WITH_SPARK, WITHOUT_SPARK, driver_resources, executor_resources
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/pipeline.yaml"))
@@ -42,7 +43,7 @@ def test_examples(path: Path) -> None:
     executors = one.spec.driver.mode is DriverMode.CLUSTER
     assert ("spark" in its) is one.spec.destination.spark
     assert ("executor" in its) is executors
-    assert (build_executor_rehearsal(one) is not None) is executors
+    assert bool(build_executor_rehearsal(one, "")) is executors
     kinds = [b["kind"] for b in bodies(one) if b["kind"] != "PersistentVolumeClaim"]
     rights = ["ServiceAccount", "ServiceAccount", "Role", "RoleBinding"] if executors else ["ServiceAccount"]
     policies = ["NetworkPolicy"] * (3 if executors else 1)

@@ -255,9 +255,9 @@ class Columns(Model):
 class CopyResources(Resources):
     """Resource requests and limits of the container of a dedicated copy. A change applies to the next copy."""
 
-    requests: dict[str, Amount] = setting(Change.HOT, {})
+    requests: Annotated[dict[str, Amount], Field(max_length=7)] = setting(Change.HOT, {})
     """Reserved amounts by resource: cpu, memory, ephemeral-storage."""
-    limits: dict[str, Amount] = setting(Change.HOT, {})
+    limits: Annotated[dict[str, Amount], Field(max_length=7)] = setting(Change.HOT, {})
     """Upper limits by resource."""
 
 

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from levada.spec.model import CHANGE, Change, Model, Rule, StrictBool, StrictInt, exactly_one, setting
 from levada.spec.names import Identifier, OptionalObjectName, StagingUri
-from levada.spec.quantity import Amount, Bytes
+from levada.spec.quantity import Amount, Bytes, parse_quantity
 from levada.spec.section import PluginSection
 from levada.spec.source import PostgresServer, SecretKeyRef
 
@@ -222,9 +222,20 @@ class DriverMode(StrEnum):
 class Resources(Model):
     """Resource requests and limits of a container, as in a pod."""
 
-    requests: dict[str, Amount] = setting(Change.RESTART, {})
+    rules = (
+        Rule(
+            "must not be above limits",
+            "self.requests.all(k, !(k in self.limits) || quantity(string(self.requests[k]))"
+            ".compareTo(quantity(string(self.limits[k]))) <= 0)",
+            lambda r: all(parse_quantity(r.limits.get(k, v)) >= parse_quantity(v) for k, v in r.requests.items()),
+            field="requests",
+        ),
+    )
+
+    # More than 7 would exceed the API server's budget for the rule's cost.
+    requests: Annotated[dict[str, Amount], Field(max_length=7)] = setting(Change.RESTART, {})
     """Reserved amounts by resource: cpu, memory, ephemeral-storage."""
-    limits: dict[str, Amount] = setting(Change.RESTART, {})
+    limits: Annotated[dict[str, Amount], Field(max_length=7)] = setting(Change.RESTART, {})
     """Upper limits by resource."""
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada_operator.decide.comparison import content_digest
 from levada_operator.kube.interface import RequestFailed
-from levada_operator.names import digest
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
 
 _RETRY_AFTER: Final = timedelta(seconds=30)
@@ -26,7 +25,7 @@ class RefusalCache:
     def known(self, namespace: str, body: Body, now: datetime) -> Refusal | None:
         """Return the refusal of an object with the same content if it is less than `_RETRY_AFTER` old, else None."""
         refused = self._refused.get((namespace, key_of(body)))
-        if refused is None or refused[1] != _content(body) or now - refused[0] >= _RETRY_AFTER:
+        if refused is None or refused[1] != content_digest(body) or now - refused[0] >= _RETRY_AFTER:
             return None
         return refused[2]
 
@@ -47,8 +46,9 @@ class RefusalCache:
         if len(self._refused) >= _MAX_REMEMBERED:
             self._refused.clear()
             self._failing_since.clear()
-        refusal = Refusal(key, error.message, error.namespace_terminating)
-        self._refused[namespace, key] = (now, _content(body), refusal)
+        content = content_digest(body)
+        refusal = Refusal(key, error.message, error.namespace_terminating, content)
+        self._refused[namespace, key] = (now, content, refusal)
         return refusal
 
     def succeeded(self, namespace: str, body: Body) -> None:
@@ -60,8 +60,3 @@ class RefusalCache:
 def key_of(body: Body) -> ObjectKey:
     """Return the kind and the name of an object."""
     return ObjectKey(body["kind"], body["metadata"]["name"])
-
-
-def _content(body: Body) -> str:
-    # The metadata is left out: an annotation may have the current time.
-    return digest(json.dumps({k: v for k, v in body.items() if k != "metadata"}, sort_keys=True))

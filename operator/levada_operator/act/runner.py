@@ -17,8 +17,9 @@ from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
 from levada_operator.act.refusals import RefusalCache, key_of
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan, StatusWrite
+from levada_operator.decide.rehearsal import proves_nothing
 from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import PIPELINE_LABEL
+from levada_operator.names import PIPELINE_LABEL, driver_pod
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -105,17 +106,25 @@ class Runner:
         await self._write_event(About(namespace, uid, draft), now)
 
     async def _objects(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
-        for body in plan.rehearse:
-            if not await self._try(body, self._cluster.rehearse, observed, outcome):
-                return
+        if not await self._rehearse(plan, observed, outcome) and not plan.held:
+            return
         await self._apply([b for b in plan.apply if b["kind"] != "TableSync"], observed, outcome)
         for key in plan.delete:
             if key.kind != "TableSync":
                 await self._budget.take(observed.pipeline.namespace)
                 await self._delete(key, observed, outcome)
 
+    async def _rehearse(self, plan: Plan, observed: Observed, outcome: Outcome) -> bool:
+        """Validate the plan's objects by dry runs. Return False after a refusal."""
+        for body in plan.rehearse:
+            if not await self._try(body, self._cluster.rehearse, observed, outcome):
+                return False
+        # The spec that was refused is accepted by now, and the next plan applies it.
+        outcome.unfinished = plan.held
+        return True
+
     async def _write_pipeline_status(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
-        if not {r.key for r in outcome.refusals} <= {r.key for r in observed.refusals}:
+        if not {r.identity for r in outcome.refusals} <= {r.identity for r in observed.refusals}:
             return
         own = ObjectKey("Pipeline", observed.pipeline.name)
         for write in plan.statuses:
@@ -139,7 +148,7 @@ class Runner:
                     outcome.unfinished = True
                     return
                 await self._delete(key, observed, outcome)
-        if not outcome.refusals:
+        if plan.held or not outcome.refusals:
             await self._apply([b for b in plan.apply if b["kind"] == "TableSync"], observed, outcome, until)
 
     def _in_order(self, plan: Plan, observed: Observed) -> list[StatusWrite]:
@@ -192,6 +201,10 @@ class Runner:
                     await self._budget.take(namespace)
                 answer = await self._write(body["kind"], request, body)
             except RequestFailed as error:
+                of_driver = body["metadata"]["name"] == driver_pod(observed.pipeline.name)
+                if body["kind"] == "Pod" and proves_nothing(error.message, observed.driver, of_driver=of_driver):
+                    _log.info("%s: a dry run of the pod proves nothing: %s", namespace, error)
+                    return True
                 refusal = self._refusals.failed(namespace, body, error, now)
                 if refusal is None:
                     raise
@@ -204,7 +217,7 @@ class Runner:
 
     async def _check_name_is_free(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
         """Raise RequestFailed if an object of that name exists and does not belong to the Pipeline."""
-        if key.kind == "TableSync" or key in observed.owned.bodies:
+        if key.kind in ("TableSync", "Pod") or key in observed.owned.bodies:
             return
         there = await self._call(self._cluster.get, key.kind, observed.pipeline.namespace, key.name)
         if there is None:

@@ -245,7 +245,7 @@ class Controller:
                 self.cache.record_refusals(key, outcome.refusals)
             finally:
                 self._turns.end(key, now)
-            if outcome.unfinished or {r.key for r in outcome.refusals} - {r.key for r in observed.refusals}:
+            if outcome.unfinished or {r.identity for r in outcome.refusals} - {r.identity for r in observed.refusals}:
                 # The next plan has the rest, and reports a new refusal in status.
                 await self._queue.add(key)
             if outcome.failed is not None and not plan.release:

@@ -37,6 +37,7 @@ from levada_operator.desired.manifest import (
 )
 from levada_operator.memo import Memo
 from levada_operator.names import APPROVE, digest, driver_name, manifest_name, staging_name
+from levada_operator.observe.creation import remedy
 from levada_operator.observe.objects import Body, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
@@ -119,22 +120,24 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     )
 
 
-def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal]) -> Acceptance:
+def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str) -> Acceptance:
     """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on."""
     if not refusals or acceptance.manifests is None:
         return acceptance
     last = acceptance.before
-    message = refusal_text(refusals[0]) + _kept_text(None if last is None else last.pipeline)
+    message = refusal_text(refusals[0], namespace) + _kept_text(None if last is None else last.pipeline)
     condition = Condition("Accepted", False, "RefusedByCluster", message)
     return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
 
 
-def refusal_text(refusal: Refusal) -> str:
-    """Return the refused object, the API server's message, and the field to correct if it is a pod template."""
+def refusal_text(refusal: Refusal, namespace: str) -> str:
+    """Return the refused object, the API server's message, and the field to correct if it is of a pod."""
     kind, name = refusal.key
-    field = "spec.executor.podTemplate" if kind == "Job" and name.endswith("-executor") else "spec.driver.podTemplate"
-    template = f"; correct {field}" if _TEMPLATE_FIELD.search(refusal.message) else ""
-    return f"{kind} {name}: {refusal.message.removesuffix('.')}{template}"
+    of = "spec.executor" if kind in ("Job", "Pod") and name.endswith("-executor") else "spec.driver"
+    solution = remedy(refusal.message, namespace).replace("spec.driver", of) if kind == "Pod" else ""
+    if not solution and _TEMPLATE_FIELD.search(refusal.message):
+        solution = f"correct {of}.podTemplate"
+    return f"{kind} {name}: {refusal.message.removesuffix('.')}" + (f"; {solution}" if solution else "")
 
 
 def describe_changes(changes: Mapping[str, Change]) -> str:

@@ -42,6 +42,11 @@ def with_annotation(body: dict[str, Any], name: str, value: str) -> dict[str, An
     return {**body, "metadata": {**metadata, "annotations": metadata.get("annotations", {}) | {name: value}}}
 
 
+def content_digest(body: Body) -> str:
+    """Return the digest of an object without its metadata, because an annotation may have the current time."""
+    return digest(json.dumps({k: v for k, v in body.items() if k != "metadata"}, sort_keys=True))
+
+
 def needs_apply(desired: Body, live: Body | None) -> bool:
     """Return True if the object is missing, was last applied with other content, or was changed by someone else."""
     return live is None or not is_within(desired, live)

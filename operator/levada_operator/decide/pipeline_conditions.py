@@ -91,7 +91,7 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted", "no spec has been accepted yet")
     if observed.refusals and pod is None:
-        return Condition(of, False, "RefusedByCluster", refusal_text(observed.refusals[0]))
+        return Condition(of, False, "RefusedByCluster", refusal_text(observed.refusals[0], observed.pipeline.namespace))
     wanted = not acceptance.manifests.pipeline.spec.suspend and observed.pipeline.deleting_since is None
     if pod is None:
         failure = observed.creation_failures.get(ObjectKey("StatefulSet", driver_name(observed.pipeline.name)))

@@ -23,13 +23,17 @@ class Plan:
     """The writes and Events due for a Pipeline.
 
     ``rehearse`` are objects that the API server validates by a dry run before anything is applied. Some of them are
-    never applied. ``release`` is True if the finalizer can be removed, because there is nothing left to clean up.
+    never applied. If it refuses one, nothing is applied. ``held`` is True if it has refused one before: ``apply`` is
+    then what the last accepted spec needs, and is applied in any case.
+
+    ``release`` is True if the finalizer can be removed, because there is nothing left to clean up.
 
     ``updates`` is True if the plan replaces a running driver's pod. The driver then holds one of the turns of
     updatePolicy.maxConcurrent. ``waits`` is True if the pod is due to be replaced, but no turn is free.
     """
 
     rehearse: tuple[dict[str, Any], ...] = ()
+    held: bool = False
     apply: tuple[dict[str, Any], ...] = ()
     delete: tuple[ObjectKey, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
@@ -41,4 +45,4 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Return True if there is nothing to write."""
-        return not (self.apply or self.delete or self.statuses or self.events)
+        return not (self.rehearse or self.apply or self.delete or self.statuses or self.events)

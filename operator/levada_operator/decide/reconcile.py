@@ -10,24 +10,31 @@ from levada.spec import Manifests
 from levada.status import TableProgress
 from levada.values import QualifiedTable
 from levada_operator.decide.acceptance import Acceptance, accept, describe_changes, with_refusals
-from levada_operator.decide.comparison import beyond_counters, needs_apply, status_changed, with_applied_hash
+from levada_operator.decide.comparison import (
+    beyond_counters,
+    content_digest,
+    needs_apply,
+    status_changed,
+    with_applied_hash,
+)
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.deletion import deletion
 from levada_operator.decide.events import EventDraft, transitions
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
-from levada_operator.decide.rollout import limit_updates
+from levada_operator.decide.rollout import limit_updates, replaces_pod
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_phase import table_of, tables_known
 from levada_operator.decide.table_status import table_ready, table_status, table_verified
-from levada_operator.desired.jobs import build_copy_job, build_executor_rehearsal, build_lag_job
+from levada_operator.desired.jobs import build_copy_job, build_lag_job
 from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner, build_owner
+from levada_operator.desired.rehearsal import build_driver_rehearsal, build_executor_rehearsal
 from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
 from levada_operator.memo import Memo
-from levada_operator.names import copy_name
+from levada_operator.names import copy_name, driver_name
 from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
 
@@ -61,14 +68,18 @@ def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
         plan = Plan()
     else:
         plan = _running(observed, acceptance, acceptance.manifests, memos)
-    apply = tuple(body for written in plan.apply if (body := _applied(observed, written, memos)) is not None)
+    apply = _all_applied(observed, plan, memos)
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
     refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
-    statuses, events = _statuses_and_events(
-        replace(observed, refusals=refusals), with_refusals(acceptance, refusals), waits=plan.waits
-    )
+    kept = with_refusals(acceptance, refusals, observed.pipeline.namespace)
+    held = bool(_still_wanted(refusals, rehearse)) and acceptance.before is not None
+    if held and kept.manifests is not None:
+        plan = _running(observed, kept, kept.manifests, memos, held=True)
+        apply = _all_applied(observed, plan, memos)
+    statuses, events = _statuses_and_events(replace(observed, refusals=refusals), kept, waits=plan.waits)
     return Plan(
         rehearse=rehearse,
+        held=held,
         apply=apply,
         delete=plan.delete,
         statuses=statuses,
@@ -77,6 +88,10 @@ def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
         updates=plan.updates,
         waits=plan.waits,
     )
+
+
+def _all_applied(observed: Observed, plan: Plan, memos: Memos) -> tuple[dict[str, Any], ...]:
+    return tuple(body for written in plan.apply if (body := _applied(observed, written, memos)) is not None)
 
 
 def _applied(observed: Observed, desired: dict[str, Any], memos: Memos) -> dict[str, Any] | None:
@@ -94,29 +109,41 @@ def _applied(observed: Observed, desired: dict[str, Any], memos: Memos) -> dict[
 def _rehearsal(
     observed: Observed, manifests: Manifests | None, apply: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, Any], ...]:
-    """Return the objects that contain a user's pod template. A dry run finds its errors before anything is changed."""
+    """Return the objects that contain a user's pod template. A dry run finds its errors before anything is changed.
+
+    A StatefulSet is accepted with a pod that the namespace refuses. So the pod that replaces a running one is an object
+    of its own.
+    """
     if manifests is None or observed.pipeline.deleting_since is not None:
         return ()
-    driver = [body for body in apply if body["kind"] == "StatefulSet"]
+    rehearsed = [body for body in apply if body["kind"] == "StatefulSet"]
     owner = build_owner(observed, manifests)
-    changed = any(body["kind"] == "ConfigMap" for body in apply)
-    executors = build_executor_rehearsal(owner) if changed and owner.executor.pod_template else None
-    return (*driver, *([] if executors is None else [executors]))
+    live = observed.owned.get("StatefulSet", driver_name(owner.name))
+    runs_as = ((((live or {}).get("spec") or {}).get("template") or {}).get("spec") or {}).get("serviceAccountName", "")
+    if live is not None and any(replaces_pod(live, body) for body in rehearsed):
+        created = {body["metadata"]["name"] for body in apply if body["kind"] == "ServiceAccount"}
+        account = runs_as if owner.account in created else owner.account
+        rehearsed.append(build_driver_rehearsal(rehearsed[0], live["metadata"]["uid"], account))
+    if any(body["kind"] == "ConfigMap" for body in apply) and owner.executor.pod_template:
+        rehearsed += build_executor_rehearsal(owner, runs_as)
+    return tuple(rehearsed)
 
 
 def _still_wanted(refusals: tuple[Refusal, ...], wanted: Iterable[Body]) -> tuple[Refusal, ...]:
-    """Return the refusals of objects that are still desired. Reverting the spec thus clears a refusal."""
-    keys = {ObjectKey(body["kind"], body["metadata"]["name"]) for body in wanted}
-    return tuple(r for r in refusals if r.key in keys)
+    """Return the refusals of objects that are still desired as they are. Changing the spec thus clears a refusal."""
+    bodies = {ObjectKey(body["kind"], body["metadata"]["name"]): body for body in wanted}
+    return tuple(r for r in refusals if r.key in bodies and r.content in ("", content_digest(bodies[r.key])))
 
 
-def _running(observed: Observed, acceptance: Acceptance, manifests: Manifests, memos: Memos) -> Plan:
+def _running(
+    observed: Observed, acceptance: Acceptance, manifests: Manifests, memos: Memos, *, held: bool = False
+) -> Plan:
     owner = build_owner(observed, manifests)
     running = not manifests.pipeline.spec.suspend
     desired = memos.desired.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
-    rollout = limit_updates(desired, observed, acceptance.changes)
+    rollout = limit_updates(desired, observed, acceptance.changes, held=held)
     desired = list(rollout.objects)
     if (turn := lag_turn(observed, manifests)) is not None:
         desired.append(build_lag_job(owner, turn))

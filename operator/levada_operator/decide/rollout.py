@@ -35,14 +35,19 @@ class Rollout:
     waits: bool = False
 
 
-def limit_updates(desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change]) -> Rollout:
+def limit_updates(
+    desired: list[dict[str, Any]], observed: Observed, changes: Mapping[str, Change], *, held: bool = False
+) -> Rollout:
     """Return the objects to apply, without those that would restart a driver before its turn.
 
-    ``changes`` are the fields of the accepted spec that changed since the manifest was last applied.
+    ``changes`` are the fields of the accepted spec that changed since the manifest was last applied. With ``held`` no
+    running driver is restarted, because the API server refuses the pod that would follow.
     """
     wanted = next(body for body in desired if body["kind"] == "StatefulSet")
     live = observed.owned.get("StatefulSet", wanted["metadata"]["name"])
-    updates = live is not None and _replaces_pod(live, wanted)
+    updates = live is not None and replaces_pod(live, wanted)
+    if updates and held:
+        return Rollout(tuple(_without_driver(desired, wanted, observed)))
     if updates and not (_by_user(changes) or _interrupts_nothing(observed) or _has_turn(observed)):
         return Rollout(tuple(_without_driver(desired, wanted, observed)), waits=True)
     last = update_time(live)
@@ -74,7 +79,8 @@ def update_time(stateful_set: Body | None) -> datetime | None:
         return None
 
 
-def _replaces_pod(live: Body, wanted: dict[str, Any]) -> bool:
+def replaces_pod(live: Body, wanted: Body) -> bool:
+    """Return True if applying a StatefulSet ends the pod that runs, because its template differs."""
     if not _runs(live) or wanted["spec"]["replicas"] != 1:
         return False
     # The digest reveals a field that is no longer set. The comparison reveals a field that was changed by hand.

@@ -19,8 +19,8 @@ from levada_operator.desired.pod import (
 )
 from levada_operator.desired.resources import copy_resources
 from levada_operator.desired.secrets import SECRETS_DIR
-from levada_operator.desired.spark import POD_VARIABLES, build_executor_template, copy_spark_properties
-from levada_operator.names import CLEANUP_ROLE, COPY_ROLE, cleanup_name, copy_name, executor_name, lag_name
+from levada_operator.desired.spark import POD_VARIABLES, copy_spark_properties
+from levada_operator.names import CLEANUP_ROLE, COPY_ROLE, cleanup_name, copy_name, lag_name
 
 LAG_ROLE: Final = "lag"
 
@@ -78,18 +78,6 @@ def _spark_variables(executors: int) -> list[dict[str, str]]:
     # Kubernetes inserts the values of the variables before them.
     variables = {SPARK_PROPERTIES: f"{CONFIG_DIR}/{SPARK_FILE}", "LEVADA_SPARK_CONF": copy_spark_properties(executors)}
     return [{"name": name, "value": value} for name, value in variables.items()]
-
-
-def build_executor_rehearsal(owner: Owner) -> dict[str, Any] | None:
-    """Return a Job with the executors' pod template, or None without executors.
-
-    It is used for a dry run only. Otherwise only Spark would find a mistake in the template, when it starts executors.
-    """
-    template = build_executor_template(owner)
-    if template is None:
-        return None
-    pod = {"metadata": template["metadata"], "spec": template["spec"] | {"restartPolicy": "Never"}}
-    return build_object(owner, "Job", "batch/v1", executor_name(owner.name), "executor", {"spec": {"template": pod}})
 
 
 def build_cleanup_job(owner: Owner) -> dict[str, Any]:

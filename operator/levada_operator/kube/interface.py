@@ -87,7 +87,7 @@ class Cluster(Protocol):
         """Apply the object by server-side apply, and return it."""
 
     def rehearse(self, body: Body) -> None:
-        """Have the API server validate an `apply` of this object without storing it."""
+        """Have the API server validate an `apply` of this object, or the creation of a Pod, without storing it."""
 
     def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
         """Apply the status by server-side apply, and return the object."""

@@ -21,6 +21,8 @@ _SOLUTIONS: Final = (
     (r"exceeded quota", "lower spec.driver.resources, or raise the quota: kubectl edit resourcequota -n {namespace}"),
     (r"(maximum|minimum) \S+ usage per|limit to request ratio", "set spec.driver.resources within the range of:"
      " kubectl describe limitrange -n {namespace}"),
+    (r"no PriorityClass with name", "correct priorityClassName in spec.driver.podTemplate, or create it"),
+    (r"error looking up service account", "create the account, or correct spec.driver.serviceAccount.name"),
     (r"admission webhook", "change what the webhook refuses, in spec.driver"),
 )  # fmt: skip
 
@@ -45,5 +47,11 @@ def read_creation_failure(event: Body) -> CreationFailure:
 
 def creation_text(failure: CreationFailure, namespace: str) -> str:
     """Return the API server's message, followed by a remedy if the cause is a known one."""
-    found = next((s for pattern, s in _SOLUTIONS if re.search(pattern, failure.message)), "")
-    return failure.message + (f"; {found.format(namespace=namespace)}" if found else "")
+    found = remedy(failure.message, namespace)
+    return failure.message + (f"; {found}" if found else "")
+
+
+def remedy(message: str, namespace: str) -> str:
+    """Return what to do after the API server refused a driver's pod, or an empty string if it is not known."""
+    found = next((s for pattern, s in _SOLUTIONS if re.search(pattern, message)), "")
+    return found.format(namespace=namespace)

@@ -93,11 +93,17 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An object that the API server refused, and the API server's message."""
+    """An object that the API server refused, and the API server's message. ``content`` is the object's digest."""
 
     key: ObjectKey
     message: str
     namespace_terminating: bool = False
+    content: str = ""
+
+    @property
+    def identity(self) -> tuple[ObjectKey, str]:
+        """The object with its content. Another content of the same object has not been refused."""
+        return self.key, self.content
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -71,6 +71,7 @@ class PodState:
     last_termination: Termination | None
     output: str
     """The termination message of a container that exited with 0, else empty."""
+    spec: Body = field(default_factory=dict, repr=False, compare=False)
 
 
 def read_pod(body: Body) -> PodState:
@@ -90,6 +91,7 @@ def read_pod(body: Body) -> PodState:
         failure=None if deleting else _failure(metadata["namespace"], status, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
+        spec=body.get("spec") or {},
     )
 
 

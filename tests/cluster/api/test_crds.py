@@ -107,7 +107,7 @@ def test_bad_manifest_is_refused(cluster: Kubectl, body: dict[str, Any]) -> None
         assert done.returncode, "taken by the API server, and refused by the models"
 
 
-@pytest.mark.parametrize("name", ["rules", "catalogs", "spark"])
+@pytest.mark.parametrize("name", ["rules", "resources", "catalogs", "spark"])
 def test_every_rule_says_what_the_models_say(cluster: Kubectl, name: str) -> None:
     """The corpus breaks each rule over several fields, and the API server's message is that of the models."""
     text = (CORPUS / "bad" / f"{name}.yaml").read_text()

@@ -6,6 +6,7 @@ import json
 import signal
 import time
 
+import pytest
 from tests.cluster.api.pipelines import condition, events, shop, streaming
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
@@ -161,6 +162,37 @@ def test_pod_that_pod_security_refuses(kubectl: Kubectl, operator: Operator, con
     kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"containers": None}}}}})
     eventually(lambda: kubectl.get("pod", "shop-driver-0"))
     eventually(lambda: condition(kubectl, "DriverAvailable")[1] != "PodRefused")
+
+
+REFUSED = {
+    "host network": ({"hostNetwork": True}, "violates PodSecurity"),
+    "privileged": ({"containers": [{"name": "side", "image": "busybox", "securityContext": {"privileged": True}}]},
+                   "violates PodSecurity"),
+    "priority": ({"priorityClassName": "nowhere"}, "no PriorityClass with name nowhere was found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_pod_that_is_refused_never_ends_the_one_that_runs(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver, name: str
+) -> None:
+    """A change whose pod the cluster refuses says so, and touches neither the pod nor the StatefulSet."""
+    template, words = REFUSED[name]
+    streaming(kubectl, driver)
+
+    def versions() -> tuple[str, str]:
+        pod, stateful_set = kubectl.get("pod", "shop-driver-0"), kubectl.get("statefulset", "shop-driver")
+        return pod["metadata"]["uid"], str(stateful_set["metadata"]["generation"])
+
+    before = versions()
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": template}}}})
+    eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+    assert words in events(kubectl, "RefusedByCluster")[0]
+    operator.swept_twice()
+    assert versions() == before
+    assert condition(kubectl, "DriverAvailable") == ("True", "PodReady")
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": dict.fromkeys(template)}}}})
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
 
 
 def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
