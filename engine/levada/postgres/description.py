@@ -63,7 +63,7 @@ WITH RECURSIVE used(oid) AS (
 _NO_BLOCK: Final[LiteralString] = "coalesce(pg_catalog.pg_relation_size(l.oid) = 0, true)"
 
 _IDENTITY_COLUMNS: Final[LiteralString] = """
-SELECT a.attname FROM pg_catalog.pg_index i
+FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_attribute a
     ON a.attrelid = i.indrelid AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = x.oid AND i.indisvalid AND i.indimmediate
@@ -72,8 +72,9 @@ AND (i.indisprimary AND x.relreplident = 'd' OR i.indisreplident AND x.relreplid
 _LEAF_COLUMNS: Final = _IDENTITY_COLUMNS.replace("x.", "l.")
 _ROOT_COLUMNS: Final = _IDENTITY_COLUMNS.replace("x.", "c.")
 
-# The attnums of a partition may differ from the root's, so columns are compared by name. PostgreSQL itself refuses
-# UPDATE and DELETE of a partition without an identity.
+# The columns of the root are read once for all partitions, and those of each partition once, because an application
+# waits for this. The attnums of a partition may differ from the root's, so columns are compared by name. PostgreSQL
+# itself refuses UPDATE and DELETE of a partition without an identity.
 _FLAW: Final[LiteralString] = (
     """
 CASE
@@ -85,13 +86,13 @@ CASE
         JOIN pg_catalog.pg_namespace n ON n.oid = p.relnamespace WHERE i.inhrelid = l.oid))
     WHEN l.relpersistence <> 'p' THEN jsonb_build_array('unlogged', s.nspname, l.relname,
         'ALTER TABLE ' || quote_ident(s.nspname) || '.' || quote_ident(l.relname) || ' SET LOGGED')
-    WHEN l.relreplident <> 'f' AND EXISTS ("""
-    + _LEAF_COLUMNS
-    + ") AND (c.relreplident = 'f' OR EXISTS ("
+    WHEN l.relreplident <> 'f' AND (
+        SELECT pg_catalog.count(*) > 0 AND (c.relreplident = 'f'
+            OR NOT pg_catalog.array_agg(a.attname) @> ARRAY(SELECT a.attname"""
     + _ROOT_COLUMNS
-    + " EXCEPT "
+    + ")) "
     + _LEAF_COLUMNS
-    + """)) THEN jsonb_build_array('identity', s.nspname, l.relname,
+    + """) THEN jsonb_build_array('identity', s.nspname, l.relname,
         'ALTER TABLE ' || quote_ident(s.nspname) || '.' || quote_ident(l.relname) || ' REPLICA IDENTITY ' || CASE
             WHEN c.relreplident = 'd' AND l.relreplident <> 'd' THEN 'DEFAULT'
             WHEN c.relreplident <> 'f' THEN coalesce((
@@ -254,6 +255,21 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 )
 
+# The same as _MISSING_OF_PARTITIONS for all columns at once.
+_MISSING_BY_NAME: Final[LiteralString] = """(
+    WITH RECURSIVE below(relid) AS (
+        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
+        UNION ALL
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+    )
+    SELECT jsonb_object_agg(m.name, m.value) FROM (
+        SELECT l.attname, pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
+        FROM below JOIN pg_catalog.pg_attribute l ON l.attrelid = below.relid AND l.attnum > 0
+        WHERE l.atthasmissing AND NOT l.attisdropped GROUP BY l.attname
+        HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1
+    ) AS m(name, value)
+)"""
+
 # A session plans each query before it runs it, which takes most of the time of one description. So the parts that few
 # tables need are queries of their own.
 DESCRIPTION_STEPS: Final = sql.SQL(
@@ -266,8 +282,11 @@ DESCRIPTION_STEPS: Final = sql.SQL(
     WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
         AND (i.indisprimary OR i.indisreplident);
     IF c.relkind = 'p' THEN
+        missing := """
+    + _MISSING_BY_NAME
+    + """;
         columns := """
-    + _COLUMNS
+    + _COLUMNS.replace(_MISSING_OF_PARTITIONS, " WHEN true THEN missing->>a.attname::text")
     + """;
         leaves := """
     + _LEAVES
@@ -307,6 +326,7 @@ DESCRIPTION_VARIABLES: Final = sql.SQL("""
     identity_index jsonb;
     columns jsonb;
     leaves jsonb;
+    missing jsonb;
     own_types jsonb := '[]';
     stored_types jsonb := '{}';
 """)
