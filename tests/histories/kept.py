@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.histories.history import PUBLICATION, History, Step
+from tests.histories.history import BEGIN_HISTORY, PUBLICATION, History, Step
 
 _TABLE: Final = '{s}."t1"'
 _KEYED: Final = ("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, c1 text)", "")
@@ -18,7 +18,7 @@ _Statement = tuple[str, str, str]
 
 def _history(*phases: tuple[_Statement, ...]) -> History:
     """Return the history with its schemas, without a seed."""
-    begun = [Step("begin history", f"CREATE SCHEMA {schema}") for schema in ("{s}", "b_{s}")]
+    begun = [Step(BEGIN_HISTORY, f"CREATE SCHEMA {schema}") for schema in ("{s}", "b_{s}")]
     steps = [Step(kind, sql, table, 0, n) for n, phase in enumerate(phases) for kind, sql, table in phase]
     return History(0, (*begun, *steps))
 
