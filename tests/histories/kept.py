@@ -69,6 +69,33 @@ KEPT: Final = (
             ("set schema", "ALTER TABLE {s}.t1 SET SCHEMA b_{s}", _TABLE),
         ),
     ),
+    # A key of the same columns in another order is the same key.
+    _history(
+        (
+            ("create table", "CREATE TABLE {s}.t1 (k1 int, k2 int, PRIMARY KEY (k1, k2))", ""),
+            ("insert", "INSERT INTO {s}.t1 VALUES (1, 2), (3, 4)", _TABLE),
+        ),
+        (
+            ("replace key", "ALTER TABLE {s}.t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (k2, k1)", _TABLE),
+            ("delete", "DELETE FROM {s}.t1 WHERE k1 = 3", _TABLE),
+        ),
+    ),
+    # A root gets the replica identity that its partition has already.
+    _history(
+        (
+            ("create partitioned table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY) PARTITION BY LIST (k1)", ""),
+            ("create partitioned table", "CREATE TABLE {s}.t1_1 PARTITION OF {s}.t1 DEFAULT", ""),
+            _ROWS,
+        ),
+        (
+            ("identity of partitions", "ALTER TABLE {s}.t1_1 REPLICA IDENTITY FULL", _TABLE),
+            ("insert", "INSERT INTO {s}.t1 VALUES (3)", _TABLE),
+            ("identity of partitions", "ALTER TABLE {s}.t1 REPLICA IDENTITY FULL", _TABLE),
+            ("insert", "INSERT INTO {s}.t1 VALUES (4)", _TABLE),
+        ),
+    ),
+    # A table leaves the manifest with its schema, and not in silence.
+    _history((_KEYED, _ROWS), (("rename schema", "ALTER SCHEMA {s} RENAME TO {s}_v2", ""),)),
     # A table leaves the publication, for a moment, or gets a row filter.
     _history((_KEYED, _ROWS), (("publication", _OUT, _TABLE), _AGAIN)),
     _history((_KEYED, _ROWS), (("publication", f"{_OUT}; {_IN}", _TABLE), _AGAIN)),
