@@ -23,7 +23,7 @@ from levada.local.postgres import EmbeddedPostgres
 WORLDS = (
     "ducklake-18", "ducklake-16-notrigger", "ducklake-18-resync", "postgres-18", "ducklake-16-changelog",
     "postgres-16-notrigger-resync", "iceberg-18", "ducklake-14", "postgres-17-resync", "ducklake-15-notrigger",
-    "iceberg-16-changelog", "postgres-14-notrigger",
+    "iceberg-16-changelog", "postgres-14-notrigger", "iceberg-18-partitioned",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 

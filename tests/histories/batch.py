@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,6 @@ _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[
 """Other hints ask for a change of the manifest."""
 _HINTS: Final = 4
 """A table may be parked for several reasons, each of which its error shows only after the former one is gone."""
-_spaces = itertools.count(1)
 
 
 @dataclass
@@ -77,10 +75,10 @@ class Batch:
 
     def _begin(self, stack: ExitStack, what: int | History) -> _Part:
         """Play a history on the twin."""
-        space = f"n{next(_spaces)}_h"
+        space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                generator = Generator(what, twin)
+                generator = Generator(what, twin, partitioned=self.world.form.partitioned)
                 history, expected = generator.run(), generator.outcomes
             else:
                 history, expected = what, []
@@ -128,8 +126,10 @@ class Batch:
         expected, step = part.expected[number], part.history.steps[number]
         came = part.player.play(step, expected)
         part.refused |= "it is part of a publication" in came.message or step.kind == publications.KIND
-        # Without the trigger, the engine takes a table without identity out of the publication within a second.
-        part.refused |= "and publishes" in came.message and not self.world.form.trigger
+        # Without the trigger, or if the trigger finds it locked, the engine takes a table without identity out of the
+        # publication within a second.
+        later = part.player.kept_published or not self.world.form.trigger
+        part.refused |= "and publishes" in came.message and later
         if part.refused:
             return
         if came.state != expected.state:
@@ -146,29 +146,33 @@ class Batch:
                 if part.player.schema in table["schema"]:
                     part.known.add(oid)
 
-    def _look(self, parts: list[_Part], *, healed: bool = False) -> None:
-        """Look at each history until nothing is wrong, or the time is up."""
+    def _look(self, parts: list[_Part], healed: Set[int] = frozenset()) -> None:
+        """Look at each history until nothing is wrong, or the time is up. The hints of ``healed`` were followed."""
         found: dict[str, list[Suspect]] = {}
         # Those that were seen before in this search are looked at again for a moment only.
         for known, limit_s in (
             (frozenset[tuple[str, str]](), min(_KNOWN_S, self.patience_s)),
             (self.known, self.patience_s),
         ):
-            waiting = [p for p in parts if _undecided(found.get(p.player.schema), known, healed=healed)]
-            self.world.holds(partial(self._looked, waiting, found, known, healed=healed), limit_s)
+            waiting = [p for p in parts if _undecided(found.get(p.player.schema), known, healed=bool(healed))]
+            self.world.holds(partial(self._looked, waiting, found, known, healed), limit_s)
         for part in parts:
             part.suspects += found[part.player.schema]
         if not healed:
             self._count(parts)
 
     def _looked(
-        self, waiting: list[_Part], found: dict[str, list[Suspect]], known: frozenset[tuple[str, str]], *, healed: bool
+        self,
+        waiting: list[_Part],
+        found: dict[str, list[Suspect]],
+        known: frozenset[tuple[str, str]],
+        healed: Set[int],
     ) -> bool:
         """Look at the histories that wait. Return True if none is left."""
         for part in list(waiting):
             look = Look(self.world, part.player, part.known)
-            found[part.player.schema] = list(look.suspects(healed=healed))
-            if not _undecided(found[part.player.schema], known, healed=healed):
+            found[part.player.schema] = list(look.suspects(healed))
+            if not _undecided(found[part.player.schema], known, healed=bool(healed)):
                 waiting.remove(part)
         return not waiting
 
@@ -199,7 +203,7 @@ class Batch:
             self.world.holds(partial(self._go_on, spaces, followed), limit_s=min(10.0, self.patience_s))
             self._settle(parts)
         of = {id_ for id_, _ in followed}
-        self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], healed=True)
+        self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], of)
 
     def _follow(self, parts: list[_Part], tables: list[dict[str, Any]]) -> None:
         """Run the SQL and the commands of hints."""

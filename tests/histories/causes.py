@@ -31,7 +31,7 @@ _COLUMNS: Final = frozenset({
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},
     "schema_change_unsupported": _VALUES | {"drop and add column", "swap columns", "array default"},
-    "schema_change_ambiguous": _COLUMNS,
+    "schema_change_ambiguous": _COLUMNS | {"begin isolation"},
     "partition_changed": _PARTITION,
     "partition_identity": _IDENTITY,
     "partition_unlogged": frozenset({"persistence", "attach partition"}),
@@ -43,13 +43,19 @@ CAUSES: Final = {
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY,
     "destination_collision": _NAMES,
+    "partition_column_missing": _COLUMNS,
+    "partition_type_unsupported": _VALUES,
+    "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
     "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
-    "ambiguous_columns": frozenset({"add column", "add two columns", "rename column", "swap columns"}),
+    "ambiguous_columns": _COLUMNS,
 }
+_WITHOUT_TRIGGER: Final = {"table_rewritten": frozenset({"truncate", "truncate partition", "persistence"})}
+"""Without the trigger, two kinds of statements between two readings of the catalog may look like another one."""
 CALM: Final = frozenset({"rename schema"})
 """Kinds that may park a table of which no statement changes more than rows."""
 
 
-def explained(code: str, kinds: set[str], *, calm: bool) -> bool:
-    """Return True if statements of these kinds can park a table with this code."""
-    return bool(CAUSES.get(code, frozenset()) & kinds & (CALM if calm else kinds))
+def explained(code: str, kinds: set[str], *, calm: bool, trigger: bool) -> bool:
+    """Return True if statements of these kinds can park a table with this code, with or without the event trigger."""
+    causes = CAUSES.get(code, frozenset()) | (frozenset() if trigger else _WITHOUT_TRIGGER.get(code, frozenset()))
+    return bool(causes & kinds & (CALM if calm else kinds))

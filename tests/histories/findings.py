@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.histories.history import History
+from tests.histories.history import BEGIN_HISTORY, History
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +67,5 @@ class Tally:
     def add(self, history: History) -> None:
         self.histories += 1
         self.steps += len(history.steps)
-        kinds = [step.kind for step in history.steps if step.kind != "begin history"]
+        kinds = [step.kind for step in history.steps if step.kind != BEGIN_HISTORY]
         self.pairs |= {(a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]}

@@ -9,16 +9,15 @@ from typing import Final
 import psycopg
 from tests.histories import columns, partitions, publications, rows, tables
 from tests.histories.draw import KINDS, OF_ROWS, Draw, ImpossibleError
-from tests.histories.history import History, Step
+from tests.histories.history import BEGIN_HISTORY, History, Step
 from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
 
 MODULES: Final = (rows, columns, tables, partitions, publications)
 """The modules that register kinds of statements."""
 _CREATING: Final = ("create table", "create partitioned table")
-_ROWS: Final = ("insert", "insert many", "update", "delete", "move key", "swap keys", "upsert")
+_ROWS: Final = ("insert", "insert", "insert many", "upsert", "update")
 _ENDS: Final[tuple[list[str | None], ...]] = (
-    [],
     [],
     [],
     ["truncate", "insert"],
@@ -33,6 +32,9 @@ _TYPES: Final = (
     "CREATE TYPE {s}.pair AS (x int, y text)",
     "CREATE DOMAIN {s}.positive AS int CHECK (VALUE > 0)",
     "CREATE TABLE {s}.calm (k1 int PRIMARY KEY, c1 text)",
+)
+_PARTED: Final = (
+    "CREATE TABLE {s}.parted (k1 int PRIMARY KEY, i int, b bigint, t text, d date, ts timestamp, n numeric(10,2))"
 )
 
 
@@ -51,9 +53,9 @@ def swarm(rng: random.Random) -> dict[str, float]:
         others += rng.choices(left, [KINDS[kind][0] for kind in left])
         left.remove(others[-1])
     # Some rows have to be there for whatever else happens.
-    rows = dict.fromkeys(sorted({*of_rows, "insert"}), 1.0)
+    rows = {kind: KINDS[kind][0] for kind in sorted({*of_rows, "insert"})}
     share = rng.choice((0.3, 0.5, 0.7))
-    return rows | dict.fromkeys(others, len(rows) / len(others) * share / (1 - share))
+    return rows | dict.fromkeys(others, sum(rows.values()) / len(others) * share / (1 - share))
 
 
 @dataclass
@@ -71,6 +73,8 @@ class Generator:
 
     seed: int
     player: Player
+    partitioned: bool = False
+    """True if the history has the table that `tests.histories.world` partitions in the lake."""
     steps: list[Step] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -87,11 +91,13 @@ class Generator:
     def run(self) -> History:
         """Make a history of two to four phases, the first of which creates tables with some rows."""
         for sql in _TYPES:
-            self._play([Step("begin history", sql)])
+            self._play([Step(BEGIN_HISTORY, sql)])
+        if self.partitioned:
+            self._play([Step("create table", _PARTED)])
         partitioned = 1 if any("partition" in kind for kind in self.weights) else 0.1
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(self.rng.choices(_CREATING, (1, partitioned))[0])
-        for _ in range(self.rng.randint(1, 3)):
+        for _ in range(self.rng.randint(2, 4)):
             self._statement(self.rng.choice(_ROWS))
         self._end_phase()
         for _ in range(self.rng.choice((1, 2, 2, 3))):
@@ -160,7 +166,7 @@ class Generator:
 
     def _statement(self, kind: str | None, number: int = 0) -> None:
         for _ in range(8):
-            chosen = kind or self._kind()
+            chosen = kind or self._kind(number)
             if not self._refresh(number):
                 return
             try:
@@ -170,8 +176,12 @@ class Generator:
             self._play([replace(step, session=number) for step in made])
             return
 
-    def _kind(self) -> str:
-        return self.rng.choices(list(self.weights), list(self.weights.values()))[0]
+    def _kind(self, number: int) -> str:
+        """Draw a kind of statement. In a transaction, statements of DDL meet each other and rows more often."""
+        weights = self.weights
+        if self.sessions[number].open and self.rng.random() < 0.4:
+            weights = {kind: weight for kind, weight in weights.items() if kind not in OF_ROWS} or weights
+        return self.rng.choices(list(weights), list(weights.values()))[0]
 
     def _refresh(self, number: int) -> bool:
         """Read the model. If a lock of another session prevents that, end the transaction and return False."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 MARK = "{s}"
+BEGIN_HISTORY = "begin history"
+"""The kind of statements that create schemas and types, which come before all others."""
 PUBLICATION = "{p}"
 """Stands for the publication of the pipeline."""
 

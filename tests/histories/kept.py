@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.histories.history import PUBLICATION, History, Step
+from tests.histories.history import BEGIN_HISTORY, PUBLICATION, History, Step
 
 _TABLE: Final = '{s}."t1"'
 _KEYED: Final = ("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, c1 text)", "")
@@ -18,7 +18,7 @@ _Statement = tuple[str, str, str]
 
 def _history(*phases: tuple[_Statement, ...]) -> History:
     """Return the history with its schemas, without a seed."""
-    begun = [Step("begin history", f"CREATE SCHEMA {schema}") for schema in ("{s}", "b_{s}")]
+    begun = [Step(BEGIN_HISTORY, f"CREATE SCHEMA {schema}") for schema in ("{s}", "b_{s}")]
     steps = [Step(kind, sql, table, 0, n) for n, phase in enumerate(phases) for kind, sql, table in phase]
     return History(0, (*begun, *steps))
 
@@ -69,6 +69,33 @@ KEPT: Final = (
             ("set schema", "ALTER TABLE {s}.t1 SET SCHEMA b_{s}", _TABLE),
         ),
     ),
+    # A key of the same columns in another order is the same key.
+    _history(
+        (
+            ("create table", "CREATE TABLE {s}.t1 (k1 int, k2 int, PRIMARY KEY (k1, k2))", ""),
+            ("insert", "INSERT INTO {s}.t1 VALUES (1, 2), (3, 4)", _TABLE),
+        ),
+        (
+            ("replace key", "ALTER TABLE {s}.t1 DROP CONSTRAINT t1_pkey, ADD PRIMARY KEY (k2, k1)", _TABLE),
+            ("delete", "DELETE FROM {s}.t1 WHERE k1 = 3", _TABLE),
+        ),
+    ),
+    # A root gets the replica identity that its partition has already.
+    _history(
+        (
+            ("create partitioned table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY) PARTITION BY LIST (k1)", ""),
+            ("create partitioned table", "CREATE TABLE {s}.t1_1 PARTITION OF {s}.t1 DEFAULT", ""),
+            _ROWS,
+        ),
+        (
+            ("identity of partitions", "ALTER TABLE {s}.t1_1 REPLICA IDENTITY FULL", _TABLE),
+            ("insert", "INSERT INTO {s}.t1 VALUES (3)", _TABLE),
+            ("identity of partitions", "ALTER TABLE {s}.t1 REPLICA IDENTITY FULL", _TABLE),
+            ("insert", "INSERT INTO {s}.t1 VALUES (4)", _TABLE),
+        ),
+    ),
+    # A table leaves the manifest with its schema, and not in silence.
+    _history((_KEYED, _ROWS), (("rename schema", "ALTER SCHEMA {s} RENAME TO {s}_v2", ""),)),
     # A table leaves the publication, for a moment, or gets a row filter.
     _history((_KEYED, _ROWS), (("publication", _OUT, _TABLE), _AGAIN)),
     _history((_KEYED, _ROWS), (("publication", f"{_OUT}; {_IN}", _TABLE), _AGAIN)),

@@ -12,7 +12,7 @@ f: the engine ends and starts again after every history.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ from tests.histories.causes import explained
 from tests.histories.player import Player
 from tests.histories.world import World
 
-_DECISION: Final = "add a primary key without"
-"""Part of a hint that asks for a key of a person's choice."""
+_DECISIONS: Final = ("add a primary key without", "in the table's TableSync")
+"""Parts of hints that ask for something of a person's choice."""
 _COMPUTED: Final = frozenset({"add computed column", "add identity column"})
 """Statements that give existing rows values which no change shows."""
 Suspect = tuple[str, str, str]
@@ -37,8 +37,11 @@ class Look:
     known: set[int]
     """Tables that the pipeline had before."""
 
-    def suspects(self, *, healed: bool = False) -> Iterator[Suspect]:
-        """Yield what is not as it must be, now. All but (c) and (d) may still come right."""
+    def suspects(self, healed: Set[int] = frozenset()) -> Iterator[Suspect]:
+        """Yield what is not as it must be, now. All but (c) and (d) may still come right.
+
+        ``healed`` are the tables whose hints were followed. One of another table may have parked any other one.
+        """
         space = self.player.schema
         found = self.world.tables((space,))
         existing = self.world.existing()
@@ -53,7 +56,7 @@ class Look:
                 yield "a", "dropped table", f"{table['name']} was dropped and is still {table['phase']}"
             elif table["error"]:
                 # Nothing heals a table that is no longer selected.
-                yield from self._of_parked(table, healed=healed and existing[oid][0].endswith("_h"))
+                yield from self._of_parked(table, healed=oid in healed and existing[oid][0].endswith("_h"))
             elif table["phase"] != "Ready":
                 yield "a", "never Ready", f"{table['name']} is {table['phase']}"
             elif text := self._differences(table):
@@ -73,9 +76,9 @@ class Look:
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
-        if healed and "levada re" in error["solution"] and _DECISION not in error["solution"]:
+        if healed and "levada re" in error["solution"] and not any(d in error["solution"] for d in _DECISIONS):
             yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
-        elif not explained(error["code"], kinds, calm=table["name"] == "calm"):
+        elif not explained(error["code"], kinds, calm=table["name"] == "calm", trigger=self.world.form.trigger):
             oracle = "c" if table["name"] == "calm" else "d"
             yield oracle, error["code"], f"{table['name']}: {error['reason']} Its statements: {sorted(kinds)}"
 
@@ -84,7 +87,7 @@ def _shape(text: str) -> str:
     """Return the kind of a difference, without names and numbers."""
     if "cannot be read" in text:
         return text.split("cannot be read: ")[1].split(":")[0]
-    for word in ("for one", "lacks column", "rows in the lake", "columns"):
+    for word in ("for one", "hides rows", "lacks column", "rows in the lake", "columns"):
         if word in text:
             return "columns" if word == "lacks column" else word
     return re.sub(r"[\d'\"].*", "", text)[:30]

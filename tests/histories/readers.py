@@ -11,10 +11,13 @@ from typing import Any, Protocol
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg import sql
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import StaticTable
 from tests.histories.changelog import folded
 from tests.rigs.database import Database
-from tests.rigs.equality import lake_table, only, table_differences
+from tests.rigs.equality import only, open_lake_table, table_differences
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
@@ -92,9 +95,9 @@ class IcebergReader:
 
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         schema, _, name = table.place.partition(".")
-        return compare(source, lake_table(self.folder / "warehouse", schema, name), table) or _taken_for_one(
-            source, table
-        )
+        found = open_lake_table(self.folder / "warehouse" / schema / name)
+        different = compare(source, found.scan().to_arrow(), table) or _taken_for_one(source, table)
+        return different or _hidden(found)
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -138,6 +141,24 @@ def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched) ->
         found = folded(found, table.key)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
     return table_differences(source, found.cast(pa.schema(texts)), table.schema, table.name)
+
+
+def _hidden(table: StaticTable) -> str:
+    """Return a filter by a column of the partitions that finds other rows than a comparison of each row does."""
+    rows = table.scan().to_arrow()
+    for name in {table.schema().find_column_name(f.source_id) or "" for f in table.spec().fields}:
+        for value in pc.unique(rows[name].drop_null()):
+            found = table.scan(EqualTo(name, _literal(value))).to_arrow().num_rows
+            there = pc.sum(pc.equal(rows[name], value)).as_py()
+            if found != there:
+                return f"the filter {name} = {value} hides rows: it finds {found} of {there}"
+    return ""
+
+
+def _literal(value: pa.Scalar) -> Any:
+    """Return a value as PyIceberg takes it in filters, which reads dates and moments from texts."""
+    plain = value.as_py()
+    return plain.isoformat() if pa.types.is_temporal(value.type) else plain
 
 
 def _taken_for_one(source: psycopg.Connection[Any], table: Watched) -> str:

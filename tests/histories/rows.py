@@ -21,10 +21,15 @@ def _row(draw: Draw, table: Table, columns: list[Column]) -> str:
 
 
 def _condition(draw: Draw, table: Table) -> str:
+    """Return a condition of few rows, most often that of a row which is there."""
     names = _identifying(table)
     if not names:
         raise ImpossibleError
     chosen = names if draw.odds(0.5) else (draw.one(names),)
+    if draw.odds(0.6) and all(table.column(n).type != "jsonb" for n in names):
+        listed = ", ".join(map(quoted, names))
+        order = ", ".join(f"{quoted(n)}{draw.one(('', ' DESC'))}" for n in names)
+        return f"({listed}) = (SELECT {listed} FROM {table.sql} ORDER BY {order} LIMIT 1)"
     return " AND ".join(f"{quoted(n)} = {value(draw.rng, table.column(n).type, key=True)}" for n in chosen)
 
 

@@ -108,7 +108,7 @@ class Search:
 
     def _made(self, seed: int) -> History:
         with playing(self.world.twin, f"made{seed}_h") as twin:
-            return Generator(seed, twin).run()
+            return Generator(seed, twin, partitioned=self.form.partitioned).run()
 
 
 def _ending(history: History, plan: Plan, form: Form, log: str) -> Finding:

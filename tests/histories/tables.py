@@ -51,7 +51,7 @@ def add_key(draw: Draw) -> Made:
     return table, [f"ALTER TABLE {table.sql} ADD PRIMARY KEY ({', '.join(map(quoted, columns))}){deferrable}"]
 
 
-@statement("replace key", 2.5)
+@statement("replace key", 4)
 def replace_key(draw: Draw) -> Made:
     """Replace the primary key by one statement, often by the same columns in another order."""
     table = draw.table(lambda t: bool(t.key_name) and not t.is_partition)
@@ -127,7 +127,7 @@ def set_schema(draw: Draw) -> Made:
     return table, [f"ALTER TABLE {table.sql} SET SCHEMA {draw.one(SCHEMAS[:2])}"]
 
 
-@statement("rename schema", 0.5)
+@statement("rename schema", 1.5)
 def rename_schema(draw: Draw) -> Made:
     """Rename a schema with its tables."""
     if not draw.model.tables:

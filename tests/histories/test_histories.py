@@ -9,8 +9,8 @@ from tests.histories.kept import KEPT
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
-SEEDS = (3, 8, 42, 52)
-"""Those with many kinds of statements. That of 42 widens a numeric key, which is copied again before the next start."""
+SEEDS = (7, 28, 31, 33)
+"""Those of the first ones that have the most kinds of statements."""
 
 
 def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process: None) -> None:

@@ -26,6 +26,14 @@ from levada.spec.manifests import load_manifests
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
+_WORDS: Final = ("resync", "changelog", "partitioned")
+_PARTITIONS: Final = (
+    "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
+    "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
+)  # fmt: skip
+"""The partitions of the tables named parted, in turn by the number of their history."""
+_SPACES: Final = 200
+"""Histories of a world that have TableSyncs for their partitioned tables."""
 _numbers = itertools.count(1)
 
 
@@ -42,18 +50,21 @@ class Form:
     trigger: bool = True
     resync: bool = False
     changelog: bool = False
+    partitioned: bool = False
+    """True if each history has a table whose Iceberg table is partitioned."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
-        return "-".join(filter(None, [*words, "resync" * self.resync, "changelog" * self.changelog]))
+        words += [name for name in _WORDS if getattr(self, name)]
+        return "-".join(filter(None, words))
 
     @classmethod
     def parse(cls, text: str) -> Form:
         """Return the world that has this name, such as ``ducklake-16-notrigger-resync``."""
         destination, server, *words = text.split("-")
-        if rest := set(words) - {"notrigger", "resync", "changelog"}:
+        if rest := set(words) - {"notrigger", *_WORDS}:
             raise ValueError(f"unknown words in {text}: {', '.join(rest)}")
-        return cls(int(server), destination, "notrigger" not in words, "resync" in words, "changelog" in words)
+        return cls(int(server), destination, "notrigger" not in words, **{name: name in words for name in _WORDS})
 
 
 @dataclass
@@ -64,11 +75,15 @@ class World:
     engine: Engine
     twin: Database
     reader: Reader
-    reached: list[str] = field(default_factory=list)
+    _spaces: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def db(self) -> Database:
         return self.engine.db
+
+    def new_space(self) -> str:
+        """Return the name of a schema that no history of this world had."""
+        return f"n{next(self._spaces)}_h"
 
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
@@ -247,7 +262,21 @@ def _write_source(made: World) -> None:
     if not made.form.trigger:
         source["ddlTrigger"] = "None"
     made.engine.spec["source"] = source
-    made.engine.write_manifest()
+    made.engine.write_manifest(*(_partitioned(n) for n in range(1, _SPACES) if made.form.partitioned))
+
+
+def _partitioned(number: int) -> dict[str, Any]:
+    """Return the TableSync of a history's partitioned table."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1",
+        "kind": "TableSync",
+        "metadata": {"name": f"parted-{number}"},
+        "spec": {
+            "pipelineRef": {"name": "shop"},
+            "table": {"schema": f"n{number}_h", "name": "parted"},
+            "iceberg": {"partitionBy": [_PARTITIONS[number % len(_PARTITIONS)]]},
+        },
+    }
 
 
 def _dropped(admin: psycopg.Connection[Any], names: list[str]) -> bool:

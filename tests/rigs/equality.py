@@ -24,17 +24,18 @@ _NULL = "\\N"
 
 def lake_table(warehouse: Path, namespace: str, name: str) -> pa.Table:
     """Read the newest snapshot of a table of a Hadoop catalog."""
-    return _open(warehouse / namespace / name).scan().to_arrow()
+    return open_lake_table(warehouse / namespace / name).scan().to_arrow()
 
 
 def left_by_copies(warehouse: Path, namespace: str, name: str) -> set[str]:
     """Return the files that copies wrote to a table's folder and no snapshot of the table names."""
     folder = warehouse / namespace / name
-    named = {urlsplit(path).path for path in _open(folder).inspect.all_files()["file_path"].to_pylist()}
+    named = {urlsplit(path).path for path in open_lake_table(folder).inspect.all_files()["file_path"].to_pylist()}
     return {str(file) for file in (folder / "data").glob("*/*/*.parquet")} - named
 
 
-def _open(folder: Path) -> StaticTable:
+def open_lake_table(folder: Path) -> StaticTable:
+    """Open the newest snapshot of the table in a folder."""
     version = (folder / "metadata" / "version-hint.text").read_text().strip()
     return StaticTable.from_metadata(str(folder / "metadata" / f"v{version}.metadata.json"))
 
