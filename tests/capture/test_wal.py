@@ -14,7 +14,9 @@ from tests.rigs.waiting import until
 from levada.capture import Change, ChangeCapture, ChangeStream, EmptyStream, WalChangeCapture
 from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.events import Begin, Commit, Delete, Insert, RelationEvent, TruncateEvent, Update
-from levada.values import Lsn, QualifiedTable
+from levada.postgres.publication_owners import mark_publication
+from levada.stores import OwnerRecord, PostgresStore
+from levada.values import Lsn, PipelineOwner, QualifiedTable
 
 A, B = QualifiedTable("public", "a"), QualifiedTable("public", "b")
 TABLES = ("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY)")
@@ -230,6 +232,26 @@ def test_lag_and_coverage(db: Database, capture: WalChangeCapture) -> None:
     # The server's position passes an asynchronous commit only when the WAL writer comes round.
     db.execute("SET synchronous_commit = on; INSERT INTO b SELECT generate_series(1, 1000)")
     assert (capture.lag() or 0) > lag
+
+
+def test_the_slot_of_a_pipeline_is_left_alone(db: Database, capture: WalChangeCapture) -> None:
+    """Neither the slot in a Pipeline's state nor the publication that it manages is used by another program."""
+    store = PostgresStore(db.connection, "shop")
+    owner = PipelineOwner("uid-1", "a/shop")
+    assert store.change_owner_record(None, OwnerRecord(owner, f"s_{db.name}", "p"))
+    store.close()
+    db.execute("CREATE PUBLICATION p FOR TABLE a")
+    for use in (capture.prepare, capture.live, lambda: capture.snapshot([A])):
+        with pytest.raises(NeedsOperator, match="belongs to Pipeline a/shop") as refused:
+            use()
+        assert refused.value.code == "not_the_owner"
+    with db.connect() as connection:
+        mark_publication(connection, "p", owner)
+    other = WalChangeCapture(db.connection, slot=f"t_{db.name}", publication="p")
+    with pytest.raises(NeedsOperator, match="publication p belongs to Pipeline a/shop"):
+        other.ensure_coverage({A, B}, manage=True)
+    assert db.query("SELECT slot_name FROM pg_replication_slots WHERE database = %s", db.name) == []
+    assert db.query("SELECT tablename FROM pg_publication_tables") == [("a",)]
 
 
 def test_a_mechanism_without_snapshots_has_an_empty_one() -> None:

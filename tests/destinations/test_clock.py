@@ -93,10 +93,10 @@ class Hands:
             raise Transient("source_unreachable", "no answer")
         return self.source
 
-    def made(self) -> Clock:
+    def made(self, record: Path | None = None) -> Clock:
         """Return the clock that looks at them."""
         source: Any = self
-        return Clock(source, wall=lambda: self.wall, steady=lambda: self.steady)
+        return Clock(source, wall=lambda: self.wall, steady=lambda: self.steady, record=record)
 
 
 def is_refused(clock: Clock) -> bool:
@@ -160,3 +160,20 @@ def test_a_source_that_is_away() -> None:
     hands.pass_by(60)
     hands.source = hands.wall
     assert not is_refused(clock)
+
+
+def test_a_process_that_begins_while_the_source_is_away(tmp_path: Path) -> None:
+    """The last comparison of an earlier process counts, and so does a jump since. That before a boot is forgotten."""
+    hands, record = Hands(), tmp_path / "clock.json"
+    assert not is_refused(hands.made(record))
+    hands.away = True
+    hands.pass_by(1000)
+    assert not is_refused(hands.made(record))
+    hands.wall += 2 * LIMIT_S
+    assert is_refused(hands.made(record))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "boot": "another"}))
+    assert not is_refused(hands.made(record))
+    record.write_text("[]")
+    assert not is_refused(hands.made(record))
+    hands.away = False
+    assert is_refused(hands.made(record))

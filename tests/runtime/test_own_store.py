@@ -11,6 +11,7 @@ import yaml
 from tests.rigs.command_line import manifest, on, replicated, run
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
+from tests.rigs.waiting import until
 from tests.runtime.foreign_package import install_package
 
 from levada.errors import NeedsOperator, Transient
@@ -98,6 +99,32 @@ def test_a_store_that_is_away_is_waited_for(rig: Rig, db: Database) -> None:
     db.execute("INSERT INTO orders VALUES (11)")
     rig.wait_caught_up()
     assert rig.destination.applied_rows == {"orders": 1}
+
+
+def test_an_exception_of_a_store_names_the_store(rig: Rig) -> None:
+    """It ends the pipeline with the class in the message. The hint is about the store, and names no table."""
+
+    class Broken(Own):
+        def answer(self, method: str) -> None:
+            if method in self.away:
+                raise OSError("no space left")
+
+    own = Broken()
+    rig.store = lambda: CachedStore("shop", own)
+    rig.change(selects=Only("orders"))
+    rig.start()
+    rig.wait_caught_up()
+    own.away = {"update": 1}
+    assert rig.running is not None
+    running = rig.running
+    until(lambda: running.progress().error is not None)
+    shown = running.progress().error
+    assert shown is not None
+    assert shown.code == "store_failed"
+    assert "Broken raised OSError: no space left" in shown.reason
+    assert "levada.Transient" in shown.solution
+    assert "TABLE" not in shown.solution
+    own.away = {}
 
 
 def test_a_clean_up_waits_for_the_store() -> None:

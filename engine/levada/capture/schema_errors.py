@@ -8,7 +8,7 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.messages import RelationColumn
 from levada.schema import Column
 from levada.schema.changes import RESERVED_PREFIX
-from levada.values import QualifiedTable, resync_command
+from levada.values import QualifiedTable, quote_identifier, resync_command
 
 
 def ambiguous(table: QualifiedTable) -> NeedsOperator:
@@ -42,6 +42,6 @@ def _reserved(table: QualifiedTable, column: str) -> NeedsOperator:
     return NeedsOperator(
         "reserved_column_name",
         f"{table}: the name of column {column} is reserved for Levada",
-        hint=f"run ALTER TABLE {table} RENAME COLUMN {column} TO NEW_NAME, then copy the table again:"
-        f" {resync_command(table)}",
+        hint=f"run ALTER TABLE {table.sql} RENAME COLUMN {quote_identifier(column)} TO NEW_NAME, then copy the table"
+        f" again: {resync_command(table)}",
     )

@@ -23,12 +23,14 @@ from levada.pgoutput.changes import ChangeBatch
 from levada.pgoutput.decoder import Decoder
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.lag import current_wal_lsn, sample_lag
+from levada.postgres.publication_owners import read_publication_owner
 from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage
 from levada.postgres.slots import create_slot, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.stores.memory import MemoryStore
+from levada.stores.slot_owners import slot_owners
 from levada.threads import marked_thread
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -152,6 +154,9 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
     def _ensure_coverage(
         self, connection: psycopg.Connection[Any], required: AbstractSet[QualifiedTable], *, manage: bool
     ) -> CoverageReport:
+        owner = read_publication_owner(connection, self._publication) if manage else None
+        if owner is not None:
+            raise _of_a_pipeline(f"publication {self._publication}", owner)
         report = ensure_coverage(connection, self._publication, required, manage=manage)
         if not report.satisfied and not (manage and report.manageable):
             left = ", ".join(map(str, report.blocked if manage else report.missing)) or "itself"
@@ -161,6 +166,8 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         return report
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> Continuity:
+        for owner in slot_owners(connection, self._slot):
+            raise _of_a_pipeline(f"slot {self._slot}", owner)
         require_source(connection, self._slot, self._publication, self._required, manage=self._manage)
         if self._required:
             self._ensure_coverage(connection, self._required, manage=self._manage)
@@ -263,6 +270,14 @@ class WalSource(BatchSource):
     def _release(self) -> None:
         self._stream.close()
         self._resolver.release()
+
+
+def _of_a_pipeline(place: str, owner: PipelineOwner) -> NeedsOperator:
+    return NeedsOperator(
+        "not_the_owner",
+        f"{place} belongs to {owner}, which would miss what this capture confirms or changes",
+        hint="give the capture a slot and a publication of its own",
+    )
 
 
 def _raise(table: TableId, error: LevadaError) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
 
-from levada.errors import Transient
+from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.stores.patience import Patience
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions
 
@@ -25,7 +25,10 @@ _T = TypeVar("_T")
 
 
 class RetryingStorage(Storage):
-    """Calls another storage, again after each Transient. After ten minutes, or three seconds at first, it is raised."""
+    """Calls another storage, again after each Transient. After ten minutes, or three seconds at first, it is raised.
+
+    Raises NeedsOperator ``store_failed`` for an exception that is no LevadaError.
+    """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -73,11 +76,24 @@ class RetryingStorage(Storage):
             after=self._record_error,
             reraise=True,
         )
-        answer: _T = retrying(call)
+        answer: _T = retrying(self._answer, call)
         if self.last_error is not None:
             _log.info("the store answers again")
         self._patience.reached, self.last_error = True, None
         return answer
+
+    def _answer(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except LevadaError:
+            raise
+        except Exception as error:
+            kind = type(self._storage)
+            raise NeedsOperator(
+                "store_failed",
+                f"class {kind.__module__}.{kind.__qualname__} raised {type(error).__name__}: {error}",
+                hint="correct the store, or ask its author. One that is away for a while must raise levada.Transient",
+            ) from error
 
     def _record_error(self, state: RetryCallState) -> None:
         error = None if state.outcome is None else state.outcome.exception()

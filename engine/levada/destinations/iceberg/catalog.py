@@ -59,7 +59,7 @@ class IcebergCatalog:
         self._table_properties = table_properties or {}
         self._format_version = format_version
         self.owner = Owner(context)
-        self.clock = Clock(context.source)
+        self.clock = Clock(context.source, record=context.work_dir / "clock.json")
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
         self.jvm = Jvm(spark)

@@ -6,14 +6,17 @@ makes a table unwritable until that time has come.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError, Transient
+from levada.private import replace_file
 
 if TYPE_CHECKING:
     from levada.destinations.interface import Source
@@ -26,6 +29,7 @@ JUMP_S: Final = 30.0
 """A change of the clock, in seconds, after which it is compared again."""
 EVERY_S: Final = 3600.0
 """The seconds after which it is compared again without such a change, because a clock may also be slow or fast."""
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _AGAIN_S: Final = 60.0
 """Seconds until a source that did not answer is asked again."""
 
@@ -40,17 +44,23 @@ class Clock:
     """A clock that knows by how much it is ahead of the source's. Thread-safe.
 
     The source is asked at the first commit, each hour, and after the clock has jumped. Without an answer, the last
-    comparison and the jump since then count. ``steady`` is a clock that cannot be set.
+    comparison and the jump since then count. ``steady`` is a clock that cannot be set. With a file for its ``record``,
+    the last comparison of an earlier process counts too, until the machine starts again.
     """
 
     source: Source | None = None
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = _steady
+    record: Path | None = None
     _ahead_s: float = 0.0
     _drift: float | None = None
     _next_at: float = 0.0
     _again_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if (kept := _read(self.record)) is not None:
+            self._ahead_s, self._drift = kept
 
     def check(self, what: str) -> None:
         """Raise Transient ``destination_clock`` if the clock is minutes ahead of the source's."""
@@ -92,3 +102,31 @@ class Clock:
             return
         self._ahead_s, self._drift = ahead, self.wall() - self.steady()
         self._next_at, self._again_at = now + EVERY_S, 0.0
+        if self.source is not None:
+            _write(self.record, self._ahead_s, self._drift)
+
+
+def _boot() -> str:
+    """Return the ID of the machine's start, from which the steady clock counts. Empty if it has none."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _read(record: Path | None) -> tuple[float, float] | None:
+    """Return the last comparison since the machine's start: the seconds ahead, and the drift of both clocks then."""
+    try:
+        kept = json.loads(record.read_text()) if record is not None else {}
+        return (float(kept["ahead"]), float(kept["drift"])) if kept["boot"] == _boot() != "" else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _write(record: Path | None, ahead: float, drift: float) -> None:
+    if record is None or not (boot := _boot()):
+        return
+    try:
+        replace_file(record, json.dumps({"boot": boot, "ahead": ahead, "drift": drift}).encode())
+    except OSError as error:
+        _log.info("the comparison of the clock is not kept: %s", error)
