@@ -325,7 +325,8 @@ def test_passed_limits_of_the_guard_are_told_with_the_last_action() -> None:
 
 def test_limits_stay_as_they_were_without_a_report() -> None:
     """While the driver restarts, the last known condition is kept."""
-    stored = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed"}
+    stored = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed",
+              "lastTransitionTime": written(at(-5))}  # fmt: skip
     body = pipeline(status={"conditions": [stored]})
     assert conditions(running(body=body, report=None))["WithinLimits"] == Condition(
         "WithinLimits", False, "Warn", "passed"

@@ -71,6 +71,8 @@ class PodState:
     last_termination: Termination | None
     output: str
     """The termination message of a container that exited with 0, else empty."""
+    revision: str = ""
+    """The revision of the StatefulSet that the pod is of."""
     spec: Body = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -91,6 +93,7 @@ def read_pod(body: Body) -> PodState:
         failure=None if deleting else _failure(metadata["namespace"], status, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
+        revision=(metadata.get("labels") or {}).get("controller-revision-hash", ""),
         spec=body.get("spec") or {},
     )
 
