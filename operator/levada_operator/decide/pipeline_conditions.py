@@ -17,7 +17,7 @@ from levada_operator.decide.approval import approve_command, cost_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.limits import within_limits
 from levada_operator.decide.phase import COPYING, TableSyncPhase
-from levada_operator.decide.slot import SlotSample, slot_sample
+from levada_operator.decide.slot import SlotSample, outdated_since, slot_sample
 from levada_operator.decide.table_phase import table_phases
 from levada_operator.names import PIPELINE_LABEL, driver_name
 from levada_operator.observe.creation import CreationFailure, creation_text
@@ -65,8 +65,8 @@ def pipeline_conditions(
         acceptance.condition,
         approved(observed, acceptance),
         driver,
-        source_reachable(observed, driver, sample),
-        slot_healthy(observed, sample),
+        source_reachable(observed, acceptance, driver, sample),
+        slot_healthy(observed, acceptance, sample),
         replicating(observed, acceptance, driver),
         tables_healthy(observed),
         within_limits(observed, sample, acceptance.manifests),
@@ -134,7 +134,9 @@ def _current(failure: CreationFailure, observed: Observed) -> bool:
     return True
 
 
-def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
+def source_reachable(
+    observed: Observed, acceptance: Acceptance, driver: Condition, sample: SlotSample | None
+) -> Condition:
     """Return SourceReachable, as the driver reports it, else as the last slot-sampling Job does."""
     of, progress = "SourceReachable", observed.fresh_progress
     if _slot_error(observed) is not None:
@@ -149,15 +151,15 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
     pod = observed.driver
     if pod is not None and pod.failure is not None and pod.failure.code.startswith(("source_", "replication_")):
         return Condition(of, False, "Refused", pod.failure.text)
-    if sample is not None and sample.by_job:
+    if sample is not None and sample.by_job and outdated_since(observed, sample, acceptance.manifests) is None:
         if sample.failure:
             return Condition(of, False, "Refused", sample.failure)
         return Condition(of, True, "Connected", "sampled by a Job, because no driver runs")
     return Condition(of, None, "Unknown")
 
 
-def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
-    """Return SlotHealthy: True if the slot has the changes that the tables need."""
+def slot_healthy(observed: Observed, acceptance: Acceptance, sample: SlotSample | None) -> Condition:
+    """Return SlotHealthy: True if the slot has the changes that the tables need, Unknown for an old sample."""
     of = "SlotHealthy"
     if (found := _slot_error(observed)) is not None:
         code, message = found
@@ -168,6 +170,8 @@ def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
         if observed.pipeline.status.get("slot", {}).get("sampledAt") and sample.by_job:
             return Condition(of, False, "Missing", "the slot is gone; every table must be copied again")
         return Condition(of, None, "Unknown")
+    if (taken_at := outdated_since(observed, sample, acceptance.manifests)) is not None:
+        return Condition(of, None, "Unknown", f"the slot was sampled last at {_at(taken_at)}")
     status, reason, message = _SLOT_REASONS.get(sample.report.wal_status or "", (None, "Unknown", ""))
     return Condition(of, status, reason, message)
 
