@@ -129,6 +129,14 @@ TROUBLES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                                              "message": 'persistentvolumeclaim "shop-staging" not found'}]},
         "Unschedulable", "kubectl describe pvc -n data"),
+    "node is cordoned": (
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                             "message": "0/1 nodes are available: 1 node(s) were unschedulable."}]},
+        "Unschedulable", "unschedulable.; let pods on a cordoned node again: kubectl uncordon NODE"),
+    "node is tainted": (
+        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                             "message": "1 node(s) had untolerated taint {a: b}, 2 Insufficient cpu"}]},
+        "Unschedulable", "or add a node, or tolerate the taint in spec.driver.podTemplate"),
     "image is missing": (
         waiting("driver", "ImagePullBackOff", "no such image"), "ImagePullFailed", "spec.driver.image"),
     "secret key is missing": (
@@ -325,7 +333,8 @@ def test_passed_limits_of_the_guard_are_told_with_the_last_action() -> None:
 
 def test_limits_stay_as_they_were_without_a_report() -> None:
     """While the driver restarts, the last known condition is kept."""
-    stored = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed"}
+    stored = {"type": "WithinLimits", "status": "False", "reason": "Warn", "message": "passed",
+              "lastTransitionTime": written(at(-5))}  # fmt: skip
     body = pipeline(status={"conditions": [stored]})
     assert conditions(running(body=body, report=None))["WithinLimits"] == Condition(
         "WithinLimits", False, "Warn", "passed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.operator.decisions import SUSPENDED, conditions, copies
+from tests.operator.decisions import SUSPENDED, conditions, copies, statuses
 from tests.operator.samples import (
     at,
     merge,
@@ -71,6 +71,32 @@ def test_the_newest_sample_counts() -> None:
         assert found is not None
         assert found.report is not None
         assert found.report.lag_bytes == lag
+
+
+def test_old_sample_is_unknown() -> None:
+    """A sample that is older than twice its interval counts no more: the status has its time and no figures."""
+    sample = {"name": "levada_shop", "lagBytes": 5 << 30, "walStatus": "reserved", "sampledAt": "2026-01-31T11:50:00Z"}
+    state = {"name": "lag", "state": {"terminated": {"exitCode": 0, "message": json.dumps(sample)}}}
+    probe = pod("lag", "shop-lag-1-x", phase="Succeeded", containerStatuses=[state])
+    of_driver = {"slot": {"sampledAt": "2026-01-31T11:57:00.000+00:00"}, "at": "2026-01-31T12:00:00.000+00:00"}
+    for seen, known in (
+        (running(body=SUSPENDED, pods=(probe,), report=None), True),
+        (running(body=SUSPENDED, pods=(probe,), report=None, now=at(1)), False),
+        (running(), True),
+        (running(report=progress(**of_driver)), False),
+        (running(pods=(), report=progress(), now=at(590)), True),
+        (running(pods=(), report=progress(), now=at(610)), False),
+    ):
+        status, _ = statuses(seen)
+        healthy = conditions(seen)["SlotHealthy"]
+        assert ("lagBytes" in status["slot"], healthy.status is True) == (known, known)
+        assert (status["display"]["lag"] == "unknown") is not known
+        assert "sampledAt" in status["slot"]
+        assert known or "sampled last at 2026-01-31T11:5" in healthy.message
+    slot = {"name": "levada_shop", "lagBytes": 1, "active": True, "sampledAt": "2026-01-31T11:40:00Z"}
+    body = merge(SUSPENDED, {"status": {"slot": slot}})
+    assert statuses(running(body=body, pods=(), report=None))[0]["slot"].keys() == {"name", "sampledAt"}
+    assert statuses(running(body=body, report=None))[0]["slot"]["lagBytes"] == 1
 
 
 def test_limits_are_compared_while_no_driver_runs() -> None:

@@ -13,7 +13,7 @@ from tests.runtime.manifest_text import manifest_text
 from levada.errors import InvalidManifest
 from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.manifest_watcher import ManifestWatcher, accept_change
-from levada.spec import Change, Manifests, load_manifests
+from levada.spec import Change, Manifests, load_manifests, manifest_digest
 from levada.status import PipelineState, TablePhase, WaitingField
 from levada.values import QualifiedTable
 
@@ -135,6 +135,18 @@ def test_a_change_is_taken_up_once(tmp_path: Path) -> None:
     assert engine.taken == []
     engine.looks(3)
     assert [m.pipeline.spec.freshness_seconds for m in engine.taken] == [3]
+
+
+def test_progress_has_the_digest_of_what_is_in_effect(tmp_path: Path) -> None:
+    """The digest is that of the file as soon as it is in effect. A rejected file changes nothing about it."""
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(text())
+    engine = Engine(path)
+    for content, counts in ((text(), True), (text(freshnessSeconds=3), True), ("kind: Pipeline", False)):
+        path.write_text(content)
+        engine.looks()
+        assert (engine.watcher.progress.digest == manifest_digest(content.encode())) is counts
+    assert engine.watcher.progress.digest == manifest_digest(text(freshnessSeconds=3).encode())
 
 
 def test_a_mounted_file_is_a_link_that_is_swapped(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def full() -> Progress:
             (WaitingField("spec.source.host", "Restart"),),
             "/srv/pipeline.yaml --secrets /srv/secrets",
             "kubectl exec shop-driver-0 --",
+            "0123456789abcdef",
         ),
         publication=PublicationProgress(retried),
         store=StoreProgress(retried),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from levada.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from levada.spec.manifests import Manifests, load_manifests, parse_manifest
+    from levada.spec.manifests import Manifests, load_manifests, manifest_digest, parse_manifest
     from levada.spec.model import Change, changed_fields, with_hot_fields
     from levada.spec.names import default_object_name, state_names
     from levada.spec.pipeline import (
@@ -44,6 +44,7 @@ __all__ = [
     "format_bytes",
     "json_schema",
     "load_manifests",
+    "manifest_digest",
     "parse_bytes",
     "parse_manifest",
     "parse_quantity",
@@ -74,6 +75,7 @@ __getattr__ = lazy_exports(
         "format_bytes": "levada.spec.quantity",
         "json_schema": "levada.spec.schema",
         "load_manifests": "levada.spec.manifests",
+        "manifest_digest": "levada.spec.manifests",
         "parse_bytes": "levada.spec.quantity",
         "parse_manifest": "levada.spec.manifests",
         "parse_quantity": "levada.spec.quantity",

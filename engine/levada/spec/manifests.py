@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -26,6 +27,11 @@ _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = 
 _M = TypeVar("_M", bound=Model)
 
 _INTEGER_BITS: Final = 64
+
+
+def manifest_digest(content: bytes) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a manifest's file."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,10 @@ class ManifestProgress(Part):
     """
     prefix: str = ""
     """The words before `levada` in commands, which run them in the driver's pod. Empty outside of a pod."""
+    digest: str = ""
+    """The first 16 hexadecimal digits of the SHA-256 of the file that is in effect, except for fields that wait for a
+    restart. Empty without a file.
+    """
 
 
 @dataclass(frozen=True, slots=True)

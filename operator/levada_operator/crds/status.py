@@ -22,8 +22,8 @@ def _time(description: str) -> dict[str, Any]:
     return _text(description, format="date-time")
 
 
-def _object(description: str, properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "description": description, "properties": properties}
+def _object(description: str, properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "description": description, "properties": properties, **more}
 
 
 def _conditions(reasons: dict[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -55,6 +55,9 @@ _STEPS: Final = (
     f"{', '.join(_RUNNING_STEPS)} or {_LAST_RUNNING_STEP}. {ResyncStep.GIVEN_UP} after an error that is not retried."
 )
 _OBSERVED: Final = _integer("The metadata.generation that was last observed.")
+
+_UNOBSERVED: Final = {"observedGeneration": -1}
+"""The status before the operator has written one. Tools would take an object without any for one that is ready."""
 
 _DRIVER: Final = _object(
     "The driver.",
@@ -165,6 +168,7 @@ PIPELINE_STATUS: Final = _object(
         ),
         "progressAt": _time("The time of the driver's last progress report. Written only together with other changes."),
     },
+    default=_UNOBSERVED,
 )
 
 TABLE_SYNC_STATUS: Final = _object(
@@ -229,4 +233,5 @@ TABLE_SYNC_STATUS: Final = _object(
             },
         ),
     },
+    default=_UNOBSERVED,
 )

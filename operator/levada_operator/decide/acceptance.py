@@ -17,6 +17,7 @@ from levada.spec import (
     PipelineManifest,
     TableSyncManifest,
     changed_fields,
+    manifest_digest,
     parse_manifest,
 )
 from levada.spec.pipeline import table_settings_problem
@@ -36,7 +37,7 @@ from levada_operator.desired.manifest import (
     manifest_text,
 )
 from levada_operator.memo import Memo
-from levada_operator.names import APPROVE, digest, driver_name, manifest_name, staging_name
+from levada_operator.names import APPROVE, driver_name, manifest_name, staging_name
 from levada_operator.observe.creation import remedy
 from levada_operator.observe.objects import Body, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
@@ -170,7 +171,7 @@ def _held_back(observed: Observed, manifests: Manifests, lost: str) -> Condition
 
     Other manifests may copy tables again, which ``approval: Manual`` does not allow without an approval.
     """
-    pipeline, written = observed.pipeline, digest(manifest_text(manifests))
+    pipeline, written = observed.pipeline, manifest_digest(manifest_text(manifests).encode())
     if manifests.pipeline.spec.approval is Approval.AUTOMATIC or written in (lost, pipeline.approves):
         return _VALID
     command = f"kubectl annotate pipeline {pipeline.name} -n {pipeline.namespace} --overwrite {APPROVE}={written}"

@@ -23,6 +23,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "Suspended",
         "NotAccepted",
         "Deleting",
+        "Updating",
     ),
     "Accepted": (
         "Valid",
@@ -57,7 +58,14 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "TablesHealthy": ("AllHealthy", "SomeErrored", "Unknown"),
     "WithinLimits": ("NoLimitPassed", *(policy.value for policy in GuardPolicy), "Unknown"),
     "Suspended": ("NotRequested", "Draining", "Drained"),
+    "Reconciling": ("Settled", "Progressing", "ApprovalRequired"),
 }
+PIPELINE_REASONS["Stalled"] = (
+    "NotStalled",
+    *(r for r in PIPELINE_REASONS["Accepted"] if r != "Valid"),
+    *(r for r in PIPELINE_REASONS["DriverAvailable"] if r not in ("PodReady", "ScaledToZero", "RefusedByCluster")),
+    *("Refused", "Unreserved", "Lost", "Missing", "Released", "SomeErrored", "NoProgress"),
+)
 """The reasons of a Pipeline's conditions, by condition type. Conditions are listed in this order in status."""
 
 TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
@@ -72,9 +80,11 @@ TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "NotReported",
         "NotReplicating",
         "PodRefused",
+        "Updating",
     ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "Duplicate", "NoPipeline"),
     "Verified": ("Equal", "Repaired", "Different", "NotCompared", "NotComparable", "Unknown"),
+    "Stalled": ("InvalidSpec", "ImmutableChange", "Duplicate", "Errored"),
 }
 """The reasons of a TableSync's conditions, by condition type."""
 
@@ -83,12 +93,16 @@ MAX_MESSAGE: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of Kubernetes. A ``status`` of None is Unknown."""
+    """A condition of Kubernetes. A ``status`` of None is Unknown.
+
+    ``trails`` is True if it holds for an earlier generation, because the driver does not run the newest one.
+    """
 
     type: str
     status: bool | None
     reason: str
     message: str = ""
+    trails: bool = False
 
 
 def conditions_json(
@@ -96,13 +110,16 @@ def conditions_json(
 ) -> list[dict[str, Any]]:
     """Return conditions in Kubernetes' format.
 
-    ``before`` are the stored conditions. lastTransitionTime is kept where the condition's status is the same.
+    ``before`` are the stored conditions. lastTransitionTime is kept where the condition's status is the same, and
+    observedGeneration where the condition trails.
     """
-    since = {c["type"]: (c.get("status"), c.get("lastTransitionTime")) for c in before}
+    since = {c["type"]: (c.get("status"), c.get("lastTransitionTime"), c.get("observedGeneration")) for c in before}
     written = []
     for condition in conditions:
         status = "Unknown" if condition.status is None else str(condition.status)
-        was, at = since.get(condition.type, (None, None))
+        was, at, last = since.get(condition.type, (None, None, None))
+        if last is None:
+            last = generation - 1 if condition.status else generation
         written.append(
             {
                 "type": condition.type,
@@ -110,7 +127,7 @@ def conditions_json(
                 "reason": condition.reason,
                 "message": shortened(condition.message, MAX_MESSAGE),
                 "lastTransitionTime": at if was == status and at else timestamp(now),
-                "observedGeneration": generation,
+                "observedGeneration": min(last, generation) if condition.trails else generation,
             }
         )
     return written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,7 +17,7 @@ from levada_operator.decide.approval import approve_command, cost_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.limits import within_limits
 from levada_operator.decide.phase import COPYING, TableSyncPhase
-from levada_operator.decide.slot import SlotSample, slot_sample
+from levada_operator.decide.slot import SlotSample, outdated_since, slot_sample
 from levada_operator.decide.table_phase import table_phases
 from levada_operator.names import PIPELINE_LABEL, driver_name
 from levada_operator.observe.creation import CreationFailure, creation_text
@@ -30,6 +31,7 @@ _CLOCKS: Final = timedelta(seconds=10)
 _ENDED: Final = (PipelineState.FAILED, PipelineState.STOPPED)
 _BEYOND_THE_SOURCE: Final = ("staging_", "store_", "destination_")
 """The beginnings of the codes of errors that end the stream although the source answers."""
+_MAY_STALL: Final = ("DriverAvailable", "SourceReachable", "SlotHealthy", "TablesHealthy")
 _SLOT_REASONS: Final = {
     "reserved": (True, "Reserved", ""),
     "extended": (True, "Extended", "the slot keeps more WAL than max_wal_size"),
@@ -49,10 +51,13 @@ _SLOT_ERRORS: Final = {
 """The reason of SlotHealthy for each error code about the slot. A source that reports such an error is reachable."""
 
 
-def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bool = False) -> dict[str, Condition]:
+def pipeline_conditions(
+    observed: Observed, acceptance: Acceptance, *, waits: bool = False, update: str = ""
+) -> dict[str, Condition]:
     """Return every condition by its type, in the order of `PIPELINE_REASONS`.
 
-    ``waits`` is True if an update of the driver waits for its turn.
+    ``waits`` is True if an update of the driver waits for its turn. ``update`` is why the driver does not run the
+    accepted spec yet, or empty.
     """
     sample = slot_sample(observed)
     driver = driver_available(observed, acceptance, waits=waits)
@@ -60,15 +65,17 @@ def pipeline_conditions(observed: Observed, acceptance: Acceptance, *, waits: bo
         acceptance.condition,
         approved(observed, acceptance),
         driver,
-        source_reachable(observed, driver, sample),
-        slot_healthy(observed, sample),
+        source_reachable(observed, acceptance, driver, sample),
+        slot_healthy(observed, acceptance, sample),
         replicating(observed, acceptance, driver),
         tables_healthy(observed),
         within_limits(observed, sample, acceptance.manifests),
         suspended(observed, acceptance),
     )
     by_type = {c.type: c for c in parts}
-    return {"Ready": ready(observed, acceptance, by_type), **by_type}
+    by_type = {"Ready": ready(observed, acceptance, by_type, update), **by_type}
+    halted = stalled(observed, acceptance, by_type)
+    return {**by_type, "Reconciling": reconciling(by_type, halted), "Stalled": halted}
 
 
 def approved(observed: Observed, acceptance: Acceptance) -> Condition:
@@ -127,7 +134,9 @@ def _current(failure: CreationFailure, observed: Observed) -> bool:
     return True
 
 
-def source_reachable(observed: Observed, driver: Condition, sample: SlotSample | None) -> Condition:
+def source_reachable(
+    observed: Observed, acceptance: Acceptance, driver: Condition, sample: SlotSample | None
+) -> Condition:
     """Return SourceReachable, as the driver reports it, else as the last slot-sampling Job does."""
     of, progress = "SourceReachable", observed.fresh_progress
     if _slot_error(observed) is not None:
@@ -142,15 +151,15 @@ def source_reachable(observed: Observed, driver: Condition, sample: SlotSample |
     pod = observed.driver
     if pod is not None and pod.failure is not None and pod.failure.code.startswith(("source_", "replication_")):
         return Condition(of, False, "Refused", pod.failure.text)
-    if sample is not None and sample.by_job:
+    if sample is not None and sample.by_job and outdated_since(observed, sample, acceptance.manifests) is None:
         if sample.failure:
             return Condition(of, False, "Refused", sample.failure)
         return Condition(of, True, "Connected", "sampled by a Job, because no driver runs")
     return Condition(of, None, "Unknown")
 
 
-def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
-    """Return SlotHealthy: True if the slot has the changes that the tables need."""
+def slot_healthy(observed: Observed, acceptance: Acceptance, sample: SlotSample | None) -> Condition:
+    """Return SlotHealthy: True if the slot has the changes that the tables need, Unknown for an old sample."""
     of = "SlotHealthy"
     if (found := _slot_error(observed)) is not None:
         code, message = found
@@ -161,6 +170,8 @@ def slot_healthy(observed: Observed, sample: SlotSample | None) -> Condition:
         if observed.pipeline.status.get("slot", {}).get("sampledAt") and sample.by_job:
             return Condition(of, False, "Missing", "the slot is gone; every table must be copied again")
         return Condition(of, None, "Unknown")
+    if (taken_at := outdated_since(observed, sample, acceptance.manifests)) is not None:
+        return Condition(of, None, "Unknown", f"the slot was sampled last at {_at(taken_at)}")
     status, reason, message = _SLOT_REASONS.get(sample.report.wal_status or "", (None, "Unknown", ""))
     return Condition(of, status, reason, message)
 
@@ -222,8 +233,50 @@ def suspended(observed: Observed, acceptance: Acceptance) -> Condition:
     return Condition(of, True, "Drained", "the slot stays, and keeps WAL on the source's disk")
 
 
-def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Condition]) -> Condition:
-    """Return Ready, derived from the other conditions. The first reason that applies is reported."""
+def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Condition], update: str) -> Condition:
+    """Return Ready, derived from the other conditions. It trails while the driver does not run the newest spec."""
+    found = _ready(observed, acceptance, others)
+    if found.status and update:
+        found = Condition("Ready", False, "Updating", update)
+    newest = others["Accepted"].status and others["Approved"].status is not False and not update
+    return replace(found, trails=not newest)
+
+
+def reconciling(others: dict[str, Condition], halted: Condition) -> Condition:
+    """Return Reconciling: True while a Pipeline that is not stalled comes nearer to what its spec says."""
+    of, is_ready, waits = "Reconciling", others["Ready"], others["Approved"]
+    if halted.status or others["Suspended"].reason == "Drained":
+        return Condition(of, False, "Settled")
+    if waits.status is False:
+        return Condition(of, True, "ApprovalRequired", waits.message)
+    if is_ready.status:
+        return Condition(of, False, "Settled")
+    return Condition(of, True, "Progressing", f"{is_ready.reason}: {is_ready.message}".removesuffix(": "))
+
+
+def stalled(observed: Observed, acceptance: Acceptance, others: dict[str, Condition]) -> Condition:
+    """Return Stalled: True if the spec is refused, or a failure lasts longer than health.progressDeadlineSeconds."""
+    of, accepted = "Stalled", others["Accepted"]
+    if observed.pipeline.deleting_since is not None:
+        return Condition(of, False, "NotStalled")
+    if not accepted.status:
+        return Condition(of, True, accepted.reason, accepted.message)
+    if acceptance.manifests is None or others["Suspended"].reason != "NotRequested":
+        return Condition(of, False, "NotStalled")
+    if others["Replicating"].reason == "NoProgress":
+        return Condition(of, True, "NoProgress", others["Replicating"].message)
+    deadline = timedelta(seconds=acceptance.manifests.pipeline.spec.health.progress_deadline_seconds)
+    failed_since = {c["type"]: c["lastTransitionTime"] for c in observed.pipeline.status.get("conditions", ())
+                    if c["status"] == "False"}  # fmt: skip
+    for type_ in _MAY_STALL:
+        failure, since = others[type_], failed_since.get(type_)
+        if failure.status is False and since and observed.now - read_time(since) > deadline:
+            return Condition(of, True, failure.reason, failure.message)
+    return Condition(of, False, "NotStalled")
+
+
+def _ready(observed: Observed, acceptance: Acceptance, others: dict[str, Condition]) -> Condition:
+    """Return Ready for the spec that runs. The first reason that applies is reported."""
     of, moving, driver = "Ready", others["Replicating"], others["DriverAvailable"]
     if observed.pipeline.deleting_since is not None:
         return Condition(of, False, "Deleting")

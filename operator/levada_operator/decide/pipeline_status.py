@@ -12,9 +12,10 @@ from levada_operator.decide.conditions import Condition, conditions_json, shorte
 from levada_operator.decide.phase import pipeline_phase
 from levada_operator.decide.pipeline_conditions import errored_tables
 from levada_operator.decide.rounding import rounded_bytes, size_text
-from levada_operator.decide.slot import slot_sample
+from levada_operator.decide.slot import longest_age, outdated_since, slot_sample
 from levada_operator.decide.table_phase import table_phases, unreported_since
 from levada_operator.names import driver_pod
+from levada_operator.observe.objects import read_time
 from levada_operator.observe.observed import Observed
 
 MAX_ATTENTION: Final = 20
@@ -31,8 +32,8 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "phase": pipeline_phase(conditions, deleting=pipeline.deleting_since is not None).value,
         "display": {
             "tables": f"{tables.get('byPhase', {}).get('Ready', 0)}/{tables['total']}",
-            "lag": size_text(slot.get("lagBytes")),
-            "retained": size_text(slot.get("retainedBytes")),
+            "lag": _size(slot, "lagBytes"),
+            "retained": _size(slot, "retainedBytes"),
         },
         "conditions": conditions_json(
             conditions.values(), before.get("conditions", ()), pipeline.generation, observed.now
@@ -73,8 +74,8 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
     before = dict(observed.pipeline.status.get("slot", {})) | {"name": name}
     sample = slot_sample(observed)
     report = sample.report if sample else None
-    if report is None or report.sampled_at is None:
-        return before
+    if sample is None or report is None or report.sampled_at is None:
+        return _without_figures(before) if _is_outdated(observed, acceptance, before) else before
     slot = {
         "name": name,
         "lagBytes": rounded_bytes(report.lag_bytes),
@@ -84,7 +85,26 @@ def _slot(observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
         "active": report.active,
         "sampledAt": timestamp(report.sampled_at.astimezone(UTC)),
     }
-    return {key: value for key, value in slot.items() if value is not None}
+    known = {key: value for key, value in slot.items() if value is not None}
+    outdated = outdated_since(observed, sample, acceptance.manifests) is not None
+    return _without_figures(known) if outdated else known
+
+
+def _is_outdated(observed: Observed, acceptance: Acceptance, before: Mapping[str, Any]) -> bool:
+    """Return True if the stored figures are too old to count. A ready driver reports new ones within seconds."""
+    asks = observed.driver is not None and observed.driver.ready
+    if asks or "sampledAt" not in before:
+        return False
+    return observed.now - read_time(before["sampledAt"]) > longest_age(observed, acceptance.manifests)
+
+
+def _without_figures(slot: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: slot[key] for key in ("name", "sampledAt")}
+
+
+def _size(slot: Mapping[str, Any], field: str) -> str:
+    outdated = "sampledAt" in slot and slot.keys() <= {"name", "sampledAt"}
+    return "unknown" if outdated else size_text(slot.get(field))
 
 
 def _cuts(observed: Observed) -> dict[str, Any]:

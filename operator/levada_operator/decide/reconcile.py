@@ -26,7 +26,14 @@ from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rollout import limit_updates, replaces_pod
 from levada_operator.decide.slot import lag_turn
 from levada_operator.decide.table_phase import table_of, tables_known
-from levada_operator.decide.table_status import table_ready, table_status, table_verified
+from levada_operator.decide.table_status import (
+    of_generation,
+    table_ready,
+    table_stalled,
+    table_status,
+    table_verified,
+)
+from levada_operator.decide.updating import updating
 from levada_operator.desired.jobs import build_copy_job, build_lag_job
 from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
@@ -76,7 +83,7 @@ def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
     if held and kept.manifests is not None:
         plan = _running(observed, kept, kept.manifests, memos, held=True)
         apply = _all_applied(observed, plan, memos)
-    statuses, events = _statuses_and_events(replace(observed, refusals=refusals), kept, waits=plan.waits)
+    statuses, events = _statuses_and_events(replace(observed, refusals=refusals), kept, apply, waits=plan.waits)
     return Plan(
         rehearse=rehearse,
         held=held,
@@ -209,10 +216,11 @@ def _gone_tables(observed: Observed, manifests: Manifests) -> Iterator[TableSync
 
 
 def _statuses_and_events(
-    observed: Observed, acceptance: Acceptance, *, waits: bool
+    observed: Observed, acceptance: Acceptance, applied: Sequence[Body], *, waits: bool
 ) -> tuple[tuple[StatusWrite, ...], list[EventDraft]]:
     key = ObjectKey("Pipeline", observed.pipeline.name)
-    conditions = pipeline_conditions(observed, acceptance, waits=waits)
+    update = updating(observed, applied)
+    conditions = pipeline_conditions(observed, acceptance, waits=waits, update=update)
     status = pipeline_status(observed, acceptance, conditions)
     before = observed.pipeline.status
     writes = []
@@ -225,19 +233,31 @@ def _statuses_and_events(
         reports = {QualifiedTable(t.schema, t.name): t for t in observed.progress.tables} if observed.progress else {}
         for table_sync in observed.table_syncs:
             report = reports.get(table_of(table_sync))
-            write, drafts = _table_status_and_events(observed, acceptance, table_sync, report)
+            write, drafts = _table_status_and_events(observed, acceptance, table_sync, report, update)
             writes += write
             events += drafts
     return tuple(writes), events
 
 
 def _table_status_and_events(
-    observed: Observed, acceptance: Acceptance, table_sync: TableSyncObject, report: TableProgress | None
+    observed: Observed,
+    acceptance: Acceptance,
+    table_sync: TableSyncObject,
+    report: TableProgress | None,
+    update: str,
 ) -> tuple[list[StatusWrite], list[EventDraft]]:
     key, before = ObjectKey("TableSync", table_sync.name), table_sync.status
     accepted = acceptance.table_conditions.get(table_sync.name, Condition("Accepted", None, "NoPipeline"))
+    request = acceptance.request if acceptance.waits else None
+    waits = request is not None and table_of(table_sync) in request.tables
     ready = table_ready(observed, table_sync, report, accepted)
-    conditions = (ready, accepted, table_verified(observed, table_sync, report))
+    ready = of_generation(ready, table_sync, accepted, update, waits=waits)
+    conditions = [
+        ready,
+        accepted,
+        table_verified(observed, table_sync, report),
+        *table_stalled(ready, accepted, report),
+    ]
     status = table_status(observed, table_sync, report, conditions)
     events = list(transitions(key, before.get("conditions", ()), conditions))
     return [StatusWrite(key, status, beyond_counters(before, status))] if status_changed(before, status) else [], events

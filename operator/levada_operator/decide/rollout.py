@@ -71,6 +71,14 @@ def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: t
     return not ready or revision != status.get("updateRevision")
 
 
+def is_former_pod(stateful_set: Body, revision: str) -> bool:
+    """Return True if a pod of this revision is not of a StatefulSet's newest template, by its status."""
+    status, metadata = stateful_set.get("status") or {}, stateful_set["metadata"]
+    if "observedGeneration" not in status:
+        return False
+    return status["observedGeneration"] < metadata.get("generation", 0) or revision != status.get("updateRevision")
+
+
 def update_time(stateful_set: Body | None) -> datetime | None:
     """Return when a change of the template last replaced a running pod, or None. It may be written by hand."""
     try:

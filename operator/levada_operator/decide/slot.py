@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from levada.errors import NeedsOperator
 from levada.spec import Manifests
@@ -12,22 +13,29 @@ from levada_operator.desired.jobs import LAG_ROLE
 from levada_operator.names import driver_name, lag_name
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, output_document
+from levada_operator.observe.progress import ProgressReport
+
+_DRIVER_EVERY: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSample:
-    """A sample of the slot. If a Job could not sample, ``report`` is None and ``failure`` has the error."""
+    """A sample of the slot. If a Job could not sample, ``report`` is None and ``failure`` has the error.
+
+    ``taken_at`` is by the operator's clock.
+    """
 
     report: SlotProgress | None
+    taken_at: datetime
     by_job: bool = False
     failure: str = ""
 
 
 def slot_sample(observed: Observed) -> SlotSample | None:
     """Return the newest sample, or None if there is none."""
-    reported = observed.progress.slot if observed.progress else None
+    reported = _reported(observed.report)
     if observed.fresh_progress is not None and reported is not None:
-        return SlotSample(reported)
+        return reported
     probes = [p for p in observed.pods if p.role == LAG_ROLE and p.ended]
     for pod in sorted(probes, key=lambda p: p.created, reverse=True):
         if observed.report is not None and pod.created < observed.report.fetched_at:
@@ -36,8 +44,29 @@ def slot_sample(observed: Observed) -> SlotSample | None:
             return sample
         ended = pod.last_termination
         if ended is not None and ended.message:
-            return SlotSample(None, by_job=True, failure=f"{ended.message} [{ended.code}]")
-    return SlotSample(reported) if reported is not None else None
+            return SlotSample(None, pod.created, by_job=True, failure=f"{ended.message} [{ended.code}]")
+    return reported
+
+
+def outdated_since(observed: Observed, sample: SlotSample, manifests: Manifests | None) -> datetime | None:
+    """Return when a sample was taken that is older than twice its interval, and so is unknown by now, else None."""
+    return sample.taken_at if observed.now - sample.taken_at > longest_age(observed, manifests) else None
+
+
+def longest_age(observed: Observed, manifests: Manifests | None) -> timedelta:
+    """Return the age up to which a sample counts. A driver samples every few seconds, Jobs as the spec says."""
+    by_jobs = observed.fresh_progress is None and manifests is not None
+    every = manifests.pipeline.spec.health.lag_probe_seconds if by_jobs and manifests is not None else 0
+    return 2 * max(timedelta(seconds=every), _DRIVER_EVERY)
+
+
+def _reported(report: ProgressReport | None) -> SlotSample | None:
+    """Return the driver's sample. Its age when it was fetched is by the driver's clock alone."""
+    if report is None:
+        return None
+    progress = report.progress
+    age = progress.at - progress.slot.sampled_at if progress.slot.sampled_at is not None else timedelta()
+    return SlotSample(progress.slot, report.fetched_at - max(age, timedelta()))
 
 
 def _sample_of(pod: PodState) -> SlotSample | None:
@@ -46,9 +75,9 @@ def _sample_of(pod: PodState) -> SlotSample | None:
     if document is None:
         return None
     try:
-        return SlotSample(read_slot(document), by_job=True)
+        return SlotSample(read_slot(document), pod.created, by_job=True)
     except NeedsOperator as error:
-        return SlotSample(None, by_job=True, failure=f"{error.message} [{error.code}]")
+        return SlotSample(None, pod.created, by_job=True, failure=f"{error.message} [{error.code}]")
 
 
 def lag_turn(observed: Observed, manifests: Manifests) -> int | None:

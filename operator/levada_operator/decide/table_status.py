@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from levada.printable import counted
@@ -10,6 +12,7 @@ from levada.status import (
     ErrorProgress,
     ResyncProgress,
     ResyncStep,
+    RetryPolicy,
     TableProgress,
     VerifiedProgress,
     utc_text,
@@ -44,7 +47,7 @@ _KEPT_UNREPORTED: Final = (
 
 
 def table_status(
-    observed: Observed, table_sync: TableSyncObject, report: TableProgress | None, conditions: tuple[Condition, ...]
+    observed: Observed, table_sync: TableSyncObject, report: TableProgress | None, conditions: Sequence[Condition]
 ) -> dict[str, Any]:
     """Return the complete status. ``report`` is None for a table that the driver does not report."""
     before, table = table_sync.status, table_sync.spec.get("table", {})
@@ -114,6 +117,34 @@ def table_ready(
     if phase is TableSyncPhase.INIT and accepted.status is False:
         return Condition(of, False, "NotAccepted", "the table is not copied before this TableSync is accepted")
     return Condition(of, False, "CatchingUp" if phase in CATCHING_UP else "InitialCopy")
+
+
+def of_generation(
+    ready: Condition, table_sync: TableSyncObject, accepted: Condition, update: str, *, waits: bool
+) -> Condition:
+    """Return the condition Ready for the newest generation of a TableSync, or as one that trails it.
+
+    ``update`` is why the driver does not run the accepted manifest yet, or empty. ``waits`` is True if the change waits
+    for an approval.
+    """
+    stored = {c["type"]: c.get("observedGeneration") for c in table_sync.status.get("conditions", ())}
+    if accepted.status is False or waits:
+        return replace(ready, trails=True)
+    if not update or stored.get("Ready") == table_sync.generation:
+        return ready
+    if ready.status:
+        ready = Condition("Ready", False, "Updating", update)
+    return replace(ready, trails=True)
+
+
+def table_stalled(ready: Condition, accepted: Condition, report: TableProgress | None) -> list[Condition]:
+    """Return the condition Stalled for a table that only a person can help, else nothing."""
+    if accepted.status is False and accepted.reason != "NoPipeline":
+        return [Condition("Stalled", True, accepted.reason, accepted.message)]
+    error = None if report is None else report.error
+    if ready.reason == "Errored" and error is not None and error.retry_policy != RetryPolicy.TIMED_RETRY:
+        return [Condition("Stalled", True, "Errored", ready.message)]
+    return []
 
 
 def table_verified(observed: Observed, table_sync: TableSyncObject, report: TableProgress | None) -> Condition:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from levada.errors import InvalidManifest
-from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, load_manifests
+from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, load_manifests, manifest_digest
 from levada.spec.model import CHANGE, Model
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.spark import build_executor_template, spark_properties
@@ -34,7 +34,7 @@ def build_manifest(owner: Owner) -> dict[str, Any]:
     if (template := build_executor_template(owner)) is not None:
         data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: yaml.safe_dump(template, sort_keys=False)}
     body = build_object(owner, "ConfigMap", "v1", manifest_name(owner.name), "manifest", {"data": data})
-    body["metadata"]["annotations"] = {MANIFEST_DIGEST: digest(text)}
+    body["metadata"]["annotations"] = {MANIFEST_DIGEST: manifest_digest(text.encode())}
     return body
 
 
@@ -52,7 +52,7 @@ def manifest_record(manifests: Manifests) -> dict[str, str]:
     """
     text = manifest_text(manifests)
     packed = base64.b64encode(bz2.compress(text.encode())).decode()
-    return {ACCEPTED: packed} if len(packed) <= MAX_RECORD else {MANIFEST_DIGEST: digest(text)}
+    return {ACCEPTED: packed} if len(packed) <= MAX_RECORD else {MANIFEST_DIGEST: manifest_digest(text.encode())}
 
 
 def accepted_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> Manifests | None:
@@ -74,7 +74,7 @@ def lost_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[st
 
 def _intact(config_map: Mapping[str, Any] | None) -> str | None:
     text = ((config_map or {}).get("data") or {}).get(MANIFEST_FILE, "")
-    return text if text and _annotation(config_map, MANIFEST_DIGEST) in ("", digest(text)) else None
+    return text if text and _annotation(config_map, MANIFEST_DIGEST) in ("", manifest_digest(text.encode())) else None
 
 
 def _annotation(body: Mapping[str, Any] | None, name: str) -> str:

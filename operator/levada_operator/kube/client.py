@@ -18,6 +18,7 @@ from levada_operator.kube.interface import RESOURCES, TOO_LARGE, Listing, Reques
 from levada_operator.kube.items import MAX_OBJECT, Unread, parse_items, parse_object
 from levada_operator.names import FIELD_MANAGER
 from levada_operator.observe.objects import Body
+from levada_operator.observe.plain_text import plain_text
 
 _CONNECT_S: Final = 2
 READ_S: Final = 30.0
@@ -262,7 +263,7 @@ def _failure(status: int, text: str, retry_after_s: float) -> RequestFailed:
         answer = json.loads(text)
         details = answer.get("details") or {}
         causes = [str(c.get("reason", "")) for c in details.get("causes") or ()]
-        return RequestFailed(status, str(answer.get("message", text)), causes, retry_after_s)
+        return RequestFailed(status, plain_text(str(answer.get("message", text))), causes, retry_after_s)
     except (ValueError, AttributeError):
         return RequestFailed(status, text[:200], retry_after_s=retry_after_s)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from levada_operator.observe.objects import Body, read_time
+from levada_operator.observe.plain_text import plain_text
 
 FAILED: Final = "FailedCreate"
 """The reason of these Events, for both controllers."""
@@ -41,7 +42,7 @@ def read_creation_failure(event: Body) -> CreationFailure:
     involved = event.get("involvedObject") or {}
     series = (event.get("series") or {}).get("lastObservedTime")
     at = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
-    reason = _PREFIX.sub("", str(event.get("message") or "")).strip()
+    reason = _PREFIX.sub("", plain_text(str(event.get("message") or ""))).strip()
     return CreationFailure(str(involved.get("uid", "")), reason, read_time(at))
 
 

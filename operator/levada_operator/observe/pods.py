@@ -21,6 +21,21 @@ _ERROR_LINE: Final = re.compile(r"^error: (?P<message>.*) \[(?P<code>[a-z0-9_]+)
 _HINT_LINE: Final = re.compile(r"^  hint: (?P<hint>.*)$", re.MULTILINE)
 _IMAGE_REASONS: Final = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull")
 _CRASH_REASONS: Final = ("CrashLoopBackOff", "CreateContainerError", "RunContainerError")
+_ADD_NODE: Final = "add a node"
+_NO_NODE: Final = (
+    (
+        "(?i)persistentvolumeclaim|volume node affinity|persistent volumes to bind",
+        "see: kubectl describe pvc -n {namespace}",
+    ),
+    ("Insufficient |Too many pods", "lower spec.driver.resources, or add a node"),
+    (
+        r"were unschedulable|node\.kubernetes\.io/unschedulable",
+        "let pods on a cordoned node again: kubectl uncordon NODE",
+    ),
+    (r"taint(?!.*node\.kubernetes\.io/unschedulable)", "tolerate the taint in spec.driver.podTemplate"),
+    ("node affinity/selector", "correct the node selector or the affinity in spec.driver.podTemplate"),
+)
+"""A pattern in the scheduler's message, which counts the nodes by their causes, and the remedy of each."""
 _STARTING_REASONS: Final = ("", "ContainerCreating", "PodInitializing")
 
 
@@ -71,6 +86,8 @@ class PodState:
     last_termination: Termination | None
     output: str
     """The termination message of a container that exited with 0, else empty."""
+    revision: str = ""
+    """The revision of the StatefulSet that the pod is of."""
     spec: Body = field(default_factory=dict, repr=False, compare=False)
 
 
@@ -91,6 +108,7 @@ def read_pod(body: Body) -> PodState:
         failure=None if deleting else _failure(metadata["namespace"], status, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
+        revision=(metadata.get("labels") or {}).get("controller-revision-hash", ""),
         spec=body.get("spec") or {},
     )
 
@@ -105,11 +123,8 @@ def _failures(namespace: str, status: Mapping[str, Any], conditions: Mapping[str
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("reason") == "Unschedulable":
         message = scheduled.get("message", "")
-        of_claim = "persistentvolumeclaim" in message.lower()
-        remedy = (
-            f"see: kubectl describe pvc -n {namespace}" if of_claim else "lower spec.driver.resources, or add a node"
-        )
-        yield PodFailure("Unschedulable", f"no node takes the pod: {message}; {remedy}")
+        remedies = [text.format(namespace=namespace) for word, text in _NO_NODE if re.search(word, message)]
+        yield PodFailure("Unschedulable", f"no node takes the pod: {message}; {', or '.join(remedies) or _ADD_NODE}")
     for container in _containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason", ""), waiting.get("message", "")

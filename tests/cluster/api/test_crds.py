@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.kubectl import Kubectl
+from tests.operator.kstatus import kstatus
 from tests.operator.samples import (
     error_document,
     observed,
@@ -212,6 +213,14 @@ def test_wrong_reason_is_refused(kubectl: Kubectl) -> None:
     patch = json.dumps({"status": {"conditions": [condition]}})
     done = kubectl.run("patch", "pl", "shop", "--subresource=status", "--type=merge", "-p", patch, check=False)
     assert "Unsupported value" in done.stderr
+
+
+def test_object_without_an_operator_is_in_progress(kubectl: Kubectl) -> None:
+    """An object that no operator has seen has a status by which tools do not take it for ready."""
+    kubectl.create(shop(kubectl))
+    made = kubectl.get("pipeline", "shop")
+    assert made["status"] == {"observedGeneration": -1}
+    assert kstatus(made) == "InProgress"
 
 
 def test_status_is_a_subresource(kubectl: Kubectl) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.cluster.api.pipelines import condition, events, shop, streaming
-from tests.cluster.api.processes import FakeDriver, Operator
+from tests.cluster.api.processes import FakeDriver, Operator, make_pod
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
+from tests.operator.kstatus import kstatus, waited_for
 from tests.operator.samples import document, error_document, table_document
 
 from levada.spec import default_object_name
+from levada_operator.names import MANIFEST_DIGEST
 
 
 def sql(kubectl: Kubectl) -> str:
@@ -193,6 +196,40 @@ def test_pod_that_is_refused_never_ends_the_one_that_runs(
     assert condition(kubectl, "DriverAvailable") == ("True", "PodReady")
     kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": dict.fromkeys(template)}}}})
     eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+
+
+def test_ready_is_of_the_newest_spec(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None
+) -> None:
+    """A poll finds no ready Pipeline before the new pod is ready, or before the driver has read a hot change."""
+    streaming(kubectl, driver)
+
+    def in_progress_until(done: Callable[[], bool]) -> None:
+        def polled() -> bool:
+            body = kubectl.get("pipeline", "shop")
+            assert (kstatus(body), waited_for(body)) == ("InProgress", False)
+            return done()
+
+        eventually(polled)
+
+    def image() -> str:
+        pod = kubectl.get("pod", "shop-driver-0")
+        return str(pod["spec"]["containers"][0]["image"]) if pod else ""
+
+    kubectl.patch("pipeline", "shop", {"spec": {"driver": {"image": "levada:other"}}})
+    in_progress_until(lambda: image() == "levada:other")
+    in_progress_until(lambda: condition(kubectl, "DriverAvailable")[0] == "False")
+    make_pod(kubectl, driver.address)
+    eventually(lambda: kstatus(kubectl.get("pipeline", "shop")) == "Current")
+    former = kubectl.get("configmap", "shop-manifest")["metadata"]["annotations"][MANIFEST_DIGEST]
+    driver.document = driver.document | {"manifest": {"digest": former}}
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
+    in_progress_until(lambda: condition(kubectl, "Ready") == ("False", "Updating"))
+    operator.swept_twice()
+    in_progress_until(lambda: True)
+    now = kubectl.get("configmap", "shop-manifest")["metadata"]["annotations"][MANIFEST_DIGEST]
+    driver.document = driver.document | {"manifest": {"digest": now}}
+    eventually(lambda: kstatus(kubectl.get("pipeline", "shop")) == "Current")
 
 
 def test_trouble_is_told(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:

@@ -14,7 +14,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.goals import Goal
-from levada.runtime.host.manifest_file import command_words, read_manifest_file, work_folder
+from levada.runtime.host.manifest_file import command_words, file_digest, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import Outcome, Suspended
@@ -57,8 +57,10 @@ class Engine:
     ) -> None:
         """Read the manifest. Raise InvalidManifest, which lists every problem found."""
         path = manifest if isinstance(manifest, Path) else None
+        # Before the manifest: if the file changes in between, the digest is an older one until the watcher has read it.
+        digest = "" if path is None else file_digest(path)
         manifests = read_manifest_file(manifest) if isinstance(manifest, Path) else manifest
-        self._watcher = ManifestWatcher(path, manifests, self._waiting_tables)
+        self._watcher = ManifestWatcher(path, manifests, self._waiting_tables, digest)
         self._secrets = secrets
         self._work_dir = work_folder(path, manifests, work_dir)
         self._listen = (host, port)

@@ -9,7 +9,7 @@ from typing import Final
 
 from levada.errors import InvalidManifest
 from levada.runtime.host.assembly import default_work_dir
-from levada.spec import Manifests, load_manifests
+from levada.spec import Manifests, load_manifests, manifest_digest
 
 COMMAND_PREFIX: Final = "LEVADA_COMMAND_PREFIX"
 """The variable with the words by which commands run in this pod. Set only in pods."""
@@ -27,6 +27,14 @@ def read_manifest_file(path: Path) -> Manifests:
     except OSError as error:
         raise InvalidManifest("invalid_manifest", f"{path} cannot be read: {error.strerror}") from None
     return load_manifests(text, str(path))
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a manifest's file, or an empty string if it cannot be read."""
+    try:
+        return manifest_digest(path.read_bytes())
+    except OSError:
+        return ""
 
 
 def work_folder(path: Path | None, manifests: Manifests, given: Path | None) -> Path:

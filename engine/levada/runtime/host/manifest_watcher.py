@@ -14,7 +14,7 @@ from typing import Final
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator
 from levada.runtime.host.manifest_file import UTF_8_HINT
 from levada.runtime.report.snapshot import fatal_progress
-from levada.spec import Change, Manifests, changed_fields, load_manifests, with_hot_fields
+from levada.spec import Change, Manifests, changed_fields, load_manifests, manifest_digest, with_hot_fields
 from levada.spec.resyncs import without_resyncs
 from levada.status import ManifestProgress, WaitingField
 from levada.values import QualifiedTable
@@ -88,14 +88,18 @@ class ManifestWatcher:
         path: Path | None,
         running: Manifests,
         waits: Callable[[Manifests, Manifests], Collection[QualifiedTable]] = lambda running, new: (),
+        digest: str = "",
     ) -> None:
-        """``waits`` returns the tables that a change must not copy again before a restart with an approval."""
+        """``waits`` returns the tables that a change must not copy again before a restart with an approval.
+
+        ``digest`` is that of the file that is running.
+        """
         self.path = path
         self._waits = waits
         self._running = running
         self._seen: bytes | None = None
         self._judged: bytes | None = None
-        self._progress = ManifestProgress()
+        self._progress = ManifestProgress(digest=digest)
 
     @property
     def running(self) -> Manifests:
@@ -145,7 +149,7 @@ class ManifestWatcher:
         waiting = tuple(WaitingField(field, change.value) for field, change in sorted(accepted.waiting.items()))
         if waiting and waiting != self._progress.waiting:
             _log.warning("not taken up before a restart: %s", _describe(accepted.waiting))
-        self._progress = ManifestProgress(waiting=waiting)
+        self._progress = ManifestProgress(waiting=waiting, digest=manifest_digest(content))
 
 
 def _read(path: Path) -> bytes:

@@ -1,0 +1,271 @@
+"""Readiness is of the newest spec: no tool takes an object for ready before its driver runs what is written there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tests.operator.cluster import PlanStore
+from tests.operator.kstatus import kstatus, waited_for
+from tests.operator.samples import (
+    NOON,
+    at,
+    error_document,
+    merge,
+    observed,
+    owned,
+    owner,
+    pipeline,
+    pod,
+    pod_body,
+    progress,
+    running,
+    table_document,
+    table_sync,
+    waiting,
+    written,
+)
+
+from levada_operator.decide.reconcile import reconcile
+from levada_operator.names import MANIFEST_DIGEST
+from levada_operator.observe.objects import ObjectKey, Refusal
+from levada_operator.observe.pods import PodState, read_pod
+
+DRIVER = ObjectKey("StatefulSet", "shop-driver")
+MANIFEST = ObjectKey("ConfigMap", "shop-manifest")
+
+
+@dataclass
+class World:
+    """A cluster in which a Pipeline streams. Its controllers and its driver take one step when they are asked to."""
+
+    store: PlanStore = field(default_factory=lambda: PlanStore(running(), pipeline(), [table_sync()]))
+    pod_image: str = ""
+    digest: str = ""
+    seconds: int = 0
+
+    def __post_init__(self) -> None:
+        self.store.owned = {k: merge(dict(b), {}) for k, b in owned(owner()).bodies.items()}
+        self._controller()
+        self.start()
+        self.ready()
+        self.reads()
+        self.passes(2)
+
+    def passes(self, times: int = 1) -> None:
+        """Let the operator reconcile. The objects of each kind have a generation, as in the API server."""
+        for _ in range(times):
+            before = self.store.owned.get(DRIVER, {})
+            self.store.carry_out(reconcile(self.store.observe()))
+            now = self.store.owned[DRIVER]
+            if now is not before:
+                last = before.get("metadata", {}).get("generation", 0)
+                changed = now["spec"] != before.get("spec")
+                now["metadata"]["generation"] = last + changed
+                now["status"] = before.get("status", {})
+
+    def edit(self, **changes: Any) -> None:
+        """Change the Pipeline's spec."""
+        generation = self.store.pipeline["metadata"]["generation"] + 1
+        self.store.pipeline = merge(self.store.pipeline, {"spec": changes, "metadata": {"generation": generation}})
+
+    def sees(self) -> None:
+        """Let the StatefulSet's controller see the newest template."""
+        self._controller()
+
+    def end(self) -> None:
+        """End the driver's pod."""
+        self.store.observe(pods=())
+
+    def start(self) -> None:
+        """Start a pod of the newest template."""
+        self.pod_image = self._image()
+        self.seconds += 10
+        self._pod(conditions=[{"type": "Ready", "status": "False"}])
+
+    def ready(self) -> None:
+        """Let the pod become ready."""
+        self._pod()
+
+    def reads(self) -> None:
+        """Let the driver read its manifest, and the operator the driver's progress."""
+        self.digest = self.store.owned[MANIFEST]["metadata"]["annotations"][MANIFEST_DIGEST]
+        self.reports()
+
+    def reports(self) -> None:
+        """Let the operator read the driver's progress."""
+        report = progress(fetched=self.seconds, manifest={"digest": self.digest})
+        self.store.observe(report=report, now=at(self.seconds))
+
+    @property
+    def runs_it(self) -> bool:
+        """True if the driver runs the Pipeline's spec."""
+        spec = self.store.pipeline["spec"]
+        text = self.store.owned[MANIFEST]["data"]["pipeline.yaml"]
+        wanted = spec.get("driver", {}).get("image", "levada:1"), f"freshnessSeconds: {spec.get('freshnessSeconds', 0)}"
+        current = self.store.owned[MANIFEST]["metadata"]["annotations"][MANIFEST_DIGEST] == self.digest
+        return self.pod_image == wanted[0] and ("freshnessSeconds" not in spec or wanted[1] in text) and current
+
+    def _image(self) -> str:
+        return str(self.store.owned[DRIVER]["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    def _controller(self) -> None:
+        body = self.store.owned[DRIVER]
+        body["metadata"].setdefault("generation", 1)
+        body["status"] = {"observedGeneration": body["metadata"]["generation"], "updateRevision": self._image()}
+
+    def _pod(self, **status: Any) -> None:
+        self.store.observe(pods=(of_revision(self.pod_image, self.seconds, **status),), now=at(self.seconds))
+
+
+def of_revision(revision: str, created: float = -600, **status: Any) -> PodState:
+    """Return the driver's pod of a revision."""
+    metadata = {"labels": {"controller-revision-hash": revision}, "creationTimestamp": written(at(created))}
+    return read_pod(merge(pod_body(**status), {"metadata": metadata}))
+
+
+RESTART: list[Callable[[World], None]] = [
+    World.passes, World.passes, World.reports, World.passes, World.sees, World.passes, World.end, World.passes,
+    World.start, World.passes, World.ready, World.passes, World.reads, World.passes, World.passes,
+]  # fmt: skip
+HOT: list[Callable[[World], None]] = [
+    World.passes, World.passes, World.reports, World.passes, World.sees, World.passes, World.reads, World.passes
+]  # fmt: skip
+CHANGES: dict[str, tuple[dict[str, Any], list[Callable[[World], None]]]] = {
+    "image": ({"driver": {"image": "levada:9"}}, RESTART),
+    "hot": ({"freshnessSeconds": 30}, HOT),
+    "both": ({"freshnessSeconds": 30, "driver": {"image": "levada:9"}}, RESTART),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_nothing_is_ready_before_it_runs(name: str) -> None:
+    """At each moment of a change kstatus and kubectl wait call the Pipeline ready only if the driver runs its spec."""
+    change, steps = CHANGES[name]
+    world = World()
+    assert (kstatus(world.store.pipeline), waited_for(world.store.pipeline)) == ("Current", True)
+    world.edit(**change)
+    reasons = set()
+    for step in steps:
+        assert kstatus(world.store.pipeline) != "Failed"
+        if not world.runs_it:
+            assert kstatus(world.store.pipeline) == "InProgress"
+            assert not waited_for(world.store.pipeline)
+        step(world)
+        reasons |= {c["reason"] for c in world.store.pipeline["status"]["conditions"] if c["type"] == "Ready"}
+    assert (kstatus(world.store.pipeline), waited_for(world.store.pipeline)) == ("Current", True)
+    assert "Updating" in reasons
+
+
+def ready(seen: Any, kind: str = "Pipeline") -> dict[str, Any]:
+    """Return the condition Ready that the plan for what is seen writes."""
+    (status,) = (w.status for w in reconcile(seen).statuses if w.key.kind == kind)
+    return next(c for c in status["conditions"] if c["type"] == "Ready")
+
+
+def stored(seen: Any, generation: int = 2, **changes: Any) -> dict[str, Any]:
+    """Return the Pipeline of the next generation, with the status that was written for the one that is seen."""
+    (status,) = (w.status for w in reconcile(seen).statuses if w.key.kind == "Pipeline")
+    return pipeline(status=status, metadata={"generation": generation}, **changes)
+
+
+@pytest.mark.parametrize("refusal", [False, True], ids=["invalid", "refused by the cluster"])
+def test_refused_spec_fails_and_is_never_waited_for(refusal: bool) -> None:
+    """A refused spec is Failed, and not Ready in its generation, while the former one is Ready in its own."""
+    seen = running()
+    body = stored(seen, spec={"driver": {"image": "nowhere"}} if refusal else {"store": {}})
+    refusals = (Refusal(ObjectKey("Pod", "shop-driver-0"), "violates PodSecurity"),) if refusal else ()
+    plan = reconcile(running(body=body, refusals=refusals))
+    (status,) = (w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    now = {**body, "status": status}
+    assert kstatus(now) == "Failed"
+    assert not waited_for(now)
+    (is_ready,) = (c for c in status["conditions"] if c["type"] == "Ready")
+    assert (is_ready["status"], is_ready["observedGeneration"], status["observedGeneration"]) == ("True", 1, 2)
+
+
+def test_image_that_cannot_be_pulled_stalls() -> None:
+    """A failure is in progress until health.progressDeadlineSeconds have passed, and Failed after that."""
+    no_image = pod(**waiting("driver", "ImagePullBackOff", "no such image"))
+    first = running(report=None, pods=(no_image,))
+    body = stored(first, generation=1)
+    assert kstatus(body) == "InProgress"
+    for seconds, expected in ((899, "InProgress"), (901, "Failed")):
+        later = running(body=body, report=None, pods=(no_image,), now=at(seconds))
+        status = next((w.status for w in reconcile(later).statuses if w.key.kind == "Pipeline"), body["status"])
+        assert kstatus({**body, "status": status}) == expected
+
+
+def test_pipeline_that_rests_or_waits_is_no_failure() -> None:
+    """A suspended Pipeline is not stalled however long that lasts. One that copies for days makes progress."""
+    for seen in (
+        running(body=pipeline(spec={"suspend": True}), pods=(), now=at(90_000)),
+        running(report=progress(table_document(phase="DataSync"), fetched=90_000), now=at(90_000), moved_at=at(90_000)),
+        observed(),
+    ):
+        assert kstatus(stored(seen, generation=1)) == "InProgress"
+
+
+def test_pod_of_an_earlier_template_is_not_ready() -> None:
+    """The StatefulSet's controller decides which pod is the newest one, and until it has seen it, none is."""
+    bodies = dict(running().owned.bodies)
+    newest = {"observedGeneration": 2, "updateRevision": "new"}
+    for status, revision, expected in (
+        (newest, "old", "Updating"),
+        ({**newest, "observedGeneration": 1}, "new", "Updating"),
+        (newest, "new", "Streaming"),
+        ({}, "old", "Streaming"),
+    ):
+        body = merge(dict(bodies[DRIVER]), {"metadata": {"generation": 2}, "status": status})
+        its = replace(running().owned, bodies=bodies | {DRIVER: body})
+        assert ready(running(owned=its, pods=(of_revision(revision),)))["reason"] == expected
+
+
+def test_report_of_the_former_pod_is_none() -> None:
+    """A pod that started after the last report has reported nothing yet."""
+    assert ready(running(pods=(of_revision("", created=5),), now=at(10)))["reason"] == "Updating"
+
+
+def test_driver_that_cannot_read_the_manifest_says_why() -> None:
+    """The message has the driver's own error. A driver of an earlier version, which knows no digest, is believed."""
+    error = error_document(code="invalid_manifest", reason="line 3")
+    seen = running(report=progress(manifest={"digest": "another", "error": error}))
+    assert "line 3 [invalid_manifest]" in ready(seen)["message"]
+    assert ready(running(report=progress(manifest={})))["status"] == "True"
+
+
+def test_changed_table_sync_is_ready_once_the_driver_has_read_it() -> None:
+    """A TableSync's Ready is of its newest generation only when the driver runs it. Others stay Ready meanwhile."""
+    key = MANIFEST
+    digest = running().owned.bodies[key]["metadata"]["annotations"][MANIFEST_DIGEST]
+    report = progress(manifest={"digest": digest})
+    (status,) = (w.status for w in reconcile(running(report=report)).statuses if w.key.kind == "TableSync")
+    other = {**table_sync("events"), "status": status}
+    changed = merge(table_sync(), {"status": status, "metadata": {"generation": 2}, "spec": {"retryNonce": 1}})
+    plan = reconcile(running(changed, other, report=progress(table_document(), table_document("events"),
+                                                             manifest={"digest": digest})))  # fmt: skip
+    told = {w.key.name: next(c for c in w.status["conditions"] if c["type"] == "Ready") for w in plan.statuses[1:]}
+    assert (told["shop-public-orders"]["reason"], told["shop-public-orders"]["observedGeneration"]) == ("Updating", 1)
+    assert told.get("shop-public-events", {"reason": "Streaming"})["reason"] == "Streaming"
+
+
+def test_refused_table_sync_fails() -> None:
+    """A TableSync with an invalid spec is Failed, and so is one whose table only a person can help."""
+    (status,) = (w.status for w in reconcile(running()).statuses if w.key.kind == "TableSync")
+    bad = merge(table_sync(), {"status": status, "metadata": {"generation": 2}, "spec": {"mode": "Sideways"}})
+    for body, report in (
+        (bad, progress()),
+        (table_sync(), progress(table_document(phase="Errored", error=error_document()))),
+    ):
+        (now,) = (w.status for w in reconcile(running(body, report=report)).statuses if w.key.kind == "TableSync")
+        assert kstatus({**body, "status": now}) == "Failed"
+        assert not waited_for({**body, "status": now})
+
+
+def test_object_without_a_status_is_in_progress() -> None:
+    """The CRDs give each object a status before the operator does."""
+    body = pipeline(status={"observedGeneration": -1})
+    assert kstatus(body) == "InProgress"
+    assert reconcile(observed(body, now=NOON)).statuses
