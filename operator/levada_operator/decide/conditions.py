@@ -32,6 +32,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "TooLarge",
         "ManifestLost",
         "RefusedByCluster",
+        "Paused",
     ),
     "Approved": ("NothingWaits", "Automatic", "Approved", "ApprovalRequired"),
     "DriverAvailable": (
@@ -46,6 +47,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "PodRefused",
         "ConfigMissing",
         "Evicted",
+        "NodeLost",
         "StuckTerminating",
         "ScaledToZero",
         "RefusedByCluster",
