@@ -35,7 +35,7 @@ from levada_operator.decide.comparison import content_digest
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
-from levada_operator.observe.objects import ObjectKey, PipelineKey, Refusal
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 
 SHOP = PipelineKey("data", "shop")
 
