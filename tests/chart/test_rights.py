@@ -19,8 +19,9 @@ Right: TypeAlias = tuple[str, str, str]
 """Group, resource, verb."""
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
+REASONS = DOCUMENT.with_name("security.md")
 EXECUTORS = {("", "pods", verb) for verb in ("create", "delete", "deletecollection", "get", "list", "patch", "watch")}
-DISCOVERY = {("storage.k8s.io", "storageclasses", "list")}
+DISCOVERY = {("storage.k8s.io", "storageclasses", "list"), ("coordination.k8s.io", "leases", "get")}
 
 
 def rights(rules: list[dict[str, Any]]) -> set[Right]:
@@ -40,6 +41,17 @@ def documented(before: str = "") -> set[Right]:
     return found
 
 
+def reasons() -> list[tuple[set[Right], str]]:
+    """Return the rights of each row of the table that gives their reasons, and the reason."""
+    table = REASONS.read_text().partition("| Group | Resources | Verbs | Why |\n|---|---|---|---|\n")[2]
+    found = []
+    for line in table.partition("\n\n")[0].splitlines():
+        group, resources, verbs, why = (cell.strip() for cell in line.strip("|").split("|"))
+        group = "" if group == "core" else group.strip("`")
+        found.append((set(itertools.product([group], re.split(r",\s*", resources), re.split(r",\s*", verbs))), why))
+    return found
+
+
 def roles(bodies: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """Return the operator's own roles."""
     return [b for b in bodies if b["kind"] == kind and b["metadata"]["name"].endswith("-operator")]
@@ -49,6 +61,16 @@ def test_cluster_wide(tmp_path: Path) -> None:
     """In all namespaces: the documented rights, those that it passes on, and to see StorageClasses."""
     (role,) = roles(render(tmp_path), "ClusterRole")
     assert rights(role["rules"]) == documented() | EXECUTORS | DISCOVERY
+
+
+def test_each_right_has_one_reason(tmp_path: Path) -> None:
+    """The page on security has each verb of the chart's rules in exactly one row, and no other verb."""
+    bodies = render(tmp_path)
+    (role,) = roles(bodies, "ClusterRole")
+    (lease,) = [b for b in bodies if b["kind"] == "Role"]
+    rows = [right for found, why in reasons() if why for right in found]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == rights(role["rules"]) | rights(lease["rules"])
 
 
 def test_namespaced(tmp_path: Path) -> None:
@@ -63,11 +85,18 @@ def test_namespaced(tmp_path: Path) -> None:
     assert [b["metadata"]["namespace"] for b in bindings] == ["levada-system", "data", "shop"]
     account = {"kind": "ServiceAccount", "name": "levada-operator", "namespace": "levada-system"}
     assert all(b["subjects"] == [account] for b in bindings)
+    # Without a role of the cluster to aggregate, each namespace has those of its users.
+    for namespace in ("data", "shop"):
+        parts = {b["metadata"]["name"]: rights(b["rules"]) for b in bodies
+                 if b["kind"] == "Role" and b["metadata"]["namespace"] == namespace}  # fmt: skip
+        assert {verb for _, _, verb in parts["levada-view"]} == {"get", "list", "watch"}
+        assert parts["levada-edit"] > parts["levada-view"]
+        assert {resource for _, resource, _ in parts["levada-edit"]} == {"pipelines", "tablesyncs"}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_lease_of_its_own(name: str, tmp_path: Path) -> None:
-    """In its own namespace alone the operator has the documented rights over Leases, by name but for their creation."""
+    """In its own namespace it has the documented rights over a Lease and a ConfigMap, by name except to create."""
     bodies = render(tmp_path, CASES[name])
     (role,) = [b for b in bodies if b["kind"] == "Role" and b["metadata"]["name"].endswith("-lease")]
     assert role["metadata"]["namespace"] == "levada-system"
@@ -75,7 +104,8 @@ def test_lease_of_its_own(name: str, tmp_path: Path) -> None:
     (deployment,) = [b for b in bodies if b["kind"] == "Deployment"]
     environment = {e["name"]: e.get("value") for e in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
     for rule in role["rules"]:
-        assert rule["verbs"] == ["create"] or rule["resourceNames"] == [environment["LEVADA_LEASE"]]
+        lease = environment["LEVADA_LEASE"]
+        assert rule["verbs"] == ["create"] or rule["resourceNames"] in ([lease], [f"{lease}-abandoned"])
 
 
 @pytest.mark.parametrize("name", CASES)

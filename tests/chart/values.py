@@ -19,6 +19,7 @@ CASES: Final[dict[str, dict[str, Any]]] = {
             "pullPolicy": "Always",
             "pullSecrets": [{"name": "registry"}],
         },
+        "replicas": 2,
         "updatePolicy": {"maxConcurrent": 3, "deadlineSeconds": 900},
         "stagingVolume": {"use": "Always", "size": "50Gi"},
         "assignedUser": True,

@@ -32,7 +32,10 @@ from levada.values import PipelineOwner
 def test_a_pipeline_of_the_same_name_in_another_namespace_is_refused(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its start and its clean-up name both, and change nothing of the first one's slot, rows and publication."""
+    """Its start and its clean-up change nothing of the first one's slot, rows and publication, and do not name it.
+
+    Messages are read in the namespace of the refused one. The UID alone is enough to hand over.
+    """
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     one, other = Side(db, tmp_path, "a", "uid-a"), Side(db, tmp_path, "b", "uid-b")
     one.begin()
@@ -45,7 +48,9 @@ def test_a_pipeline_of_the_same_name_in_another_namespace_is_refused(
     done = other.on(monkeypatch, "cleanup", "--yes")
     assert done.exit_code == 1
     for said in (refused.value.message, done.stderr):
-        assert "Pipeline a/shop (UID uid-a), and this is Pipeline b/shop (UID uid-b)" in said.replace("\n", " ")
+        text = said.replace("\n", " ")
+        assert "belongs to a Pipeline of another namespace (UID uid-a), and this is Pipeline b/shop (UID uid-b)" in text
+        assert "a/shop" not in text
     assert "kubectl -n b annotate --overwrite pipelines.levada.dev shop levada.dev/take-over-from=uid-a" in done.stderr
     assert slots(db) == ["levada_a__shop"]
     assert db.query("SELECT count(*) FROM levada.documents WHERE kind = 'phases'") == [(1,)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -22,6 +24,7 @@ from tests.operator.samples import (
     table_document,
     table_sync,
 )
+from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
@@ -32,7 +35,7 @@ from levada_operator.decide.comparison import content_digest
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import RESOURCES, RequestFailed
-from levada_operator.observe.objects import ObjectKey, PipelineKey, Refusal
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 
 SHOP = PipelineKey("data", "shop")
 
@@ -182,6 +185,30 @@ def test_prompt_writes_of_a_namespace_delay_no_other() -> None:
     assert asyncio.run(script()).index("quiet") == 1
 
 
+def test_slow_writes_of_a_namespace_leave_threads_to_others() -> None:
+    """A write of a megabyte takes seconds. However many one namespace has, another's is made meanwhile."""
+    over = threading.Event()
+
+    class Slow(Requests):
+        def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any]:
+            if body["metadata"]["namespace"] == "large":
+                over.wait(LIMIT_S)
+            return dict(body)
+
+    async def script() -> None:
+        with ThreadPoolExecutor(4) as executor:
+            runner = Runner(Slow(), WriteBudget(Clock(), burst=100), executor)
+            bodies = [{"metadata": {"namespace": "large", "name": str(number)}} for number in range(8)]
+            slow = [asyncio.create_task(runner.set_finalizers(body, ())) for body in bodies]
+            await asyncio.sleep(0)
+            await runner.set_finalizers({"metadata": {"namespace": "small", "name": "shop"}}, ())
+            assert not any(task.done() for task in slow)
+            over.set()
+            await asyncio.gather(*slow)
+
+    asyncio.run(script())
+
+
 def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     """A change that a list has and the watch lacks for long is a reason to restart.
 
@@ -220,6 +247,19 @@ def test_event_is_counted_and_not_repeated_at_once() -> None:
     elsewhere = namespace_event(about, NOON)
     assert elsewhere["metadata"]["namespace"] == "default"
     assert elsewhere["involvedObject"] == {"apiVersion": "v1", "kind": "Namespace", "name": "data"}
+
+
+def test_objects_that_cannot_be_read_are_one_event() -> None:
+    """Its message changes with each object of the namespace, and would be an Event of each Pipeline there."""
+    aggregator = EventAggregator()
+    draft = EventDraft(ObjectKey("Pipeline", "shop"), "ObjectsUnread", "ignored: ConfigMap a: too large")
+    first = aggregator.event(About("data", "u", draft), NOON)
+    other = replace(draft, message="ignored: ConfigMap b: too large")
+    assert aggregator.event(About("data", "u", other), NOON) is None
+    later = aggregator.event(About("data", "u", other), NOON + REPEAT_AFTER)
+    assert first is not None
+    assert later is not None
+    assert (later["metadata"], later["count"]) == (first["metadata"], 2)
 
 
 def test_runner_writes_in_order() -> None:

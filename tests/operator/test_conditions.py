@@ -296,6 +296,31 @@ def test_stuck_pod_is_told() -> None:
     assert conditions(seen)["DriverAvailable"].reason == "StuckTerminating"
 
 
+def test_lost_node_is_named() -> None:
+    """The node's controller marks a pod whose kubelet does not report. The containers look as they were."""
+    marked = {"spec": {"nodeName": "worker-3"}, "status": {"conditions": [
+        {"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]}}  # fmt: skip
+    found = conditions(running(pods=(read_pod(merge(pod_body(), marked)),)))["DriverAvailable"]
+    assert found.reason == "NodeLost"
+    assert found.message.startswith("node worker-3 does not report; see: kubectl describe node worker-3.")
+    ended = merge(marked, {"metadata": {"deletionTimestamp": written(at(-61))}})
+    found = conditions(running(pods=(read_pod(merge(pod_body(), ended)),)))["DriverAvailable"]
+    assert found.reason == "StuckTerminating"
+    assert "on node worker-3 (which does not report) does not end" in found.message
+    gate = merge(marked, {"status": {"conditions": [
+        {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"},
+        {"type": "ContainersReady", "status": "True"}]}})  # fmt: skip
+    assert conditions(running(pods=(read_pod(merge(pod_body(), gate)),)))["DriverAvailable"].reason == "Starting"
+
+
+def test_a_solution_stands_once() -> None:
+    """SQL that the message has already is not repeated as its solution."""
+    sql = "ALTER TABLE a REPLICA IDENTITY FULL"
+    text = f"error: run: {sql} [identity_missing]\n  hint: {sql}\n"
+    seen = running(report=None, pods=(pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message=text)),))
+    assert conditions(seen)["DriverAvailable"].message.count("ALTER TABLE") == 1
+
+
 def test_nothing_streams_before_the_driver_is_ready() -> None:
     """A driver that is not ready yet is Starting, also once its stream is open."""
     starting = pod(phase="Running", conditions=[{"type": "Ready", "status": "False"}])

@@ -6,12 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.samples import NOON, at, merge, owned, owner, pipeline, pod, running, waiting, written
+from tests.operator.samples import (
+    NOON,
+    at,
+    merge,
+    owned,
+    owner,
+    pipeline,
+    pod,
+    pod_body,
+    running,
+    waiting,
+    written,
+)
 
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
+from levada_operator.observe.pods import read_pod
 
 SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
 
@@ -176,3 +189,39 @@ def test_policy_changed_last_is_the_one_that_holds() -> None:
     plan = reconcile(deleting(body=body, owned=STOPPED, pods=()))
     assert [b["kind"] for b in plan.apply] == ["ConfigMap", "StatefulSet", "Job"]
     assert "publication: Delete" in plan.apply[0]["data"]["pipeline.yaml"]
+
+
+def test_a_cleanup_that_no_node_takes_says_so() -> None:
+    """After a minute, in an Event and in Ready. It is not given up, because a node may come."""
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    for age, said in ((30, False), (61, True)):
+        body = merge(pod_body("cleanup", "shop-cleanup-x", phase="Pending", conditions=[scheduled]),
+                     {"metadata": {"creationTimestamp": written(at(-age))}})  # fmt: skip
+        plan = reconcile(deleting(owned=STOPPED, pods=(read_pod(body),), jobs=(job(),)))
+        assert not plan.release
+        assert ("CleanupWaiting" in [e.reason for e in plan.events]) is said
+        ready = next(c for c in plan.statuses[0].status["conditions"] if c["type"] == "Ready")
+        assert ("the clean-up waits: no node takes the pod: 0/3 nodes" in ready["message"]) is said
+    over = reconcile(deleting(-601, owned=STOPPED, pods=(read_pod(body),), jobs=(job(),)))
+    [abandoned] = [e.message for e in over.events if e.reason == "CleanupAbandoned"]
+    assert "was not done within 600 s: the clean-up waits: no node takes the pod" in abandoned
+
+
+def test_sql_stands_once() -> None:
+    """A clean-up whose error has the SQL that drops the slot is not followed by the same SQL."""
+    failed = pod("cleanup", "shop-cleanup-x", **ended(f"error: in use; {SQL} [slot_in_use]"))
+    plan = reconcile(deleting(owned=STOPPED, pods=(failed,), jobs=(job(failed=True),)))
+    [abandoned] = [e.message for e in plan.events if e.reason == "CleanupAbandoned"]
+    assert abandoned.count(SQL) == 1
+
+
+def test_what_may_be_left_is_listed() -> None:
+    """A clean-up that is given up is listed, except where nothing was due to be removed, or another one owns it all."""
+    failed = {"owned": STOPPED, "pods": (), "jobs": (job(failed=True),)}
+    assert SQL in reconcile(deleting(**failed)).abandoned
+    retains = dict.fromkeys(("slot", "state", "publication", "destinationTables"), "Retain")
+    kept = deleting(**failed | {"body": pipeline(spec={"deletionPolicy": retains})})
+    assert reconcile(kept).release
+    assert not reconcile(kept).abandoned
+    others = pod("cleanup", "shop-cleanup-x", **ended("error: the state belongs to a/shop [not_the_owner]"))
+    assert not reconcile(deleting(owned=STOPPED, pods=(others,), jobs=(job(),))).abandoned

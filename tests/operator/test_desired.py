@@ -18,6 +18,7 @@ from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, buil
 from levada_operator.desired.manifest import read_manifest, restart_digest
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
+from levada_operator.desired.pod import build_driver_template
 from levada_operator.desired.secrets import SECRETS_DIR
 from levada_operator.desired.spark import build_executor_template
 from levada_operator.desired.table_sync import build_adoption_patch, build_table_sync
@@ -202,6 +203,14 @@ def test_user_template_cannot_loosen_the_pod() -> None:
     assert {"name": "AWS_REGION", "value": "eu"} in driver["env"]
     assert [e["value"] for e in driver["env"] if e["name"] == "HOME"] == ["/var/lib/levada"]
     assert sidecar == {"name": "sidecar", "image": "proxy"}
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(30, 30), (0, 0), (600, 300), (None, 300), ("30", 300), (True, 300)])
+def test_a_shorter_grace_period_is_the_users(given: object, wanted: int) -> None:
+    """A driver has five minutes to end, or as few seconds as the pod template gives it."""
+    template = {"spec": {} if given is None else {"terminationGracePeriodSeconds": given}}
+    built = build_driver_template(owner(driver={"podTemplate": template}))
+    assert built["spec"]["terminationGracePeriodSeconds"] == wanted
 
 
 def test_merge_keeps_ours_first_and_whole() -> None:

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.cluster import PlanStore
 from tests.operator.samples import (
+    NOON,
     document,
     error_document,
+    merge,
     observed,
     owned,
     owner,
@@ -22,6 +24,7 @@ from tests.operator.samples import (
     table_document,
     table_sync,
     waiting,
+    written,
 )
 
 from levada_operator.decide.comparison import beyond_counters, needs_apply, status_changed, with_applied_hash
@@ -172,6 +175,22 @@ def test_a_suspended_pipeline_has_no_driver() -> None:
     for spec in ({}, {"freshnessSeconds": 99}):
         plan = reconcile(running(body=pipeline(spec={"suspend": True, **spec}), owned=stopped, pods=()))
         assert [b for b in plan.apply if b["kind"] == "StatefulSet" and b["spec"]["replicas"]] == []
+
+
+def test_a_paused_pipeline_is_left_alone() -> None:
+    """No object of it changes, whatever the spec says, until the annotation is gone. Its deletion is carried out."""
+    paused = {"metadata": {"annotations": {"levada.dev/paused": "true"}}}
+    changed, before = merge(pipeline(spec={"suspend": True}), paused), owned(owner())
+    plan = reconcile(running(body=changed, owned=before))
+    assert (plan.apply, plan.delete, plan.rehearse) == ((), (), ())
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in plan.statuses[0].status["conditions"]}
+    assert conditions["Accepted"] == ("Unknown", "Paused")
+    assert conditions["Suspended"] == ("False", "NotRequested")
+    assert reconcile(running(body=pipeline(spec={"suspend": True}), owned=before)).apply
+    new = reconcile(observed(merge(pipeline(), paused)))
+    assert (new.apply, new.release) == ((), False)
+    gone = merge(changed, {"metadata": {"deletionTimestamp": written(NOON)}})
+    assert [b["kind"] for b in reconcile(running(body=gone, owned=before)).apply] == ["StatefulSet"]
 
 
 def test_table_sync_of_a_table_that_is_gone() -> None:

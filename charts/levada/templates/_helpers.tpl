@@ -70,13 +70,13 @@ readOnlyRootFilesystem: true
 {{- define "levada.rules" -}}
 - apiGroups: [levada.dev]
   resources: [pipelines]
-  verbs: [get, list, watch, patch]
+  verbs: [list, watch, patch]
 - apiGroups: [levada.dev]
   resources: [pipelines/status, tablesyncs/status]
   verbs: [patch]
 - apiGroups: [levada.dev]
   resources: [tablesyncs]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps, services, serviceaccounts, persistentvolumeclaims]
   verbs: [get, list, create, patch, delete]
@@ -105,4 +105,17 @@ readOnlyRootFilesystem: true
   resources: [pods]
   verbs: [create, delete, deletecollection, get, list, patch, watch]
 {{- end }}
+{{- end }}
+
+{{- /* Users' rights over Levada's objects. */ -}}
+{{- define "levada.viewRules" -}}
+- apiGroups: [levada.dev]
+  resources: [pipelines, tablesyncs]
+  verbs: [get, list, watch]
+{{- end }}
+
+{{- define "levada.editRules" -}}
+- apiGroups: [levada.dev]
+  resources: [pipelines, tablesyncs]
+  verbs: [create, update, patch, delete, deletecollection]
 {{- end }}

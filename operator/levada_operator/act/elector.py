@@ -32,6 +32,11 @@ class LeaseKey(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def text(self) -> str:
+        """The key as one word."""
+        return f"{self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:

@@ -15,6 +15,8 @@ REPEAT_AFTER: Final = timedelta(minutes=5)
 _MAX_MESSAGE: Final = 1024
 """Maximum length of a message that the API server accepts."""
 _MAX_REMEMBERED: Final = 10_000
+_ONE_OF_ALL_MESSAGES: Final = ("ObjectsUnread",)
+"""Reasons whose message changes with each object of the namespace. All Pipelines there would get each as an Event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class EventAggregator:
     def event(self, about: About, now: datetime) -> dict[str, Any] | None:
         """Return the Event to write, or None if the same Event was written within `REPEAT_AFTER`."""
         draft = about.draft
-        key = (about.uid, draft.reason, draft.message)
+        key = (about.uid, draft.reason, "" if draft.reason in _ONE_OF_ALL_MESSAGES else draft.message)
         count, first, last = self._recorded.get(key, (0, now, None))
         if last is not None and now - last < REPEAT_AFTER:
             return None

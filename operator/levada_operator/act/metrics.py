@@ -38,6 +38,11 @@ LIMITS: Final = Gauge(
     ["policy"],
     registry=REGISTRY,
 )
+ABANDONED: Final = Gauge(
+    "levada_operator_abandoned_cleanups",
+    "Deleted Pipelines of which a slot or other objects may be left, until they are taken off the list",
+    registry=REGISTRY,
+)
 SWEEP: Final = Gauge(
     "levada_operator_last_sweep_timestamp_seconds",
     "When the last sweep over all Pipelines ended, in Unix time",

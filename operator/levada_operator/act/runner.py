@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
+_PER_NAMESPACE: Final = 3
+"""Concurrent requests about one namespace. A write of a large object takes seconds, and there are few threads."""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
@@ -55,6 +57,7 @@ class Runner:
         self._events = EventAggregator()
         self._status_written_at: dict[tuple[str, ObjectKey], datetime] = {}
         self._refusals = RefusalCache()
+        self._requests: dict[str, asyncio.Semaphore] = {}
 
     async def carry_out(self, plan: Plan, observed: Observed) -> Outcome:
         """Execute the plan, the Pipeline's own objects before its tables.
@@ -76,9 +79,10 @@ class Runner:
 
     async def set_finalizers(self, body: Body, finalizers: Sequence[str]) -> dict[str, Any] | None:
         """Replace the finalizers of a Pipeline. Return it, or None if it was deleted meanwhile."""
-        await self._budget.take(str(body["metadata"]["namespace"]))
+        namespace = str(body["metadata"]["namespace"])
+        await self._budget.take(namespace)
         try:
-            return await self._write("Pipeline", self._cluster.set_finalizers, body, finalizers)
+            return await self._write(namespace, "Pipeline", self._cluster.set_finalizers, body, finalizers)
         except RequestFailed as error:
             if error.status != 404:
                 raise
@@ -93,7 +97,13 @@ class Runner:
             try:
                 written.append(
                     await self._write(
-                        "TableSync", self._cluster.apply_status, "TableSync", namespace, write.key.name, write.status
+                        namespace,
+                        "TableSync",
+                        self._cluster.apply_status,
+                        "TableSync",
+                        namespace,
+                        write.key.name,
+                        write.status,
                     )
                 )
             except RequestFailed as error:
@@ -163,7 +173,8 @@ class Runner:
         return sorted((write for write in plan.statuses if write.key.kind == "TableSync"), key=rank)
 
     async def _delete(self, key: ObjectKey, observed: Observed, outcome: Outcome) -> None:
-        await self._write(key.kind, self._cluster.delete, key.kind, observed.pipeline.namespace, key.name)
+        namespace = observed.pipeline.namespace
+        await self._write(namespace, key.kind, self._cluster.delete, key.kind, namespace, key.name)
         outcome.deleted.append(key)
 
     async def _apply(
@@ -199,7 +210,7 @@ class Runner:
                 await self._check_name_is_free(body, key_of(body), observed)
                 if not taken:
                     await self._budget.take(namespace)
-                answer = await self._write(body["kind"], request, body)
+                answer = await self._write(namespace, body["kind"], request, body)
             except RequestFailed as error:
                 of_driver = body["metadata"]["name"] == driver_pod(observed.pipeline.name)
                 if body["kind"] == "Pod" and proves_nothing(error.message, observed.driver, of_driver=of_driver):
@@ -219,7 +230,8 @@ class Runner:
         """Raise RequestFailed if an object of that name exists and does not belong to the Pipeline."""
         if key.kind in ("TableSync", "Pod") or key in observed.owned.bodies:
             return
-        there = await self._call(self._cluster.get, key.kind, observed.pipeline.namespace, key.name)
+        namespace = observed.pipeline.namespace
+        there = await self._call(namespace, self._cluster.get, key.kind, namespace, key.name)
         if there is None:
             return
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
@@ -242,7 +254,7 @@ class Runner:
                 return False
         kind, name = write.key
         try:
-            body = await self._write(kind, self._cluster.apply_status, kind, namespace, name, write.status)
+            body = await self._write(namespace, kind, self._cluster.apply_status, kind, namespace, name, write.status)
         except RequestFailed as error:
             if error.status != 404:
                 raise
@@ -266,7 +278,7 @@ class Runner:
         EVENTS.labels(draft.reason).inc()
         try:
             await self._budget.take(about.namespace)
-            await self._write("Event", self._cluster.apply, event)
+            await self._write(about.namespace, "Event", self._cluster.apply, event)
         except RequestFailed as error:
             if error.namespace_terminating:
                 await self._write_namespace_event(about, now)
@@ -275,14 +287,14 @@ class Runner:
 
     async def _write_namespace_event(self, about: About, now: datetime) -> None:
         try:
-            await self._write("Event", self._cluster.apply, namespace_event(about, now))
+            await self._write(about.namespace, "Event", self._cluster.apply, namespace_event(about, now))
         except RequestFailed as error:
             _log.warning("Event %s was not recorded: %s", about.draft.reason, error)
 
-    async def _write(self, kind: str, request: Callable[..., _T], *arguments: Any) -> _T:
+    async def _write(self, namespace: str, kind: str, request: Callable[..., _T], *arguments: Any) -> _T:
         begun = time.monotonic()
         try:
-            answer = await self._call(request, *arguments)
+            answer = await self._call(namespace, request, *arguments)
         except RequestFailed as error:
             self._budget.answered(time.monotonic() - begun, error.status, error.retry_after_s)
             WRITES.labels(kind, str(error.status)).inc()
@@ -291,5 +303,6 @@ class Runner:
         WRITES.labels(kind, "ok").inc()
         return answer
 
-    async def _call(self, request: Callable[..., _T], *arguments: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)
+    async def _call(self, namespace: str, request: Callable[..., _T], *arguments: Any) -> _T:
+        async with self._requests.setdefault(namespace, asyncio.Semaphore(_PER_NAMESPACE)):
+            return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)

@@ -55,12 +55,17 @@ def read_config(environment: Mapping[str, str]) -> Config:
     """Read the settings. Raise NeedsOperator ``setting_invalid`` for an invalid one."""
     namespaces = tuple(n for n in environment.get("LEVADA_NAMESPACES", "").replace(" ", "").split(",") if n)
     token = environment.get("LEVADA_DRIVER_TOKENS")
+    lease = LeaseKey(
+        environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),
+        environment.get("LEVADA_LEASE") or "levada-operator",
+    )
     return Config(
         OperatorDefaults(
             image=environment.get("LEVADA_IMAGE") or f"levada:{version('levada')}",
             operator_namespace=environment.get("POD_NAMESPACE", ""),
             metrics_namespace=environment.get("LEVADA_METRICS_NAMESPACE", ""),
             has_driver_token=bool(token),
+            identity=lease.text,
             updates=UpdatePolicy(
                 max_concurrent=_read(environment, "LEVADA_UPDATES", "1", int),
                 deadline=timedelta(seconds=_read(environment, "LEVADA_UPDATE_SECONDS", "600", int)),
@@ -71,10 +76,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
             ),
             assigned_user=environment.get("LEVADA_ASSIGNED_USER") == "true",
         ),
-        lease=LeaseKey(
-            environment.get("POD_NAMESPACE") or next(iter(namespaces), "default"),
-            environment.get("LEVADA_LEASE") or "levada-operator",
-        ),
+        lease=lease,
         timings=_read(environment, "LEVADA_LEASE_SECONDS", "15", lambda text: lease_timings(int(text))),
         driver_tokens=Path(token) if token else None,
         namespaces=namespaces,

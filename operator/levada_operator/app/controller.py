@@ -16,7 +16,9 @@ from levada_operator.act.budget import WriteBudget
 from levada_operator.act.fair_turns import FairTurns
 from levada_operator.act.metrics import FAILURES, FAULTS, RECONCILE
 from levada_operator.act.runner import Runner
+from levada_operator.app.abandoned import AbandonedCleanups
 from levada_operator.app.config import Config
+from levada_operator.app.installations import Installations
 from levada_operator.app.object_watch import ObjectWatch
 from levada_operator.app.progress_reader import Fetch, ProgressReader
 from levada_operator.app.queue import KeyedQueue
@@ -27,7 +29,7 @@ from levada_operator.decide.events import EventDraft
 from levada_operator.decide.lone_tables import lone_table_status
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import FINALIZER, manifest_name
+from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import (
     Body,
@@ -79,15 +81,17 @@ class Controller:
             for kind in ("Pipeline", "TableSync")
             for namespace in config.namespaces or (None,)
         ]
+        self._abandoned = AbandonedCleanups(cluster, self._readers, config.lease)
+        self._installations = Installations(cluster, self._readers, config.lease.text, time.monotonic)
         self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
         self._queue = KeyedQueue[PipelineKey](lambda key: key.namespace, _WORKERS // 2)
-        self._working = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Start sweeping. Reconciliations start after the first sweep, because the cache is incomplete until then."""
+        """Start to sweep, to watch and to reconcile. A Pipeline is reconciled once its namespace has been listed."""
         self._tasks = [asyncio.create_task(self._sweep_loop(), name="sweep")]
         self._tasks += [asyncio.create_task(watch.run(), name="watch") for watch in self._watches]
+        self._tasks += [asyncio.create_task(self._work_loop(), name=f"work-{i}") for i in range(_WORKERS)]
 
     async def stop(self) -> None:
         """Stop, after the writes that are under way."""
@@ -120,6 +124,8 @@ class Controller:
     async def _sweep_loop(self) -> None:
         while True:
             pause_s = self.config.sweep_s
+            if self._sweeper.is_slow_due:
+                await self._abandoned.count()
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
             except RequestFailed as error:
@@ -130,9 +136,6 @@ class Controller:
             except Exception:
                 _log.exception("cannot read the state of the cluster")
             else:
-                if not self._working:
-                    self._working = True
-                    self._tasks += [asyncio.create_task(self._work_loop(), name=f"work-{i}") for i in range(_WORKERS)]
                 # In another order each time, because the first ones get the tokens for counters.
                 keys = [*self.cache.pipelines, *self.cache.lone_keys()]
                 for key in random.sample(keys, len(keys)):
@@ -166,11 +169,24 @@ class Controller:
                 draft = EventDraft(about, "ReconcileFailed", text)
                 await self._runner.report(key.namespace, body["metadata"]["uid"], draft, _utcnow())
 
+    async def _report_foreign(self, key: PipelineKey, body: Body, other: str) -> None:
+        """Write an Event about a Pipeline of another installation. Its status is the other one's to write."""
+        text = (
+            f"the operator {self.config.lease.text} leaves the Pipeline to {other}, which manages it. To change that,"
+            f" let one of the two serve other namespaces (watchNamespaces), or uninstall {other}. If it is gone:"
+            f" kubectl -n {key.namespace} annotate statefulset {driver_name(key.name)} {OPERATOR}-"
+        )
+        draft = EventDraft(ObjectKey("Pipeline", key.name), "ForeignOperator", text)
+        await self._runner.report(key.namespace, body["metadata"]["uid"], draft, _utcnow())
+
     async def _process(self, key: PipelineKey) -> None:
         """Reconcile a Pipeline, with the finalizer that its clean-up needs."""
         body = self.cache.pipelines.get(key)
         if body is None:
             await self._write_lone_tables(key)
+            return
+        if other := await self._installations.manager_of(self.cache.child(key, "StatefulSet", driver_name(key.name))):
+            await self._report_foreign(key, body, other)
             return
         metadata = body["metadata"]
         finalizers = list(metadata.get("finalizers") or ())
@@ -238,6 +254,8 @@ class Controller:
             if observed.refusals:
                 self.cache.record_refusals(key, ())
             return plan.release
+        if plan.abandoned:
+            await self._abandoned.add(key, plan.abandoned, now)
         with RECONCILE.time():
             try:
                 outcome = await self._runner.carry_out(plan, observed)

@@ -31,6 +31,8 @@ from levada_operator.kube.fenced import FencedCluster
 _log = logging.getLogger(__name__)
 
 _FAILED: Final = 1
+_SWITCH_S: Final = 0.0005
+"""The longest time for which a thread that parses a large object keeps the event loop waiting. Python's is 0.005."""
 
 
 def main() -> None:
@@ -41,6 +43,7 @@ def main() -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # urllib3 logs each attempt to connect. A request that gets no answer is reported by its caller.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
+    sys.setswitchinterval(_SWITCH_S)
     try:
         asyncio.run(operate(read_config(os.environ)))
     except LevadaError as error:

@@ -27,6 +27,8 @@ _CLIENT_ENDS_S: Final = 75.0
 _CONNECT_S: Final = 10.0
 _PAUSE_S: Final = 5.0
 _GONE: Final = 410
+_BUFFER: Final = 1 << 20
+"""Bytes that are read ahead. With fewer, an object of a megabyte takes many turns of the event loop."""
 
 _EVENT: Final = re.compile(rb'\{"type":\s*"([A-Z]+)",\s*"object":\s*')
 _MAX_LINE: Final = MAX_OBJECT + (1 << 12)
@@ -66,7 +68,7 @@ class ObjectWatch:
         """Watch until the task is cancelled."""
         timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_CLIENT_ENDS_S)
         connector = TCPConnector(ssl=self._credentials.context)
-        async with ClientSession(connector=connector, timeout=timeout) as session:
+        async with ClientSession(connector=connector, timeout=timeout, read_bufsize=_BUFFER) as session:
             while True:
                 try:
                     await self._follow(session)

@@ -76,7 +76,7 @@ class Sweeper:
 
         ``watched`` are the resource versions of Pipelines that their watch last reported.
         """
-        slow_due = self._turn % _SLOW_KINDS_EVERY == 0
+        slow_due = self.is_slow_due
         tables_due = self._turn % _TABLE_SYNCS_EVERY == 0 or self._tables_due
         self._tables_due = False
         self._turn += 1
@@ -92,6 +92,11 @@ class Sweeper:
         self._watchdog.swept()
         self._count()
         SWEEP.set(now.timestamp())
+
+    @property
+    def is_slow_due(self) -> bool:
+        """True if the next sweep lists the kinds that rarely change."""
+        return self._turn % _SLOW_KINDS_EVERY == 0
 
     def stop(self) -> None:
         """End the lists that are under way."""
@@ -148,14 +153,17 @@ class Sweeper:
         """Wait for the lists under way, and return the failures of those that ended, None for each without one."""
         if not self._listing:
             return []
-        await asyncio.wait(self._listing.values(), timeout=_WAIT_S)
-        ended = {namespace: task for namespace, task in self._listing.items() if task.done()}
-        for namespace in self._listing.keys() - ended.keys():
+        # Lists that begin meanwhile have had no time yet.
+        begun = dict(self._listing)
+        await asyncio.wait(begun.values(), timeout=_WAIT_S)
+        ended = {namespace: task for namespace, task in begun.items() if task.done()}
+        for namespace in begun.keys() - ended.keys():
             # It is reconciled with what is known of it.
             self._listed.add(namespace)
             self._fault(namespace, "sweep", ["its objects are not listed in time"])
-        for namespace in ended:
-            del self._listing[namespace]
+        for namespace, task in ended.items():
+            if self._listing.get(namespace) is task:
+                del self._listing[namespace]
         return [task.result() for task in ended.values()]
 
     async def _sweep_namespace(

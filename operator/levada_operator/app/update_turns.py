@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timedelta
 
 from levada_operator.decide.rollout import is_updating, update_time
@@ -25,8 +26,8 @@ class UpdateTurns:
         self._begun_at: dict[PipelineKey, datetime | None] | None = None
 
     def others(self, key: PipelineKey) -> int:
-        """Return how many drivers of other Pipelines are restarting."""
-        return len(self._updating - {key})
+        """Return how many drivers of other Pipelines are restarting, more than any limit before the first count."""
+        return sys.maxsize if self._begun_at is None else len(self._updating - {key})
 
     def begin(self, key: PipelineKey) -> None:
         """Take a turn for a plan that replaces a running driver. Call it before the plan's first write."""

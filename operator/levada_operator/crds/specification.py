@@ -41,6 +41,9 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
                 out[key] = value
     if rules := [*out.pop(_RULES, []), *_transitions(schema, path, kind)]:
         out[_RULES] = rules
+    if "Null" in out.get("enum", ()):
+        # Without quotes it is null in YAML. Kubernetes would drop it, and take the default in silence.
+        out["nullable"] = True
     if out.get("type") == "integer":
         out.setdefault("format", "int64")
         out.setdefault("maximum", _INT64)

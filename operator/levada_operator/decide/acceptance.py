@@ -37,7 +37,7 @@ from levada_operator.desired.manifest import (
     manifest_text,
 )
 from levada_operator.memo import Memo
-from levada_operator.names import APPROVE, driver_name, manifest_name, staging_name
+from levada_operator.names import APPROVE, PAUSED, driver_name, manifest_name, staging_name
 from levada_operator.observe.creation import remedy
 from levada_operator.observe.objects import Body, PipelineKey, Refusal, TableSyncObject
 from levada_operator.observe.observed import Observed
@@ -119,6 +119,18 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     return Acceptance(
         manifests, condition, table_conditions, changes, before is not None, before, request, waits=not approved
     )
+
+
+def is_paused(observed: Observed) -> bool:
+    """Return True if the operator must not change any object of the Pipeline. A deletion is not held up."""
+    return observed.pipeline.paused and observed.pipeline.deleting_since is None
+
+
+def while_paused(acceptance: Acceptance) -> Acceptance:
+    """Return the acceptance of a paused Pipeline: what was accepted last runs on."""
+    message = f"the annotation {PAUSED} keeps the operator from changing any object. Replication continues"
+    return replace(acceptance, manifests=acceptance.before, condition=Condition("Accepted", None, "Paused", message),
+                   changes={}, request=None, waits=False)  # fmt: skip
 
 
 def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str) -> Acceptance:

@@ -33,6 +33,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "TooLarge",
         "ManifestLost",
         "RefusedByCluster",
+        "Paused",
     ),
     "Approved": ("NothingWaits", "Automatic", "Approved", "ApprovalRequired"),
     "DriverAvailable": (
@@ -47,6 +48,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "PodRefused",
         "ConfigMissing",
         "Evicted",
+        "NodeLost",
         "StuckTerminating",
         "ScaledToZero",
         "RefusedByCluster",

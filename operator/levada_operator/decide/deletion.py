@@ -19,6 +19,7 @@ from typing import Final
 
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan
 from levada_operator.desired.driver import build_stateful_set
@@ -29,12 +30,10 @@ from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, dr
 from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
-from levada_operator.observe.pods import PodFailure, Termination
+from levada_operator.observe.pods import Termination
 
 _LOGIN: Final = ("source_auth_failed", "source_access_denied", "source_database_missing")
 """Error codes of a source that would refuse every further attempt too."""
-_START_DEADLINE: Final = timedelta(seconds=60)
-"""Time that the clean-up's pod has to start before an obstacle counts as permanent."""
 
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
@@ -46,8 +45,9 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         message = f"nothing was removed: {refused.message}"
         return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
     if reason := _reason_to_give_up(observed, manifests):
-        message = f"{reason}. {left_behind(observed, manifests)}"
-        return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
+        message = f"{reason}. {left_behind(observed, manifests, reason)}"
+        left = message if _removes(manifests) else ""
+        return Plan(release=True, abandoned=left, events=(_draft(observed, "CleanupAbandoned", message),))
     if observed.refusals and acceptance.before is not None:
         # The API server refuses the new driver section. With the last accepted one, the running driver can be stopped.
         manifests = _with_driver_of(acceptance.before, manifests)
@@ -63,6 +63,8 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         return Plan(apply=(*build_objects(owner, running=False), build_cleanup_job(owner)))
     if job.succeeded:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
+    if obstacle := obstacle_text(observed):
+        return Plan(events=(_draft(observed, "CleanupWaiting", obstacle),))
     return Plan()
 
 
@@ -72,19 +74,24 @@ def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
     return Manifests(pipeline.model_copy(update={"spec": spec}), manifests.table_syncs)
 
 
-def left_behind(observed: Observed, manifests: Manifests) -> str:
-    """Return a text on what may be left, the SQL that removes it, and how another Pipeline can take over the rest."""
+def left_behind(observed: Observed, manifests: Manifests, said: str = "") -> str:
+    """Return a text on what may be left, the SQL that removes it, and how another Pipeline can take over the rest.
+
+    SQL that was ``said`` before is not repeated.
+    """
     pipeline = manifests.pipeline
     policy, source = pipeline.spec.deletion_policy, pipeline.spec.source
     parts = []
     if policy.slot is DeletionAction.DELETE:
+        sql = f"SELECT pg_drop_replication_slot('{pipeline.slot_name}')"
         parts.append(
             f"The replication slot {pipeline.slot_name} may be left in database {source.database} on {source.host}"
-            f" and keep WAL on its disk; drop it: SELECT pg_drop_replication_slot('{pipeline.slot_name}')"
+            f" and keep WAL on its disk{'' if sql in said else f'; drop it: {sql}'}"
         )
     if policy.publication is DeletionAction.DELETE:
         name = pipeline.publication_name.replace('"', '""')
-        parts.append(f'The publication may be left: DROP PUBLICATION IF EXISTS "{name}"')
+        sql = f'DROP PUBLICATION IF EXISTS "{name}"'
+        parts.append(f"The publication may be left{'' if sql in said else f': {sql}'}")
     if policy.destination_tables is DeletionAction.DELETE:
         parts.append("The tables at the destination may be left")
     parts.append(
@@ -92,6 +99,12 @@ def left_behind(observed: Observed, manifests: Manifests) -> str:
         f" {TAKE_OVER_FROM}={observed.pipeline.uid}"
     )
     return "; ".join(parts)
+
+
+def _removes(manifests: Manifests) -> bool:
+    """Return True if the policy removes anything outside of the cluster."""
+    policy = manifests.pipeline.spec.deletion_policy
+    return DeletionAction.DELETE in (policy.slot, policy.publication, policy.destination_tables)
 
 
 def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:
@@ -110,27 +123,19 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
-        return f"clean-up was not done within {limit.total_seconds():.0f} s{_last_error(observed)}"
+        why = _last_error(observed) or f": {obstacle_text(observed)}".removesuffix(": ")
+        return f"clean-up was not done within {limit.total_seconds():.0f} s{why}"
     jobs = [j for j in observed.jobs if j.role == CLEANUP_ROLE]
     if any(j.failed for j in jobs):
         return f"the clean-up failed{_last_error(observed)}"
     refused = observed.creation_failures.get(ObjectKey("Job", cleanup_name(observed.pipeline.name)))
-    if refused is not None and any(observed.now - j.created > _START_DEADLINE for j in jobs):
+    if refused is not None and any(observed.now - j.created > START_DEADLINE for j in jobs):
         return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
     if any(t.code == "secret_missing" or t.code in _LOGIN for t in _terminations(observed)):
         return f"the clean-up cannot log in{_last_error(observed)}"
-    if (image := _image_failure(observed)) is not None:
+    if (image := start_failure(observed, "ImagePullFailed")) is not None:
         return f"the image of the clean-up cannot be pulled: {image.message}"
     return ""
-
-
-def _image_failure(observed: Observed) -> PodFailure | None:
-    """Return the failure to pull the clean-up's image once it has lasted for `_START_DEADLINE`, else None."""
-    for pod in observed.pods:
-        old = observed.now - pod.created > _START_DEADLINE
-        if pod.role == CLEANUP_ROLE and old and pod.failure is not None and pod.failure.reason == "ImagePullFailed":
-            return pod.failure
-    return None
 
 
 def _foreign_object_error(observed: Observed) -> Termination | None:

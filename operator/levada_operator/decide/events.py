@@ -31,6 +31,7 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "PodRefused": WARNING,
     "ConfigMissing": WARNING,
     "Evicted": WARNING,
+    "NodeLost": WARNING,
     "StuckTerminating": WARNING,
     "RefusedByCluster": WARNING,
     "SourceConnected": NORMAL,
@@ -51,7 +52,9 @@ EVENT_REASONS: Final[dict[str, str]] = {
     "TableSyncRemoved": NORMAL,
     "Suspended": NORMAL,
     "Resumed": NORMAL,
+    "ForeignOperator": WARNING,
     "CleanupStarted": NORMAL,
+    "CleanupWaiting": WARNING,
     "CleanupFinished": NORMAL,
     "CleanupAbandoned": WARNING,
 }

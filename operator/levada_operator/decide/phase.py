@@ -79,7 +79,7 @@ def pipeline_phase(conditions: Mapping[str, Condition], *, deleting: bool) -> Pi
         return PipelinePhase.FAILED
     if ready.reason == "Stopped":
         return PipelinePhase.FAILED
-    if driver.reason in ("NotStarted", "Unschedulable", "Evicted", "StuckTerminating"):
+    if driver.reason in ("NotStarted", "Unschedulable", "Evicted", "NodeLost", "StuckTerminating"):
         return PipelinePhase.PENDING
     if conditions["Replicating"].reason == "ProgressStale":
         return PipelinePhase.STALE

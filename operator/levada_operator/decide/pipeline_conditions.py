@@ -14,6 +14,7 @@ from levada.status import (
 )
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.approval import approve_command, cost_text
+from levada_operator.decide.cleanup_pod import obstacle_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.limits import within_limits
 from levada_operator.decide.phase import COPYING, TableSyncPhase
@@ -107,7 +108,9 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
         return Condition(of, False, "Starting" if wanted else "ScaledToZero")
     if pod.deleting_since is not None:
         if observed.now > pod.deleting_since + STUCK_AFTER:
-            message = f"pod {pod.name} does not end; if its node is gone: kubectl delete pod {pod.name} --force"
+            node = f" on node {pod.node}" if pod.node else ""
+            command = f"kubectl -n {observed.pipeline.namespace} delete pod {pod.name} --force"
+            message = f"pod {pod.name}{node} does not end; if its node is gone: {command}"
             return Condition(of, False, "StuckTerminating", message)
         return Condition(of, False, "Starting" if wanted else "ScaledToZero", "the previous pod is ending")
     if pod.failure is not None:
@@ -279,7 +282,7 @@ def _ready(observed: Observed, acceptance: Acceptance, others: dict[str, Conditi
     """Return Ready for the spec that runs. The first reason that applies is reported."""
     of, moving, driver = "Ready", others["Replicating"], others["DriverAvailable"]
     if observed.pipeline.deleting_since is not None:
-        return Condition(of, False, "Deleting")
+        return Condition(of, False, "Deleting", obstacle_text(observed))
     if acceptance.manifests is None:
         return Condition(of, False, "NotAccepted", others["Accepted"].message)
     if acceptance.manifests.pipeline.spec.suspend:

@@ -27,6 +27,7 @@ class Plan:
     then what the last accepted spec needs, and is applied in any case.
 
     ``release`` is True if the finalizer can be removed, because there is nothing left to clean up.
+    ``abandoned`` has what may be left then, or is empty.
 
     ``updates`` is True if the plan replaces a running driver's pod. The driver then holds one of the turns of
     updatePolicy.maxConcurrent. ``waits`` is True if the pod is due to be replaced, but no turn is free.
@@ -39,6 +40,7 @@ class Plan:
     statuses: tuple[StatusWrite, ...] = ()
     events: tuple[EventDraft, ...] = ()
     release: bool = False
+    abandoned: str = ""
     updates: bool = False
     waits: bool = False
 

@@ -9,7 +9,14 @@ from typing import Any, Final
 from levada.spec import Manifests
 from levada.status import TableProgress
 from levada.values import QualifiedTable
-from levada_operator.decide.acceptance import Acceptance, accept, describe_changes, with_refusals
+from levada_operator.decide.acceptance import (
+    Acceptance,
+    accept,
+    describe_changes,
+    is_paused,
+    while_paused,
+    with_refusals,
+)
 from levada_operator.decide.comparison import (
     beyond_counters,
     content_digest,
@@ -69,9 +76,11 @@ _MEMOS: Final = Memos()
 def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
     """Return the plan. It is idempotent: once executed and observed again, the next plan is empty."""
     acceptance = accept(observed, memos.accepted)
+    if is_paused(observed):
+        acceptance = while_paused(acceptance)
     if observed.pipeline.deleting_since is not None:
         plan = deletion(observed, acceptance)
-    elif acceptance.manifests is None:
+    elif acceptance.manifests is None or is_paused(observed):
         plan = Plan()
     else:
         plan = _running(observed, acceptance, acceptance.manifests, memos)
@@ -92,6 +101,7 @@ def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
         statuses=statuses,
         events=(*(() if refusals else plan.events), *events),
         release=plan.release,
+        abandoned=plan.abandoned,
         updates=plan.updates,
         waits=plan.waits,
     )

@@ -10,7 +10,7 @@ from levada_operator.desired.manifest import manifest_record
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.pod import HTTP_PORT, build_driver_template
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT
-from levada_operator.names import DRIVER_CONTAINER, TEMPLATE, digest, driver_name, labels, staging_name
+from levada_operator.names import DRIVER_CONTAINER, OPERATOR, TEMPLATE, digest, driver_name, labels, staging_name
 
 
 def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
@@ -28,6 +28,8 @@ def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
     body = build_object(owner, "StatefulSet", "apps/v1", driver_name(owner.name), DRIVER_CONTAINER, {"spec": spec})
     template = digest(json.dumps(spec["template"], sort_keys=True))
     body["metadata"]["annotations"] = {TEMPLATE: template, **manifest_record(owner.manifests)}
+    if owner.defaults.identity:
+        body["metadata"]["annotations"][OPERATOR] = owner.defaults.identity
     return body
 
 

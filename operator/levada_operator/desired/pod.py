@@ -47,7 +47,7 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
             "serviceAccountName": owner.account,
             "automountServiceAccountToken": needs_token(owner),
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": GRACE_S,
+            "terminationGracePeriodSeconds": _grace_s(owner),
             "securityContext": pod_security(owner),
             "initContainers": [
                 build_container(
@@ -130,6 +130,12 @@ def _template_environment(owner: Owner) -> dict[str, Any]:
     containers = (owner.spec.driver.pod_template.get("spec") or {}).get("containers") or []
     driver: dict[str, Any] = next((c for c in containers if c.get("name") == DRIVER_CONTAINER), {})
     return {key: driver[key] for key in ("env", "envFrom", "volumeMounts") if key in driver}
+
+
+def _grace_s(owner: Owner) -> int:
+    """Return the seconds that the driver has to end: fewer than `GRACE_S` if the user's pod template has fewer."""
+    given = (owner.spec.driver.pod_template.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return min(GRACE_S, given) if type(given) is int and given >= 0 else GRACE_S
 
 
 def _driver(owner: Owner) -> dict[str, Any]:

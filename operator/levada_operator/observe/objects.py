@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from levada_operator.names import API_VERSION, APPROVE, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
+from levada_operator.names import API_VERSION, APPROVE, PAUSED, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
 
 Body = Mapping[str, Any]
 
@@ -42,6 +42,7 @@ class PipelineObject:
     skip_cleanup: bool = False
     take_over_from: str = ""
     approves: str = ""
+    paused: bool = False
     unread: str = ""
     """Why the spec is not read, or empty. Such an object has no spec and no status here."""
 
@@ -140,6 +141,8 @@ class OperatorDefaults:
     metrics_namespace: str = ""
     updates: UpdatePolicy = UpdatePolicy()
     has_driver_token: bool = False
+    identity: str = ""
+    """The namespace and the name of the installation's Lease."""
     staging: StagingDefaults = StagingDefaults()
     assigned_user: bool = False
     """True: the cluster assigns each pod its user and groups, as OpenShift does, so that no pod asks for any."""
@@ -173,6 +176,7 @@ def read_pipeline(body: Body) -> PipelineObject:
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
         take_over_from=annotations.get(TAKE_OVER_FROM, "").strip(),
         approves=annotations.get(APPROVE, "").strip(),
+        paused=annotations.get(PAUSED) == "true",
         unread=str(body.get("unread", "")),
     )
 

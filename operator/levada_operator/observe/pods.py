@@ -89,6 +89,8 @@ class PodState:
     revision: str = ""
     """The revision of the StatefulSet that the pod is of."""
     spec: Body = field(default_factory=dict, repr=False, compare=False)
+    node: str = ""
+    """The node that the pod is on, with the word that it is lost if it does not report."""
 
 
 def read_pod(body: Body) -> PodState:
@@ -105,19 +107,44 @@ def read_pod(body: Body) -> PodState:
         ended=status.get("phase") in ("Succeeded", "Failed"),
         deleting_since=read_time(deleting) if deleting else None,
         restarts=int(driver.get("restartCount") or 0),
-        failure=None if deleting else _failure(metadata["namespace"], status, conditions),
+        failure=None if deleting else _failure(body, conditions),
         last_termination=_last_termination(status),
         output=_output(status),
         revision=(metadata.get("labels") or {}).get("controller-revision-hash", ""),
         spec=body.get("spec") or {},
+        node=_node(body, conditions),
     )
 
 
-def _failure(namespace: str, status: Mapping[str, Any], conditions: Mapping[str, Any]) -> PodFailure | None:
-    return next(_failures(namespace, status, conditions), None)
+def _node(body: Body, conditions: Mapping[str, Any]) -> str:
+    name = str((body.get("spec") or {}).get("nodeName") or "")
+    return f"{name} (which does not report)" if name and _is_node_lost(body, conditions) else name
 
 
-def _failures(namespace: str, status: Mapping[str, Any], conditions: Mapping[str, Any]) -> Iterator[PodFailure]:
+def _is_node_lost(body: Body, conditions: Mapping[str, Any]) -> bool:
+    """Return True if the node's controller has marked the pod, because its kubelet does not report.
+
+    It sets the pod's condition Ready and leaves that of the containers as the kubelet reported it.
+    """
+    if (body.get("status") or {}).get("reason") == "NodeLost":
+        return True
+    if conditions.get("DisruptionTarget", {}).get("reason") == "DeletionByTaintManager":
+        return True
+    ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})
+    marked = ready.get("status") != "True" and containers.get("status") == "True"
+    return bool(marked and ready.get("reason") != "ReadinessGatesNotReady")
+
+
+def _failure(body: Body, conditions: Mapping[str, Any]) -> PodFailure | None:
+    return next(_failures(body, conditions), None)
+
+
+def _failures(body: Body, conditions: Mapping[str, Any]) -> Iterator[PodFailure]:
+    namespace, status = body["metadata"]["namespace"], body.get("status") or {}
+    if _is_node_lost(body, conditions):
+        node = (body.get("spec") or {}).get("nodeName")
+        remedy = f"see: kubectl describe node {node}. The pod moves once Kubernetes, or you, delete it"
+        yield PodFailure("NodeLost", f"node {node} does not report; {remedy}")
     if status.get("reason") == "Evicted":
         yield PodFailure("Evicted", f"the node evicted the pod: {status.get('message', '')}")
     scheduled = conditions.get("PodScheduled", {})
@@ -181,7 +208,8 @@ def parse_errors(output: str) -> tuple[str, str]:
     texts = []
     for error in errors:
         hint = _HINT_LINE.match(output, error.end() + 1)
-        texts.append(error["message"] + (f"; {hint['hint']}" if hint else ""))
+        said = hint is None or hint["hint"] in error["message"]
+        texts.append(error["message"] + ("" if hint is None or said else f"; {hint['hint']}"))
     if not errors:
         return "", ""
     first, *others = texts

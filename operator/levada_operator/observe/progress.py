@@ -43,4 +43,5 @@ def _of_table(table: TableProgress, of: Callable[[ErrorProgress | None], ErrorPr
 
 def error_text(error: ErrorProgress) -> str:
     """Return the reason, the code and the solution of an error in one line."""
-    return f"{error.reason} [{error.code}]" + (f"; {error.solution}" if error.solution else "")
+    said = error.solution in error.reason
+    return f"{error.reason} [{error.code}]" + ("" if said else f"; {error.solution}")

@@ -232,3 +232,27 @@ def test_status_is_a_subresource(kubectl: Kubectl) -> None:
 def test_explain_has_a_word_on_a_field(cluster: Kubectl) -> None:
     """kubectl explain prints meaning and unit."""
     assert "Seconds by which" in cluster("explain", "pipeline.spec.freshnessSeconds")
+
+
+def test_a_null_is_not_taken_for_the_default(kubectl: Kubectl) -> None:
+    """`onUnrepresentable: Null` without quotes is null in YAML. It is refused, or kept for the operator to refuse."""
+    body = {"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "metadata": {"name": "shop"},
+            "spec": spec()}  # fmt: skip
+    body["spec"]["onUnrepresentable"] = None
+    made = kubectl.run("create", "-f", "-", stdin=json.dumps(body), check=False)
+    if made.returncode:
+        assert "onUnrepresentable" in made.stderr
+    else:
+        assert kubectl.get("pipeline", "shop")["spec"]["onUnrepresentable"] is None
+
+
+def test_a_field_that_does_not_exist(kubectl: Kubectl) -> None:
+    """It is refused by name. Without kubectl's validation it is dropped, and the rest is applied."""
+    body = {"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "metadata": {"name": "shop"},
+            "spec": spec() | {"freshnesSeconds": 5}}  # fmt: skip
+    refused = kubectl.run("apply", "-f", "-", stdin=json.dumps(body), check=False)
+    assert refused.returncode
+    assert 'unknown field "spec.freshnesSeconds"' in refused.stderr
+    kubectl("apply", "--validate=false", "-f", "-", stdin=json.dumps(body))
+    found = kubectl.get("pipeline", "shop")["spec"]
+    assert ("freshnesSeconds" in found, found["freshnessSeconds"]) == (False, 10)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.cluster.api.pipelines import condition, events, shop, streaming
@@ -335,11 +338,16 @@ def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, d
 
 
 def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """An annotation lets the Pipeline go at once."""
+    """An annotation lets the Pipeline go at once. What may be left is listed when its Event is gone."""
     streaming(kubectl, driver)
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
     kubectl("delete", "pipeline", "shop", PATIENCE)
     assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+    listed = kubectl.get("configmap", "levada-operator-abandoned")["data"]
+    assert sql(kubectl) in listed[f"{kubectl.namespace}.shop"]
+    eventually(lambda: operator.metrics()["levada_operator_abandoned_cleanups"] == 1)
+    kubectl.patch("configmap", "levada-operator-abandoned", {"data": None})
+    eventually(lambda: operator.metrics()["levada_operator_abandoned_cleanups"] == 0)
 
 
 def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None) -> None:
@@ -380,3 +388,44 @@ def test_pods_know_whose_they_are(kubectl: Kubectl, operator: Operator, driver: 
     assert given("LEVADA_TAKE_OVER_FROM") == [None, None]
     kubectl("annotate", "pipeline", "shop", "levada.dev/take-over-from=uid-of-another")
     eventually(lambda: given("LEVADA_TAKE_OVER_FROM") == ["uid-of-another"] * 2)
+
+
+def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operator, tmp_path: Path) -> None:
+    """The second one changes nothing of a Pipeline, and says so, until the first one has released its Lease."""
+    kubectl.apply(shop())
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+    elsewhere = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    other = Operator(elsewhere.namespace, tmp_path / "other.log", image="levada:other", serves=kubectl.namespace)
+    other.start()
+    try:
+        assert f"{kubectl.namespace}/levada-operator" in eventually(lambda: events(kubectl, "ForeignOperator"))[0]
+        other.swept_twice()
+        assert "levada:other" not in str(kubectl.get("statefulset", "shop-driver")["spec"])
+        operator.stop()
+        eventually(lambda: "levada:other" in str(kubectl.get("statefulset", "shop-driver")["spec"]))
+        operator.start()
+        eventually(lambda: len(events(kubectl, "ForeignOperator")) > 1)
+    finally:
+        other.stop()
+        elsewhere.remove_namespace()
+
+
+def test_two_managers_of_a_spec(kubectl: Kubectl, operator: Operator) -> None:
+    """The second one has a conflict with the first, and never with the operator, which owns no field of a spec."""
+
+    def apply(manager: str, *options: str, **changes: object) -> subprocess.CompletedProcess[str]:
+        text = json.dumps(shop(**changes))
+        command = ("apply", "--server-side", f"--field-manager={manager}", *options, "-f", "-")
+        return kubectl.run(*command, stdin=text, check=False)
+
+    assert not apply("one", freshnessSeconds=20).returncode
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+    refused = apply("two", freshnessSeconds=30)
+    assert 'conflict with "one"' in refused.stderr
+    assert "levada-operator" not in refused.stderr
+    assert not apply("two", "--force-conflicts", freshnessSeconds=30).returncode
+    eventually(lambda: "freshnessSeconds: 30" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
+    entries = kubectl.get("pipeline", "shop")["metadata"]["managedFields"]
+    mine = [e["fieldsV1"] for e in entries if e["manager"] == "levada-operator"]
+    assert mine
+    assert not any("f:spec" in fields for fields in mine)

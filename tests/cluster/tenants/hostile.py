@@ -91,10 +91,10 @@ def pod_spec() -> dict[str, Any]:
     return {"schedulerName": "nobody", "containers": [{"name": "driver", "image": "x", "securityContext": restricted}]}
 
 
-def pod(name: str, *, maker: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def pod(name: str, *, maker: Mapping[str, Any] | None = None, pipeline: str = "") -> dict[str, Any]:
     """Return a Pod that looks like a driver. ``maker`` is the StatefulSet that it names as its owner."""
     body = claimed(name, "Pod")
-    body["metadata"]["labels"]["levada.dev/pipeline"] = name.removesuffix("-driver-0")
+    body["metadata"]["labels"]["levada.dev/pipeline"] = pipeline or name.removesuffix("-driver-0")
     if maker is not None:
         own = maker["metadata"]
         body["metadata"]["ownerReferences"] = [

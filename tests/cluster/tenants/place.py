@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.cluster.api.processes import Operator
+from tests.cluster.api.processes import Operator, has_controllers
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.tenants.hostile import Tenant
 from tests.cluster.tenants.limited import MemoryLimit
@@ -35,8 +35,12 @@ class Place:
         return time.monotonic() - begun
 
     def make_pod(self, body: dict[str, Any], address: str) -> None:
-        """Create the tenant's pod, and let it be ready at that address, as a kubelet would."""
-        self.tenant.create(body)
+        """Let the tenant's pod be ready at that address, as a kubelet would. Create it, unless a controller does."""
+        owned = "ownerReferences" in body["metadata"]
+        if owned and has_controllers():
+            eventually(lambda: self.tenant.kubectl.get("pod", body["metadata"]["name"]))
+        else:
+            self.tenant.create(body)
         ready = {"podIP": address, "podIPs": [{"ip": address}], "phase": "Running",
                  "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
         self.tenant.kubectl.patch("pod", body["metadata"]["name"], {"status": ready}, "status")

@@ -90,6 +90,7 @@ def test_odd_objects_of_a_tenant(places: list[Place]) -> None:
     for place in places[len(places) - 1 :]:
         place.holds()
     assert all(place.memory.kills == 0 for place in places)
+    print("in order:", " ".join(f"{took:.1f}" for took in times))
     times.sort()
     print(f"{len(times)} reconciliations: median {times[len(times) // 2]:.1f} s, longest {times[-1]:.1f} s")
     print(f"odd objects: {odd.done}, refused {odd.refused}, lone tables {created[0]}")
