@@ -31,7 +31,7 @@ from tests.lint.pages import (
 )
 from tests.lint.public_names import golden_names, names_of_examples
 from tests.lint.shared_state import frozen_values
-from tests.lint.tests_code import helper_imports, own_waits, private_attributes
+from tests.lint.tests_code import helper_imports, own_waits, private_attributes, short_limits
 from tests.lint.tree import Finding, Tree
 from tests.lint.tutorials import tutorials
 from tests.lint.type_recipe import type_recipe
@@ -71,6 +71,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pool_jobs,
     private_attributes,
     record_owners,
+    short_limits,
     source_roots,
     state_owners,
     tutorials,

@@ -196,6 +196,8 @@ FAULTS = (
     code("helper-imports", "benchmarks/a.py", "from tests.cluster.api import conftest"),
     code("own-waits", "tests/test_a.py", "while time.monotonic() < deadline: ..."),
     code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
+    code("short-limits", "tests/test_a.py", "subprocess.run(command, timeout=30)"),
+    code("short-limits", "tests/test_a.py", "thread.join(5)"),
 )
 GOOD = (
     promised("tests/test_a.py::test_a", place=""),
@@ -211,6 +213,8 @@ GOOD = (
     code("overwritten-constants", "tests/test_a.py", "from kubernetes import a", 'p.setattr(a, "DEFAULT", "none")'),
     code("overwritten-constants", "tests/test_a.py", "from levada import a", "self.MOST_S = a.MOST_S"),
     code("private-attributes", "tests/test_a.py", "self._store = cls._store = None"),
+    code("short-limits", "tests/test_a.py", "thread.join(LIMIT_S)", "wait_for(work, timeout_s=0)", "', '.join(names)"),
+    code("short-limits", "tests/test_a.py", "thread.join(0.1)  # paced: it goes on meanwhile"),
     recipe("from levada.verify.differences import Kind\nNAMES = {Kind.DATE: 'date'}"),
     recipe(USES_KIND + "x: Kind = ColumnType(Kind.INT8)"),
     recipe(USES_KIND + "COLUMNS = {'at': ColumnType(Kind.DATE)}"),

@@ -16,6 +16,10 @@ PACED: Final = "# paced: "
 _TEST_MODULE: Final = re.compile(r"tests\.(?:.*\.)?(?:test_\w+|conftest)")
 _CLOCKS: Final = frozenset({"monotonic", "perf_counter", "time"})
 _SLEEP: Final = frozenset({"sleep"})
+_LIMITS: Final = frozenset({"timeout", "timeout_s", "limit_s"})
+_ENDS: Final = frozenset({"join", "result", "communicate"})
+"""Methods whose first argument is the limit of a wait for an end."""
+_MINUTE_S: Final = 60
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -62,6 +66,27 @@ def own_waits(tree: Tree) -> Iterator[Finding]:
             if number in deadlines | sleeps and PACED not in line:
                 what = "a deadline of its own" if number in deadlines else "a sleep in a loop"
                 yield Finding(path, number, f"{what}, wait by {WAITING}")
+
+
+def short_limits(tree: Tree) -> Iterator[Finding]:
+    """Report limits below a minute of waits in tests. A busy machine passes them, and they prove nothing.
+
+    A call that waits that long on purpose has ``# paced:`` and the reason.
+    """
+    for path in tree.below("tests"):
+        module, lines = tree.module(path), tree.text(path).splitlines()
+        for call in module.nodes(ast.Call):
+            given = [keyword.value for keyword in call.keywords if keyword.arg in _LIMITS]
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _ENDS:
+                given += call.args
+            own = lines[call.lineno - 1 : call.end_lineno]
+            if any(_is_short(value) for value in given) and not any(PACED in line for line in own):
+                yield Finding(path, call.lineno, f"a limit below {_MINUTE_S} s, use LIMIT_S of {WAITING}")
+
+
+def _is_short(value: ast.expr) -> bool:
+    """Return True for a number of seconds that a busy machine passes. 0 does not wait."""
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float) and 0 < value.value < _MINUTE_S
 
 
 def _is_private(name: str) -> bool:

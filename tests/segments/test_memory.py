@@ -133,6 +133,9 @@ def test_every_batch_gets_its_turn(sizes: list[int], limit: int) -> None:
     while any(thread.is_alive() for thread in threads):
         budget.may_read(limit // 2, limit // 3)
         clock.now += 5.0
-        threads[0].join(0.001) if threads[0].is_alive() else threads.append(threads.pop(0))
+        if threads[0].is_alive():
+            threads[0].join(0.001)  # paced: a short wait for each round
+        else:
+            threads.append(threads.pop(0))
     assert sorted(ended) == sorted(sizes)
     assert budget.may_read(0, 1)

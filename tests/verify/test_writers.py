@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import psycopg
 import pytest
+from tests.rigs.limits import PATIENT
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.verified_shop import Shop
 
 from levada.copy.guard import LockLimits
-from levada.runtime.limits import Limits
 
 
 def swap_keys(connection: psycopg.Connection, rng: random.Random) -> None:
@@ -37,6 +38,7 @@ def prepare(shop: Shop) -> None:
 @pytest.mark.nightly
 def test_no_false_difference_while_rows_change(shop: Shop) -> None:
     """Inserts, updates, deletes, swapped keys and rolled-back transactions cause no difference in any comparison."""
+    shop.config["limits"] = PATIENT
     prepare(shop)
     with writers(shop.db, insert_some, update_some, delete_some, swap_keys, long_transaction):
         for _ in range(8):
@@ -51,7 +53,7 @@ def test_no_false_difference_during_ddl(shop: Shop) -> None:
 
     It gives way late, because these statements never pause for long enough.
     """
-    shop.config["limits"] = Limits(locks=LockLimits(blocked_s=10.0))
+    shop.config["limits"] = replace(PATIENT, locks=LockLimits(blocked_s=10.0))
     prepare(shop)
     with writers(shop.db, insert_some, update_some, truncate, alter):
         for _ in range(5):

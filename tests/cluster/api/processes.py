@@ -79,7 +79,8 @@ class Operator:
         import urllib.request
 
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            address = f"http://127.0.0.1:{self.port}/metrics"
+            with urllib.request.urlopen(address, timeout=5) as answer:  # paced: the next look asks again
                 lines = answer.read().decode().splitlines()
         except OSError:
             return {}

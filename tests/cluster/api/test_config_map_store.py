@@ -116,7 +116,7 @@ def test_change_whose_answer_was_lost_before_another_writers(
 ) -> None:
     """A rollback that arrived steps back once, also if another process of the driver has written to the part since."""
     other = open_store("shop")
-    other.join(1)
+    other.join(epoch=1)
     for phase in (Init(), DataSync(), Ready()):
         store.update_table_replication_states({ORDERS: phase})
     maps = store._storage._maps  # type: ignore[attr-defined]  # this storage has it

@@ -185,7 +185,9 @@ def _remove_cgroup(folder: Path) -> None:
 def _succeeds(layout: Layout, *command: str | Path, inside: bool = False) -> bool:
     line = enter(layout, *command) if inside else list(map(str, command))
     try:
-        done = subprocess.run(line, env=layout.environment(), capture_output=True, timeout=30, check=False)
+        done = subprocess.run(  # paced: the next look asks again
+            line, env=layout.environment(), capture_output=True, timeout=30, check=False
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0

@@ -109,7 +109,8 @@ class ExecutorPlace:
         """Return the driver's progress document, empty if it does not answer."""
         address = self.pod().get("status", {}).get("podIP")
         try:
-            with urllib.request.urlopen(f"http://{address}:{_PORT}/v1/progress", timeout=10) as answer:
+            url = f"http://{address}:{_PORT}/v1/progress"
+            with urllib.request.urlopen(url, timeout=10) as answer:  # paced: the next look asks again
                 return dict(json.load(answer))
         except OSError:
             return {}

@@ -16,6 +16,7 @@ from tests.cluster.node.pages import environment, opened, waiting
 from tests.cluster.node.place import TABLES, Place
 from tests.cluster.node.tunnels import tunnel
 from tests.docs.pages import run_page
+from tests.rigs.waiting import LIMIT_S
 
 pytestmark = pytest.mark.nightly
 
@@ -131,7 +132,7 @@ def ask(address: str, token: str) -> int:
     """Return the status of the answer to a request with that token."""
     request = urllib.request.Request(f"{address}/v1/progress", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -163,7 +164,7 @@ def test_a_token_is_asked_for_and_renewed(place: Place, operator: Installed, tmp
         with tunnel(place) as address:
             assert (ask(address, ""), ask(address, "wrong"), ask(address, "first")) == (401, 401, 200)
             for path in ("/", "/page.js", "/livez", "/readyz"):
-                assert urllib.request.urlopen(address + path, timeout=30).status == 200
+                assert urllib.request.urlopen(address + path, timeout=LIMIT_S).status == 200
             place.kubectl.apply({**secret, "stringData": {"token": ""}})
             eventually(lambda: ask(address, "first") == 401)
             assert ask(address, "") == 401
