@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import psycopg
+import pytest
 from tests.rigs.database import Database
 
 from levada.capture.requirements import table_not_published
@@ -79,6 +80,7 @@ def test_a_generated_key_in_a_publication_of_the_users(versions: Database) -> No
     )
 
 
+@pytest.mark.since(18)
 def test_no_hint_publishes_a_generated_column_by_full(db: Database) -> None:
     """PostgreSQL 18 would refuse the updates of the table then, so each hint asks for a key first."""
     db.execute(
