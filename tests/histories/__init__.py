@@ -8,7 +8,7 @@ What it finds of faults whose correction was taken back, on two busy cores. A mi
 =================================================== ========================= ================= =======================
 Fault                                               World                     Minimal history   Search
 =================================================== ========================= ================= =======================
-Another order of a key is another key               ``ducklake-18``           (a), kept         not in 72 histories [1]_
+Another order of a key is another key               ``ducklake-18``           (a), kept         not in 108 histories
 A root's new identity leaves no known columns       ``ducklake-18``           (b), kept         not in 72 histories [1]_
 A generated key counts as none                      ``ducklake-16``           (a), kept         373 s, 3 statements
 A partition's value wraps                           ``iceberg-18-partitioned`` (a)              not tried
