@@ -19,5 +19,5 @@ An emptied table counts as rewritten                ``ducklake-18``           (d
 Columns change without a row, without the trigger   ``ducklake-16-notrigger`` (a)               248 s
 =================================================== ========================= ================= =======================
 
-.. [1] Before the statements that replace a key, or set the identity of partitions, touched all rows.
+.. [1] Nor in 24 since the statements that set the identity of partitions touch most of their rows.
 """
