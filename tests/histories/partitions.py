@@ -108,10 +108,10 @@ def identity_of_partitions(draw: Draw) -> Made:
     statements = []
     for table in order:
         statements.append(f"ALTER TABLE {table.sql} REPLICA IDENTITY {identity}")
-        if draw.odds(0.4):
+        if draw.odds(0.3):
             k = draw.one("123456")
             statements.append(f"INSERT INTO {root.sql} (k1, k2) VALUES ({k}, {k}) ON CONFLICT DO NOTHING")
-        elif draw.odds(0.6):
+        elif draw.odds(0.85):
             column = quoted(draw.one([c for c in root.columns if c.writable]).name)
             statements.append(f"UPDATE {root.sql} SET {column} = {column}")
         if draw.odds(0.3):

@@ -53,16 +53,19 @@ def add_key(draw: Draw) -> Made:
 
 @statement("replace key", 4)
 def replace_key(draw: Draw) -> Made:
-    """Replace the primary key by one statement, often by the same columns in another order."""
+    """Replace the primary key by one statement, often by the same columns in another order, and touch all rows."""
     table = draw.table(lambda t: bool(t.key_name) and not t.is_partition)
     columns = list(table.key)
     if len(columns) > 1 and draw.odds(0.6):
-        draw.rng.shuffle(columns)
+        columns = columns[1:] + columns[:1]
     else:
         columns = _likely_key(draw, [c.name for c in table.columns])
+    touched = draw.one([c for c in table.columns if c.writable])
+    touch = [f"UPDATE {table.sql} SET {quoted(touched.name)} = {quoted(touched.name)}"] if draw.odds(0.6) else []
     return table, [
         f"ALTER TABLE {table.sql} DROP CONSTRAINT {quoted(table.key_name)},"
-        f" ADD PRIMARY KEY ({', '.join(map(quoted, columns))})"
+        f" ADD PRIMARY KEY ({', '.join(map(quoted, columns))})",
+        *touch,
     ]
 
 

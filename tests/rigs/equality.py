@@ -100,10 +100,21 @@ def table_differences(connection: psycopg.Connection[Any], lake: pa.Table, schem
     names = source.column_names
     # Arrow does not sort by names with dots.
     source, lake = (rows.rename_columns([f"c{i}" for i in range(len(names))]) for rows in (source, lake))
-    order = [(f.name, "ascending") for f in source.schema if not pa.types.is_nested(f.type)]
-    source, lake = source.sort_by(order).combine_chunks(), lake.sort_by(order).combine_chunks()
+    source, lake = _sorted(source), _sorted(lake)
     wrong = [n for i, n in enumerate(names) if not _equal(source[f"c{i}"], lake[f"c{i}"])]
     return f"{schema}.{name}: columns {wrong} differ" if wrong else ""
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    """Sort by all columns. Arrow sorts by no lists, so these are sorted by their texts."""
+    keys = {
+        f.name: pa.array(map(str, rows[f.name].to_pylist()), pa.string())
+        if pa.types.is_nested(f.type)
+        else rows[f.name]
+        for f in rows.schema
+    }
+    order = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+    return rows.take(order).combine_chunks()
 
 
 def _equal(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
