@@ -47,14 +47,19 @@ class ProgressReader:
         self._sizes: dict[PipelineKey, int] = {}
 
     async def read_all(self, addresses: Iterable[tuple[PipelineKey, str]], now: datetime) -> None:
-        """Request the progress of each driver, unless an earlier request is under way. Wait for a moment."""
+        """Request the progress of every driver there is, like `read`."""
         drivers = dict(addresses)
         self._sizes = {key: size for key, size in self._sizes.items() if key in drivers}
+        await self.read(drivers.items(), now)
+
+    async def read(self, addresses: Iterable[tuple[PipelineKey, str]], now: datetime) -> None:
+        """Request the progress of each driver, unless an earlier request is under way. Wait for a moment."""
+        drivers = dict(addresses)
         for key, address in drivers.items():
             if key not in self._tasks:
                 self._tasks[key] = asyncio.create_task(self._read(key, address, now), name=f"progress {key}")
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=_WAIT_S)
+        if tasks := [task for key, task in self._tasks.items() if key in drivers]:
+            await asyncio.wait(tasks, timeout=_WAIT_S)
 
     def stop(self) -> None:
         """End the requests that are under way."""

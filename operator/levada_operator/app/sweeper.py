@@ -110,7 +110,7 @@ class Sweeper:
     async def is_listed(self, namespace: str, watched: Mapping[PipelineKey, str], now: datetime) -> bool:
         """Return True if all kinds of a namespace's objects were listed at least once, as far as they can be.
 
-        Those of a new namespace are listed now.
+        Those of a new namespace are listed now, and its drivers are asked for their progress.
         """
         if namespace not in self._listed:
             await asyncio.wait([self._begin(namespace, True, True, watched, now)], timeout=_WAIT_S)
@@ -194,6 +194,10 @@ class Sweeper:
             self._fault(namespace, "sweep", [f"{type(error).__name__} while its objects are listed"])
         else:
             self._cache.record_faults(namespace, "sweep", ())
+        if namespace not in self._listed:
+            # A driver that was not asked yet would look like one that does not answer any more.
+            drivers = [(k, address) for k, address in self._cache.driver_addresses() if k.namespace == namespace]
+            await self._progress.read(drivers, now)
         self._listed.add(namespace)
         return None
 
