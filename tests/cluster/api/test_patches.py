@@ -102,6 +102,10 @@ def drivers(cluster: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Itera
     kubectl = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
     operator = Operator(kubectl.namespace, tmp_path_factory.mktemp("patches") / "operator.log")
     operator.start()
+    # A pod with an account that does not exist is refused, and the patch with it.
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": PATCHES["driver.serviceAccount.name"]}}
+    )
     for name, changes in BASES.items():
         body = {"apiVersion": "levada.dev/v1alpha1", "kind": "Pipeline", "metadata": {"name": name}}
         kubectl.apply({**body, "spec": spec(**changes)})
