@@ -15,9 +15,8 @@ from tests.cluster.kubectl import Kubectl
 from tests.operator.kstatus import kstatus
 from tests.operator.samples import (
     error_document,
-    observed,
-    pod,
     progress,
+    running,
     spec,
     table_document,
     table_sync,
@@ -183,7 +182,7 @@ def test_columns(kubectl: Kubectl) -> None:
         table_document("events", "DataSync", copy=copying, lagSeconds=None, appliedLsn=None),
         table_document(),
     )
-    seen = observed(None, *(table_sync(n) for n in syncs), pods=(pod(),), report=told, moved_at=None)
+    seen = running(*(table_sync(n) for n in syncs), report=told, moved_at=None)
     for write in reconcile(seen).statuses:
         kubectl.patch(write.key.kind.lower(), write.key.name, {"status": write.status}, "status")
     for kind in ("pipelines", "tablesyncs"):
@@ -226,7 +225,7 @@ def test_object_without_an_operator_is_in_progress(kubectl: Kubectl) -> None:
 def test_status_is_a_subresource(kubectl: Kubectl) -> None:
     """A write of the spec does not write the status."""
     kubectl.apply({**shop(kubectl), "status": {"phase": "Streaming"}})
-    assert "status" not in kubectl.get("pipeline", "shop")
+    assert kubectl.get("pipeline", "shop")["status"] == {"observedGeneration": -1}, "the default"
 
 
 def test_explain_has_a_word_on_a_field(cluster: Kubectl) -> None:
