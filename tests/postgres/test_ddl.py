@@ -107,6 +107,21 @@ def test_a_query_is_announced_where_it_shows_the_statement(versions: Database, s
     assert [dict(m.casts) for m in messages] == [{1: Cast.OWN}, {}, {}, {1: Cast.OWN}, {}, {}]
 
 
+def test_only_a_short_query_is_announced_with_partitions(versions: Database, stream: ReplicationStream) -> None:
+    """Each of them would announce it, and there may be thousands."""
+    short, long = "ALTER TABLE r ALTER v TYPE bigint", "ALTER TABLE r ALTER v TYPE int;" + " " * 3000
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "ALTER PUBLICATION p ADD TABLE r",
+        short,
+        long,
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        long,
+    )
+    assert [(m.name.name, m.query) for m in told(stream, 3)] == [("r1", short), ("r1", ""), ("r", long)]
+
+
 def test_order_holds_in_subtransactions(versions: Database, stream: ReplicationStream) -> None:
     """A row right after an ALTER comes after its message, whichever subtransaction each of the two is in."""
     with versions.connect() as c, c.transaction():

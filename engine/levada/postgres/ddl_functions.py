@@ -46,6 +46,8 @@ _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
 _LONGEST: Final = 32_768
 """Bytes of a query's text that are announced. A script of megabytes would be announced with each ALTER in it."""
+_LONGEST_BELOW: Final = 2048
+"""The same for a table below the one that the statement names, because there may be thousands."""
 
 # Most statements concern temporary tables. A table that is created is of interest only as a partition. Every other one
 # is found by the engine's discovery.
@@ -293,7 +295,9 @@ DECLARE
     outdated boolean := false;
 BEGIN
     {description}
-    IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest} AND pg_catalog.current_query() ~* '\\ytype\\y'
+    IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest}
+        AND (locked OR pg_catalog.octet_length(pg_catalog.current_query()) <= {below})
+        AND pg_catalog.current_query() ~* '\\ytype\\y'
         AND pg_catalog.current_setting('standard_conforming_strings') = 'on'
     THEN
         GET DIAGNOSTICS stack = PG_CONTEXT;
@@ -487,6 +491,7 @@ def _describe_body(version: int) -> sql.Composed:
         variables=DESCRIPTION_VARIABLES,
         description=DESCRIPTION_STEPS,
         longest=sql.Literal(_LONGEST),
+        below=sql.Literal(_LONGEST_BELOW),
         outermost=sql.Literal(rf"\y{SEAL_SCHEMA}\.emit_table_change\(\)[^\n]*$"),
         enum_casts=_ENUM_CASTS,
         partitions=_PARTITIONS.format(members=_members(version, "relation")),
