@@ -47,7 +47,7 @@ def trouble(other: Kubectl) -> Callable[[], str]:
 
 
 def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
-    """The second is refused with both names.
+    """The second is refused with the UID of the first, whose name is another tenant's.
 
     Its deletion removes nothing, and the first one keeps its slot and streams.
     """
@@ -55,16 +55,18 @@ def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
     place.apply(**replica())
     place.ready()
     before, first = rows(place), place.kubectl.namespace
+    uid = place.kubectl.get("pipeline", "shop")["metadata"]["uid"]
     there = {"host": f"shop-db.{first}.svc"}
     second.apply(place.manifest(**merge(replica(), {"source": there, "destination": {"postgres": there}})))
     message = eventually(trouble(second))
-    assert f"Pipeline {first}/shop" in message
+    assert f"a Pipeline of another namespace (UID {uid})" in message
     assert f"this is Pipeline {second.namespace}/shop" in message
     assert "levada.dev/take-over-from=" in message
     second("delete", "pipeline", "shop", PATIENCE)
     abandoned = [e["message"] for e in second.get("events") if e["reason"] == "CleanupAbandoned"]
-    assert any(f"nothing was removed: the state of pipeline shop in the store belongs to Pipeline {first}/shop" in m
-               for m in abandoned)  # fmt: skip
+    refused = f"the state of pipeline shop in the store belongs to a Pipeline of another namespace (UID {uid})"
+    assert any(f"nothing was removed: {refused}" in m for m in abandoned)
+    assert not any(f"{first}/shop" in m for m in [message, *abandoned])
     assert rows(place) == before
     place.execute("UPDATE customers SET name = name || '#'")
     equal(place)
