@@ -15,7 +15,7 @@ from levada.postgres.storage import StorageSnapshot
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import park
-from levada.runtime.tables.storage_journal import StorageJournal, TablesUnpublished
+from levada.runtime.tables.storage_journal import StorageJournal, TableAltered, TablesUnpublished
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
@@ -84,6 +84,20 @@ def test_looks_are_judged_however_far_the_stream_trails() -> None:
         if at == 40:
             assert made.errors == ["partition_changed"]
     assert made.journal.verified_lsn == 40
+
+
+def test_a_look_while_a_statement_is_not_committed() -> None:
+    """A look that has another reason to be kept does not have the statement, although its LSN is higher."""
+
+    def altered(at: int, committed: int, xid: int) -> TableAltered:
+        return TableAltered(TABLE, Lsn(at), Lsn(committed), xid, storage(xid, 900), {}, threading.Event())
+
+    for report, found in ((altered(38, 60, 35), ["partition_changed"]), (altered(36, 38, 25), [])):
+        made = Journal()
+        made.journal.add_snapshot(look(40, 30, replace(storage(10), columns={1: ColumnStorage(23, -1, 12, False)})))
+        made.judge(50)
+        made.journal.table_altered(made.record, report)
+        assert made.errors == found
 
 
 def unpublished(at: int) -> TablesUnpublished:

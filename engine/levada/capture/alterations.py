@@ -12,7 +12,7 @@ from levada.values import Lsn, SnapshotId, TableId
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """An announced ALTER TABLE of transaction ``xid``, whose message is at LSN ``at``.
+    """An announced ALTER TABLE of transaction ``xid``, with a message at LSN ``at``, committed at ``committed``.
 
     ``truncated`` is True if the transaction has a TRUNCATE of the table, and ``emptied`` if one comes after this
     statement. It deletes the rows that the statement may have rewritten.
@@ -20,6 +20,7 @@ class Alteration:
 
     ddl: DdlMessage
     at: Lsn
+    committed: Lsn
     xid: int
     truncated: bool = False
     emptied: bool = False
@@ -37,7 +38,7 @@ class Alterations:
     def add(self, ddl: DdlMessage, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
-        self._waiting.append(Alteration(ddl, message.lsn, message.xid, ddl.table_id in self._truncated))
+        self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, ddl.table_id in self._truncated))
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Record a TRUNCATE of tables in the transaction with the commit LSN ``at``."""

@@ -58,6 +58,7 @@ class CaptureReports:
         report = TableAltered(
             ddl.table_id,
             altered.at,
+            altered.committed,
             altered.xid,
             ddl.description.storage,
             ddl.casts,

@@ -39,14 +39,15 @@ _NEWEST: Final = SnapshotId(2**64 - 1)
 class TableAltered:
     """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
 
-    ``storage`` is the table's storage after it. ``casts`` has the columns that the client's query retypes, by attnum,
-    and is empty if that is unknown. ``truncated`` is True if a TRUNCATE of the table is streamed in the same
-    transaction, and ``emptied`` if it comes after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is
-    applied if the table is parked.
+    The transaction was committed at LSN ``committed``, perhaps long after. ``storage`` is the table's storage after the
+    statement. ``casts`` has the columns that the client's query retypes, by attnum, and is empty if that is unknown.
+    ``truncated`` is True if a TRUNCATE of the table is streamed in the same transaction, and ``emptied`` if it comes
+    after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is applied if the table is parked.
     """
 
     table: TableId
     at: Lsn
+    committed: Lsn
     xid: int
     storage: TableStorage
     casts: Mapping[int, Cast]
@@ -79,6 +80,14 @@ class Baseline:
     lsn: Lsn
     xid: int
     storage: TableStorage
+
+    def has(self, altered: TableAltered) -> bool:
+        """Return True if the state is that after this statement, or a later one.
+
+        A catalog that was read while the statement's transaction was open has a later LSN than the statement, and
+        lacks it.
+        """
+        return (altered.at if altered.xid == self.xid else altered.committed) < self.lsn
 
     def to_text(self) -> str:
         """Return the baseline as text for the store."""
@@ -204,7 +213,7 @@ class StorageJournal:
 
     def _evaluate_announcement(self, record: TableRecord, report: TableAltered) -> None:
         known = self._baseline(record.id)
-        if known is None or report.at < known.lsn or needs_resync(record.phase):
+        if known is None or known.has(report) or needs_resync(record.phase):
             return
         now = Baseline(report.at, report.xid, report.storage)
         if report.emptied:
