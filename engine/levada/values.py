@@ -266,6 +266,15 @@ class TableMode(StrEnum):
     """Every change, one row each."""
 
 
+class OnUnstreamable(StrEnum):
+    """The reaction to a change of a source table whose effect on its rows is not in the stream."""
+
+    RESYNC = "Resync"
+    """The table is copied again by itself."""
+    HOLD = "Hold"
+    """The table is parked until a user resyncs it."""
+
+
 class OnSchemaChange(StrEnum):
     """The reaction to a change of a source table's columns."""
 

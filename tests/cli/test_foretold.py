@@ -131,11 +131,11 @@ def test_a_suspended_pipeline(manifest: Path, db: Database) -> None:
         }
 
 
-@pytest.mark.parametrize("on_lost", ["Hold", "Resync"])
-def test_parked_tables(manifest: Path, db: Database, on_lost: str) -> None:
-    """Each has its error and what resolves it. With onLost Resync, a table that missed changes is copied again."""
+@pytest.mark.parametrize("policy", ["Hold", "Resync"])
+def test_parked_tables(manifest: Path, db: Database, policy: str) -> None:
+    """Each has its error and what resolves it. With onUnstreamable Resync, one that missed changes is copied again."""
     pipeline = replicated(db)
-    pipeline["spec"]["source"]["slot"] = {"onLost": on_lost}
+    pipeline["spec"]["tables"]["onUnstreamable"] = policy
     write(manifest, pipeline)
     run(manifest)
     park(db, "orders", Errored("no_identity", "orders has no key", "", RetryPolicy.MANUAL_RETRY))
@@ -144,7 +144,7 @@ def test_parked_tables(manifest: Path, db: Database, on_lost: str) -> None:
     plan = shown(manifest)
     assert "no, Errored [no_identity]" in plan
     assert "public.orders: orders has no key [no_identity] hint: levada retry" in plan
-    if on_lost == "Hold":
+    if policy == "Hold":
         assert "parked: 2 tables" in plan
         assert "public.items: items is gone [destination_table_missing] hint: levada resync" in plan
     else:

@@ -35,6 +35,7 @@ PATCHES: dict[str, Any] = {
     "source.ddlTrigger": "None",
     "tables.include": [{"schema": "public", "name": "o*"}],
     "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
+    "tables.onUnstreamable": "Hold",
     "copy.maxConcurrentTables": 2,
     "copy.connectionsPerTable": 2,
     "apply.maxConcurrentTables": 2,

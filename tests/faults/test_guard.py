@@ -12,14 +12,14 @@ from tests.rigs.engine import Engine
 from tests.rigs.waiting import LIMIT_S
 
 
-@pytest.mark.parametrize("on_lost", ["Hold", "Resync"])
-def test_the_table_with_the_most_staged_changes_is_parked(engine: Engine, db: Database, on_lost: str) -> None:
+@pytest.mark.parametrize("policy", ["Hold", "Resync"])
+def test_the_table_with_the_most_staged_changes_is_parked(engine: Engine, db: Database, policy: str) -> None:
     """The others go on, the staged files are removed, and the table is whole again after its copy."""
     for name in ("held", "goes"):
         table(db, name, 50)
     engine.spec = {
         "guard": {"staged": {"warn": "1Mi", "parkSlowest": "2Mi"}},
-        "source": {**source(engine), "slot": {"name": f"levada_{db.name}", "onLost": on_lost}},
+        "tables": {"include": [{"schema": "public", "name": "*"}], "onUnstreamable": policy},
     }
     engine.write_manifest()
     engine.start()
@@ -30,12 +30,12 @@ def test_the_table_with_the_most_staged_changes_is_parked(engine: Engine, db: Da
     engine.wait_for(lambda p: p["guard"]["policy"] == "ParkSlowest" and p["guard"]["pausesCopies"])
     progress = engine.wait_for(lambda p: any("are parked: public.held" in a for a in actions(p)))
     assert phases(progress)["goes"] == "Ready"
-    if on_lost == "Hold":
+    if policy == "Hold":
         engine.wait_for(lambda p: [t["error"] and t["error"]["code"] for t in p["tables"]] == [None, "parked_by_guard"])
     # Within its limits again: the staged files are gone.
     progress = engine.wait_for(lambda p: not p["guard"]["policy"] and p["staging"]["bytes"] < 2**20)
     engine.write_manifest()
-    if on_lost == "Hold":
+    if policy == "Hold":
         engine.wait_for(lambda p: not any(t["suspended"] for t in p["tables"]))
         engine.levada("resync", *engine.options(), "public.held")
     engine.wait_caught_up()

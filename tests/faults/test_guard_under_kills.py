@@ -55,6 +55,7 @@ def test_all_policies_under_kills(engine: Engine, db: Database) -> None:
             "retainedWal": {"warn": "40Mi", "releaseSlot": "60Mi"},
         },
         "source": {**source(engine), "slot": {"name": f"levada_{db.name}", "onLost": "Resync"}},
+        "tables": {"include": [{"schema": "public", "name": "*"}]},
     }
     engine.write_manifest()
     engine.start()

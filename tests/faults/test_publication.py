@@ -84,7 +84,7 @@ def test_another_publication_is_configured(rig: Published, db: Database) -> None
 
 def test_a_managed_publication_is_dropped_while_running(rig: Published, db: Database) -> None:
     """It is made again, and every table is copied again by policy, with the rows that were not streamed."""
-    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.copy_again()
     rig.start()
     rig.wait_caught_up()
     rig.sql("DROP PUBLICATION {p}")
@@ -120,7 +120,7 @@ def test_an_external_publication_is_changed_while_running(
 def test_a_table_leaves_an_external_publication_and_returns(rig: Published, db: Database) -> None:
     """It is parked while it is out, over a restart as well. After its return the policy copies it again."""
     rig.external()
-    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.copy_again()
     rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
     rig.start()
     rig.wait_caught_up()
@@ -209,7 +209,7 @@ def test_nothing_remains_of_tables_that_are_dropped(rig: Published, db: Database
 def test_operations_that_are_not_published_are_not_copied_away(rig: Published, db: Database) -> None:
     """A table whose updates are not streamed is not copied again while that is so, and is once they are."""
     rig.external()
-    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.copy_again()
     rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
     rig.start()
     rig.wait_caught_up()
@@ -268,6 +268,7 @@ def test_a_publication_made_again_on_an_older_server(older: EmbeddedPostgres, tm
                 rig.code("items", "publication_changed")
                 rig.stop()
         rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+        rig.copy_again()
         rig.start()
         rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
         db.execute("INSERT INTO orders VALUES (12)")
@@ -327,9 +328,10 @@ def test_an_engine_with_iceberg_copies_again_by_policy(engine: Engine, db: Datab
         "database": db.name,
         "credentialsSecretRef": {"name": "pg"},
         "tls": {"mode": "Disable"},
-        "slot": {"name": f"levada_{db.name}", "onLost": "Resync"},
+        "slot": {"name": f"levada_{db.name}"},
         "publication": {"name": publication},
     }
+    engine.spec["tables"] = {"include": [{"schema": "public", "name": "*"}]}
     engine.write_manifest()
     engine.start()
     engine.wait_caught_up()

@@ -235,7 +235,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
-        "tables": {"include": [{"schema": "*_h", "name": "*"}]},
+        "tables": {"include": [{"schema": "*_h", "name": "*"}], "onUnstreamable": _on_unstreamable(form)},
         "destination": made.reader.section,
         "freshnessSeconds": 1,
     }
@@ -258,11 +258,15 @@ def _write_source(made: World) -> None:
 
     [manifest] = yaml.safe_load_all(made.engine.manifest.read_text())
     source = dict(manifest["spec"]["source"])
-    source["slot"] = {**source["slot"], "onLost": "Resync" if made.form.resync else "Hold"}
+    source["slot"] = {**source["slot"], "onLost": _on_unstreamable(made.form)}
     if not made.form.trigger:
         source["ddlTrigger"] = "None"
     made.engine.spec["source"] = source
     made.engine.write_manifest(*(_partitioned(n) for n in range(1, _SPACES) if made.form.partitioned))
+
+
+def _on_unstreamable(form: Form) -> str:
+    return "Resync" if form.resync else "Hold"
 
 
 def _partitioned(number: int) -> dict[str, Any]:

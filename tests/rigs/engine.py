@@ -67,7 +67,8 @@ class Engine:
                 "slot": {"name": f"levada_{self.db.name}"},
                 "publication": {"name": f"levada_{self.db.name}"},
             },
-            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            # So that a test sees why a table is parked.
+            "tables": {"include": [{"schema": "public", "name": "*"}], "onUnstreamable": "Hold"},
             "batch": {"maxFillMs": 200},
             "freshnessSeconds": 2,
             "destination": {

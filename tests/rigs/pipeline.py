@@ -19,11 +19,15 @@ from levada.runtime.config import (
     RetryLimits,
     SlotConfig,
     StagingConfig,
+    TableConfig,
 )
 from levada.runtime.pipeline import Pipeline
 from levada.status import Progress, TableProgress
 from levada.stores import MemoryStorage, MemoryStore, PipelineStore
-from levada.values import QualifiedTable
+from levada.values import OnUnstreamable, QualifiedTable
+
+HELD = TableConfig(on_unstreamable=OnUnstreamable.HOLD)
+"""The settings of a table that stays parked, so that a test sees why."""
 
 
 def public(name: str) -> QualifiedTable:
@@ -60,6 +64,7 @@ class Rig:
             freshness_s=1.0,
             discovery_s=3600.0,
             retries=RetryLimits(max_attempts=1),
+            default_table=HELD,
         )
         self.store: Callable[[], PipelineStore] = lambda: MemoryStore("shop", self.storage)
         self.running: Pipeline | None = None
@@ -81,6 +86,10 @@ class Rig:
         self.config = replace(self.config, **fields)
         if self.running is not None:
             self.running.reconfigure(self.config)
+
+    def copy_again(self) -> None:
+        """Let tables be copied again by themselves, as is the default."""
+        self.change(default_table=TableConfig())
 
     def say(self, table: str, **fields: Any) -> None:
         """Change the settings of a table."""

@@ -41,7 +41,7 @@ CONFIG = PipelineConfig(
 
 ELSEWHERE = {
     "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
-    "TableSyncFields.mode",
+    "TableSyncFields.mode", "TableSyncFields.on_unstreamable",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -127,7 +127,8 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
 def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     """Each field that breaks a rule is named with what it must be."""
     name = QualifiedTable("public", "orders")
-    table_config = TableConfig(retry_nonce=-1, destination_table="a/b", mode="Upsert")  # type: ignore[arg-type]  # a text
+    texts: dict[str, Any] = {"mode": "Upsert", "on_unstreamable": "Hold"}
+    table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
         replace(
             CONFIG, name="my_pipeline", slot=SlotConfig("Shop"), publication=PublicationConfig(""), maintenance_s=0,
@@ -140,6 +141,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "name", "slot.name", "publication.name", "source.host", "source.other_hosts[0]", "maintenance_s", "discovery_s",
         "batch_rows", "memory_bytes", "guard[0].value", "guard_patience_s", "selects", "on_unrepresentable",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
+        "tables[public.orders].on_unstreamable",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"

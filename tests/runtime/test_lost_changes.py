@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import Rig, table
+from tests.rigs.pipeline import HELD, Rig, table
 
 from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
 from levada.runtime.tables.record import TableRecord
@@ -61,7 +61,7 @@ def test_a_table_that_missed_changes_stays_parked(rig: Rig, db: Database) -> Non
 
 def test_a_table_that_missed_changes_is_copied_again_by_policy(rig: Rig, db: Database) -> None:
     """Under Resync the table is copied again by itself, with the rows that the stream left out, and streams again."""
-    rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.copy_again()
     rig.start()
     rig.wait_caught_up()
     miss_changes(db)
@@ -77,7 +77,7 @@ def test_copies_after_losses_back_off() -> None:
     config = PipelineConfig(
         name="shop",
         source=None,  # type: ignore[arg-type]  # the decision reads no source
-        slot=SlotConfig("levada_shop", resync_when_lost=True),
+        slot=SlotConfig("levada_shop"),
         publication=None,  # type: ignore[arg-type]  # nor a publication
         staging=None,  # type: ignore[arg-type]  # nor staging
         work_dir=Path(),
@@ -85,12 +85,12 @@ def test_copies_after_losses_back_off() -> None:
     )
     record = TableRecord(TableId(1), QualifiedTable("public", "orders"), Ready())
     assert not lost_copy_is_due(record, config, 0.0)
-    record.phase = Errored("slot_lost", "changes are gone", "", RetryPolicy.NO_RETRY)
+    record.phase = Errored("publication_changed", "changes are gone", "", RetryPolicy.NO_RETRY)
     assert lost_copy_is_due(record, config, 0.0)
     record.retries.resynced_after_loss(config.retries, 100.0)
     assert not lost_copy_is_due(record, config, 109.0)
     assert lost_copy_is_due(record, config, 110.0)
-    held = replace(config, slot=SlotConfig("levada_shop"))
+    held = replace(config, default_table=HELD)
     assert not lost_copy_is_due(record, held, 110.0)
     record.resync.step = Step.ABANDONED
     assert not lost_copy_is_due(record, config, 110.0), "its shadow copy is removed first"

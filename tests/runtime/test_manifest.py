@@ -112,6 +112,21 @@ def test_tables_columns_modes_and_names(tmp_path: Path) -> None:
     assert config.table(QualifiedTable("public", "other")) == TableConfig()
 
 
+def test_changelogs_are_copied_again_only_if_their_own_settings_say_so(tmp_path: Path) -> None:
+    """A copy removes the history of a changelog, which the default of all tables must not do."""
+    changelog = {"table": {"name": "orders"}, "mode": "Changelog"}
+    other = QualifiedTable("public", "other")
+    for all_tables, own, copied in (
+        ("Resync", {}, (False, True)),
+        ("Resync", {"onUnstreamable": "Resync"}, (True, True)),
+        ("Hold", {"onUnstreamable": "Resync"}, (True, False)),
+        ("Hold", {}, (False, False)),
+    ):
+        tables = {"include": [{"schema": "public"}], "onUnstreamable": all_tables}
+        config = pipeline_config(manifests(changelog | own, tables=tables), work_dir=tmp_path)
+        assert (config.table(ORDERS).resyncs_by_itself, config.table(other).resyncs_by_itself) == copied
+
+
 def test_secrets_are_folders_with_files(tmp_path: Path) -> None:
     """Credentials are a path that each connect reads. The certificate authority is one file of its Secret."""
     for file in ("cdc/username", "cdc/password", "ca/ca.crt"):

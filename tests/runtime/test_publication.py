@@ -55,6 +55,7 @@ def test_a_publication_made_again_while_stopped(rig: Published, db: Database) ->
     assert "orders" not in rig.destination.applied_rows
     rig.stop()
     rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+    rig.copy_again()
     rig.start()
     rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
     assert [c[3] for c in rig.destination.copies if c[0] == "orders"] == [10, 12]

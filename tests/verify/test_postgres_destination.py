@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.limits import PATIENT
-from tests.rigs.pipeline import reach
+from tests.rigs.pipeline import HELD, reach
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.waiting import LIMIT_S, until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
@@ -55,13 +55,13 @@ class Replicated:
         self.folder = folder
         self.pipeline: Pipeline | None = None
 
-    def start(self, ordering: str = "Table", *, resync_when_lost: bool = False, **more: Any) -> None:
+    def start(self, ordering: str = "Table", **more: Any) -> None:
         """Start the pipeline, and wait until it has caught up."""
         name = self.db.name.replace("_", "-")
         config = PipelineConfig(
             name,
             self.db.connection,
-            SlotConfig(f"levada_{self.db.name}", resync_when_lost=resync_when_lost),
+            SlotConfig(f"levada_{self.db.name}"),
             PublicationConfig(f"levada_{self.db.name}"),
             StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
             self.folder,
@@ -208,9 +208,9 @@ def test_a_change_of_columns_without_a_row_is_compared(replicated: Replicated) -
     ],
 )
 def test_computed_values_of_a_new_column_are_copied(replicated: Replicated, action: str) -> None:
-    """The stream does not have them. With onLost: Resync the copy needs no command."""
+    """The stream does not have them. The copy needs no command."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t SELECT generate_series(1, 9)")
-    replicated.start(resync_when_lost=True)
+    replicated.start()
     replicated.db.execute(f"ALTER TABLE t {action}")  # type: ignore[arg-type]  # of this module
     replicated.db.execute("INSERT INTO t (id) VALUES (10)")
     replicated.wait_caught_up()
@@ -222,7 +222,7 @@ def test_computed_values_of_a_new_column_are_copied(replicated: Replicated, acti
 def test_a_column_of_one_side_is_a_difference(replicated: Replicated) -> None:
     """A parked table does not get the column, and is not equal."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
-    replicated.start()
+    replicated.start(default_table=HELD)
     replicated.db.execute("ALTER TABLE t ADD c int DEFAULT 4, DROP b, ALTER a TYPE int USING 1")
     reach(replicated.pipeline, lambda p: any(t.error for t in p.tables))  # type: ignore[arg-type]  # it runs
     report = replicated.verify()

@@ -14,7 +14,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import TablePattern
 from levada.runtime.limits import Limits
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, QualifiedTable, TableMode
+from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 SELECTS_FAILED: Final = "selects_failed"
@@ -36,7 +36,7 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. With ``resync_when_lost``, tables that missed changes are resynced instead of parked."""
+    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost."""
 
     name: str
     failover: bool = False
@@ -104,18 +104,27 @@ class TableConfig:
     ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
-    `table_settings_model`.
+    `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
+    whose history a copy removes.
     """
 
     suspended: bool = False
     excluded_columns: frozenset[str] = frozenset()
     mode: TableMode = TableMode.UPSERT
+    on_unstreamable: OnUnstreamable | None = None
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0
     verify_nonce: int = 0
     dedicated_copy: bool = False
     settings: BaseModel | None = None
+
+    @property
+    def resyncs_by_itself(self) -> bool:
+        """True if the table is copied again by itself after a change that is not in the stream."""
+        if self.on_unstreamable is None:
+            return self.mode is not TableMode.CHANGELOG
+        return self.on_unstreamable is OnUnstreamable.RESYNC
 
 
 @dataclass(frozen=True, slots=True)

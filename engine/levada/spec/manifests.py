@@ -17,7 +17,7 @@ from levada.spec.pipeline import PipelineManifest, TableSyncManifest, table_sett
 from levada.spec.plugins import DESTINATIONS, STORES, lacks_spark, plugin_problems, plugin_table_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.section import PluginTableSettings
-from levada.spec.source import Tables, selects
+from levada.spec.source import TableSelector, selects
 from levada.values import QualifiedTable
 
 _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {
@@ -45,7 +45,8 @@ class Manifests:
     def selects(self) -> Selection:
         """The predicate that selects the replicated tables."""
         store = self.pipeline.spec.store.postgres
-        return Selection(self.pipeline.spec.tables, None if store is None else store.schema_name)
+        tables = self.pipeline.spec.tables
+        return Selection(tables.include, tables.exclude, None if store is None else store.schema_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Selection:
     Two instances compare equal if their selectors are equal.
     """
 
-    tables: Tables
+    include: tuple[TableSelector, ...]
+    exclude: tuple[TableSelector, ...]
     store_schema: str | None
 
     def __call__(self, table: QualifiedTable) -> bool:
@@ -63,7 +65,7 @@ class Selection:
 
         The store's own tables never are: each recorded state would be another change to replicate.
         """
-        return table.schema != self.store_schema and selects(self.tables, table)
+        return table.schema != self.store_schema and selects(self.include, self.exclude, table)
 
 
 def load_manifests(text: str, source: str = "pipeline.yaml", *, plugins: bool = True) -> Manifests:

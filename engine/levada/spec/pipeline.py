@@ -37,7 +37,7 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import Source, Tables
-from levada.values import OnSchemaChange, OnUnrepresentable, QualifiedTable, TableMode
+from levada.values import OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -224,6 +224,13 @@ OptionalMode = Annotated[
 ]
 
 
+OptionalOnUnstreamable = Annotated[
+    OnUnstreamable | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(o.value for o in OnUnstreamable)]}),
+]
+
+
 class PipelineRef(Model):
     """A Pipeline in the same namespace."""
 
@@ -330,6 +337,11 @@ class TableSyncFields(Model):
     mode: OptionalMode = setting(Change.RESYNC, "")
     """Upsert: the table holds the last state of each row. Changelog: it holds one row per change. Empty: the Pipeline's
     mode.
+    """
+    on_unstreamable: OptionalOnUnstreamable = setting(Change.HOT, "")
+    """Reaction to changes of this table that are not in the stream. Resync: the table is copied again by itself, and
+    stays readable meanwhile. In mode Changelog the copy has no history. Hold: it is parked, with the command that
+    copies it again. Empty: Hold in mode Changelog, else tables.onUnstreamable of the Pipeline.
     """
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""

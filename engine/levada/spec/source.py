@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import QualifiedTable
+from levada.values import OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -96,8 +96,8 @@ class Slot(Model):
     failover: StrictBool = setting(Change.RESTART, False)
     """true: PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
-    """Reaction to lost changes. Hold: the pipeline stops or the table is parked, with the command that recovers it.
-    Resync: the tables are copied again.
+    """Reaction to a lost slot. Hold: the pipeline stops, with the command that recovers it. Resync: a new slot is
+    created, and all tables are copied again.
     """
 
 
@@ -189,11 +189,16 @@ class Tables(Model):
     """The tables to replicate."""
     exclude: tuple[TableSelector, ...] = setting(Change.HOT, (), max_length=1000)
     """Tables among the included ones that are not replicated."""
+    on_unstreamable: OnUnstreamable = setting(Change.HOT, OnUnstreamable.RESYNC)
+    """Reaction to changes of a table that are not in the stream, such as rewritten rows. Resync: the table is copied
+    again by itself, and stays readable meanwhile. Hold: it is parked, with the command that copies it again. A table in
+    mode Changelog is held, because a copy removes its history, unless its TableSync has Resync.
+    """
 
 
-def selects(tables: Tables, table: QualifiedTable) -> bool:
+def selects(include: Iterable[TableSelector], exclude: Iterable[TableSelector], table: QualifiedTable) -> bool:
     """Return True if the selectors select the table. Case is significant."""
-    return _named(tables.include, table) and not _named(tables.exclude, table)
+    return _named(include, table) and not _named(exclude, table)
 
 
 def _named(selectors: Iterable[TableSelector], table: QualifiedTable) -> bool:

@@ -60,6 +60,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
+from levada.values import OnUnstreamable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,7 +210,7 @@ def pipeline_config(
         include=spec.tables.include,
         exclude=spec.tables.exclude,
         tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
-        default_table=TableConfig(mode=spec.destination.mode),
+        default_table=TableConfig(mode=spec.destination.mode, on_unstreamable=_held(spec.tables.on_unstreamable)),
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
         apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores()),
@@ -353,6 +354,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         suspended=spec.suspend,
         excluded_columns=frozenset(spec.columns.exclude),
         mode=spec.mode or pipeline.destination.mode,
+        on_unstreamable=spec.on_unstreamable or _held(pipeline.tables.on_unstreamable),
         destination_table=spec.destination_table,
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
@@ -360,6 +362,11 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
     )
+
+
+def _held(of_all_tables: OnUnstreamable) -> OnUnstreamable | None:
+    """Return a table's setting under that of all tables. Their Resync does not apply to a changelog."""
+    return OnUnstreamable.HOLD if of_all_tables is OnUnstreamable.HOLD else None
 
 
 def _staging(manifests: Manifests, secrets: Path | None, work_dir: Path) -> StagingConfig:

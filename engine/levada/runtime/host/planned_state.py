@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.plugins import destination_class, former_names, target_names
+from levada.runtime.tables.copied_again import copies_again
 from levada.runtime.tables.places import target_name
 from levada.runtime.tables.requests import CopySettings
 from levada.spec import Manifests
@@ -69,6 +70,6 @@ def leaving_tables(
 
 
 def missed_changes(config: PipelineConfig, table: TableProgress) -> bool:
-    """Return True if the table is parked because it missed changes, and a run copies it again. Pure."""
+    """Return True if the table is parked because its changes are not in the stream, and a run copies it again. Pure."""
     error = table.error
-    return config.slot.resync_when_lost and error is not None and error.retry_policy == RetryPolicy.NO_RETRY
+    return error is not None and copies_again(config, table.table, error.code, RetryPolicy(error.retry_policy))

@@ -136,7 +136,7 @@ class PhaseChanges:
         self.enter(record, parked)
 
     def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
-        """Park a table that missed changes. Only a resync repairs it, which ``onLost: Resync`` starts by itself."""
+        """Park a table that missed changes. Only a resync repairs it, see `copied_again`."""
         if needs_resync(record.phase):
             return
         self._shadows.abandon(record)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final
 
 from levada.apply.backlog import Pending
 from levada.apply.schedule import apply_due
 from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.copied_again import copies_again
 from levada.runtime.tables.phases import STREAMING, at_restart
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import copies_running
 from levada.status import RetryPolicy
 from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait, TableReplicationPhase
 from levada.values import Lsn
-
-_ROWS_UNKNOWN: Final = frozenset({"key_changed", "schema_change_unsupported"})
-"""Codes of changes of a table's definition whose effect on existing rows is not in the stream."""
 
 
 def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
@@ -56,7 +53,7 @@ def continues(phase: TableReplicationPhase) -> bool:
 
 
 def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
-    """Return True if a table that only a new copy repairs is resynced now by ``spec.source.slot.onLost: Resync``.
+    """Return True if a table that only a new copy repairs is resynced now by ``spec.tables.onUnstreamable: Resync``.
 
     A table missed changes, or its staged changes do not say what the rows at the destination are now. A shadow copy
     that was abandoned with the table is removed first.
@@ -64,8 +61,10 @@ def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) ->
     The first resync is due immediately. Each further one waits for the retry delay, because the cause may persist and
     each copy of a large table is expensive. ``now`` is of the monotonic clock, in seconds.
     """
-    unknown = isinstance(record.phase, Errored) and record.phase.code in _ROWS_UNKNOWN
-    if not (config.slot.resync_when_lost and (unknown or needs_resync(record.phase))) or record.resync.has_copy:
+    phase = record.phase
+    if not isinstance(phase, Errored) or record.resync.has_copy:
+        return False
+    if not copies_again(config, record.name, phase.code, phase.retry_policy):
         return False
     state = record.retries
     return not state.lost_copies or now - state.lost_copied_at >= config.retries.delay(state.lost_copies)
