@@ -44,6 +44,8 @@ ACCEPTED: Final = f"{GROUP}/accepted"
 """Annotation of the driver's StatefulSet: the accepted manifest. It counts if the ConfigMap is gone or was changed."""
 UPDATED_AT: Final = f"{GROUP}/updated-at"
 """Annotation of the driver's StatefulSet: when a change of the template last replaced a running pod."""
+LAST_RUN: Final = f"{GROUP}/last-run"
+"""Annotation of the driver's StatefulSet: the image and pod template that ran last, until the newest have run."""
 
 DEFAULT_STORAGE_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",

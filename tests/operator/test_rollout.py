@@ -144,11 +144,12 @@ def test_change_by_hand_is_put_back_in_turn() -> None:
 
 
 def test_update_settles() -> None:
-    """Carried out and observed again, an updated Pipeline has nothing left to do, and keeps when it was updated."""
+    """Once its pod is Ready, an updated Pipeline has nothing left to do, and keeps when it was updated."""
     store = PlanStore(upgraded(), pipeline(), [table_sync()])
     store.owned = {k: dict(b) for k, b in store.seen.owned.bodies.items()}
     store.carry_out(reconcile(store.observe()))
-    later = store.observe(now=at(30), report=progress())
+    store.carry_out(reconcile(store.observe(now=at(30), report=progress())))
+    later = store.observe(now=at(35), report=progress())
     assert not [b["kind"] for b in reconcile(later).apply]
     assert store.owned[DRIVER]["metadata"]["annotations"][UPDATED_AT] == written(NOON)
 

@@ -15,15 +15,17 @@ succeed, if the namespace is being deleted, or if the Pipeline never created any
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
 
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
 from levada_operator.decide.events import EventDraft
+from levada_operator.decide.last_run import last_run, with_last_run
 from levada_operator.decide.plan import Plan
+from levada_operator.decide.slot import LOGIN_ERRORS
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import build_cleanup_job
+from levada_operator.desired.last_run import as_last_run
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import build_owner
 from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, driver_name
@@ -31,9 +33,6 @@ from levada_operator.observe.creation import creation_text
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import Termination
-
-_LOGIN: Final = ("source_auth_failed", "source_access_denied", "source_database_missing")
-"""Error codes of a source that would refuse every further attempt too."""
 
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
@@ -55,12 +54,17 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
         draft = _draft(observed, "CleanupStarted", "the driver is being stopped")
-        return Plan(apply=(build_stateful_set(owner, running=False),), events=(draft,))
+        stopped = with_last_run(build_stateful_set(owner, running=False), observed, acceptance.before)
+        return Plan(apply=(stopped,), events=(draft,))
     if observed.driver is not None:
         return Plan()
     job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
     if job is None:
-        return Plan(apply=(*build_objects(owner, running=False), build_cleanup_job(owner)))
+        objects = [
+            with_last_run(body, observed, acceptance.before) if body["kind"] == "StatefulSet" else body
+            for body in build_objects(owner, running=False)
+        ]
+        return Plan(apply=(*objects, build_cleanup_job(as_last_run(owner, last_run(observed)))))
     if job.succeeded:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
     if obstacle := obstacle_text(observed):
@@ -131,7 +135,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     refused = observed.creation_failures.get(ObjectKey("Job", cleanup_name(observed.pipeline.name)))
     if refused is not None and any(observed.now - j.created > START_DEADLINE for j in jobs):
         return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
-    if any(t.code == "secret_missing" or t.code in _LOGIN for t in _terminations(observed)):
+    if any(t.code in LOGIN_ERRORS for t in _terminations(observed)):
         return f"the clean-up cannot log in{_last_error(observed)}"
     if (image := start_failure(observed, "ImagePullFailed")) is not None:
         return f"the image of the clean-up cannot be pulled: {image.message}"

@@ -15,6 +15,9 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, output_document
 from levada_operator.observe.progress import ProgressReport
 
+LOGIN_ERRORS: Final = ("source_auth_failed", "source_access_denied", "source_database_missing", "secret_missing")
+"""Error codes of a source that refuses every further attempt too, until a Secret or a right is corrected."""
+_LOGIN_EVERY_S: Final = 60
 _DRIVER_EVERY: Final = timedelta(seconds=60)
 
 
@@ -43,9 +46,18 @@ def slot_sample(observed: Observed) -> SlotSample | None:
         if (sample := _sample_of(pod)) is not None:
             return sample
         ended = pod.last_termination
-        if ended is not None and ended.message:
+        if ended is not None and ended.message and not _logged_in_since(observed, pod):
             return SlotSample(None, pod.created, by_job=True, failure=f"{ended.message} [{ended.code}]")
     return reported
+
+
+def _logged_in_since(observed: Observed, probe: PodState) -> bool:
+    """Return True if the driver's preflight has passed after a Job failed, so that the cause is gone.
+
+    The cause may be a Secret, which the operator does not read.
+    """
+    passed = None if observed.driver is None else observed.driver.preflight_passed
+    return passed is not None and passed > probe.created
 
 
 def outdated_since(observed: Observed, sample: SlotSample, manifests: Manifests | None) -> datetime | None:
@@ -83,9 +95,12 @@ def _sample_of(pod: PodState) -> SlotSample | None:
 def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
     """Return the interval for which a slot-sampling Job is due now, or None.
 
-    Intervals last health.lagProbeSeconds and are numbered from the Unix epoch.
+    Intervals last health.lagProbeSeconds and are numbered from the Unix epoch. After a refused login they are shorter,
+    so that a corrected Secret is noticed within a minute.
     """
     every = manifests.pipeline.spec.health.lag_probe_seconds
+    if (last := _last_probe(observed)) is not None and last.last_termination is not None:
+        every = min(every, _LOGIN_EVERY_S) if last.last_termination.code in LOGIN_ERRORS else every
     if (
         not every
         or observed.fresh_progress is not None
@@ -96,6 +111,11 @@ def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
     known = {j.name for j in observed.jobs if j.role == LAG_ROLE}
     recent = any(observed.now - j.created < timedelta(seconds=every) / 2 for j in observed.jobs if j.role == LAG_ROLE)
     return None if recent or lag_name(observed.pipeline.name, turn) in known else turn
+
+
+def _last_probe(observed: Observed) -> PodState | None:
+    probes = [p for p in observed.pods if p.role == LAG_ROLE and p.ended]
+    return max(probes, key=lambda p: p.created, default=None)
 
 
 def _driver_is_down(observed: Observed, manifests: Manifests, patience: timedelta) -> bool:

@@ -91,6 +91,8 @@ class PodState:
     spec: Body = field(default_factory=dict, repr=False, compare=False)
     node: str = ""
     """The node that the pod is on, with the word that it is lost if it does not report."""
+    preflight_passed: datetime | None = None
+    """When the preflight ended, if it found no error."""
 
 
 def read_pod(body: Body) -> PodState:
@@ -113,7 +115,14 @@ def read_pod(body: Body) -> PodState:
         revision=(metadata.get("labels") or {}).get("controller-revision-hash", ""),
         spec=body.get("spec") or {},
         node=_node(body, conditions),
+        preflight_passed=_preflight_passed(status),
     )
+
+
+def _preflight_passed(status: Mapping[str, Any]) -> datetime | None:
+    ended = (_container(status, PREFLIGHT_CONTAINER).get("state") or {}).get("terminated") or {}
+    at = ended.get("finishedAt") if ended.get("exitCode") == 0 else None
+    return read_time(at) if at else None
 
 
 def _node(body: Body, conditions: Mapping[str, Any]) -> str:
@@ -202,7 +211,8 @@ def _crash(container: Mapping[str, Any], waiting: str) -> PodFailure:
 def parse_errors(output: str) -> tuple[str, str]:
     """Return the errors in a command's output, each with its hint, and the code of the first error.
 
-    Both are empty if there is no error. Several errors are separated by newlines, each followed by its code.
+    Both are empty if there is no error. Several errors are separated by newlines, each followed by its code. The same
+    error of several checks stands once.
     """
     errors = list(_ERROR_LINE.finditer(output or ""))
     texts = []
@@ -212,10 +222,8 @@ def parse_errors(output: str) -> tuple[str, str]:
         texts.append(error["message"] + ("" if hint is None or said else f"; {hint['hint']}"))
     if not errors:
         return "", ""
-    first, *others = texts
-    codes = [error["code"] for error in errors]
-    lines = [f"{first} [{codes[0]}]", *(f"{t} [{c}]" for t, c in zip(others, codes[1:], strict=True))]
-    return ("\n".join(lines) if others else first), codes[0]
+    lines = list(dict.fromkeys(f"{t} [{e['code']}]" for t, e in zip(texts, errors, strict=True)))
+    return ("\n".join(lines) if len(lines) > 1 else texts[0]), errors[0]["code"]
 
 
 def output_document(pod: PodState) -> Mapping[str, Any] | None:

@@ -73,6 +73,7 @@ def test_corrected_secret_is_taken_at_once(troubled: Place) -> None:
     assert troubled.condition("DriverAvailable") == ("False", "PreflightFailed")
     troubled.kubectl.apply(secret())
     troubled.reaches("DriverAvailable", "True", "PodReady")
+    troubled.ready()
     assert preflight(troubled)["restartCount"] == starts
 
 
@@ -80,6 +81,8 @@ def test_driver_without_memory(troubled: Place) -> None:
     """A driver that the kernel ends for its memory is reported with the field to raise."""
     troubled.kubectl.apply(secret())
     troubled.apply(driver={"resources": {"requests": {"memory": "200Mi"}, "limits": {"memory": "200Mi"}}})
+    # Until then the last report of the driver counts.
+    troubled.reaches("Replicating", "False", "Stopped")
     told(troubled, "out_of_memory", "OutOfMemory", "limits.memory")
 
 
