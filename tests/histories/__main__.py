@@ -51,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed, turn = seed + options.size, turn + 1
             if turn % options.stay == 0:
                 search.close()
+            if options.first and search.findings:
+                break
     print_report(searches, time.monotonic() - begun)
     return 1 if any(search.findings for search in searches) else 0
 
@@ -101,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", nargs="*", default=list(WORLDS), help="such as ducklake-16-notrigger-resync")
     parser.add_argument("--size", type=int, default=12, help="the histories of a batch")
     parser.add_argument("--stay", type=int, default=4, help="the batches of one engine")
+    parser.add_argument("--first", action="store_true", help="end with the first finding")
     return parser
 
 

@@ -51,6 +51,8 @@ class Batch:
     patience_s: float = SETTLED_S
     known: frozenset[tuple[str, str]] = frozenset()
     """Findings that need no second look, because they were seen before."""
+    made: list[History] = field(default_factory=list)
+    """The histories of the batch, as soon as each is played on the twin."""
 
     def play(self, of: Sequence[int | History]) -> list[Finding]:
         """Return what is wrong. Raise EngineEndedError if the engine ended by itself."""
@@ -78,7 +80,7 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                generator = Generator(what, twin, partitioned=self.world.form.partitioned)
+                generator = Generator(what, twin, partitioned=self.world.form.partitioned, met=self.tally.pairs)
                 history, expected = generator.run(), generator.outcomes
             else:
                 history, expected = what, []
@@ -86,6 +88,7 @@ class Batch:
                     expected += [twin.play(step) for step in history.in_phase(phase)]
                     twin.end_phase()
         self.tally.add(history)
+        self.made.append(history)
         player = stack.enter_context(playing(self.world.db, space, f"levada_{self.world.db.name}"))
         return _Part(history, player, expected)
 

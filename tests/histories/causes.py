@@ -47,7 +47,7 @@ CAUSES: Final = {
     "partition_type_unsupported": _VALUES,
     "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
     "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
-    "ambiguous_columns": _COLUMNS,
+    "ambiguous_columns": _COLUMNS | {"create table"},
 }
 _WITHOUT_TRIGGER: Final = {"table_rewritten": frozenset({"truncate", "truncate partition", "persistence"})}
 """Without the trigger, two kinds of statements between two readings of the catalog may look like another one."""

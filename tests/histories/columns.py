@@ -8,12 +8,12 @@ from tests.histories.values import COMPUTED, VALUES, WIDER, value
 
 _NAMES = (*("c1", "c2", "c3", "a") * 3, "Ä 1", "select", "x.y")
 """Few names, so that one comes back for another column."""
-_ALIKE = ("sira", "s\u0131ra", "Sira", "k", "\u212a")
+ALIKE = ("sira", "s\u0131ra", "Sira", "k", "\u212a")
 """Names of which some readers take two for one."""
 
 
 def _name(draw: Draw) -> str:
-    return quoted(draw.one(_ALIKE if draw.trait("names alike", 0.15) else _NAMES))
+    return quoted(draw.one(ALIKE if draw.trait("names alike", 0.15) else _NAMES))
 
 
 def _constant(draw: Draw, kind: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,6 +18,10 @@ MODULES: Final = (rows, columns, tables, partitions, publications)
 """The modules that register kinds of statements."""
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert", "insert many", "upsert", "update")
+_TOUCHING: Final = ("update", "update", "move key", "delete", "insert", "upsert")
+"""Kinds that change rows of a table after a statement of another kind has changed the table."""
+_UNMET: Final = 3
+"""The factor by which kinds are drawn more often that have not met each other yet."""
 _ENDS: Final[tuple[list[str | None], ...]] = (
     [],
     [],
@@ -38,11 +43,13 @@ _PARTED: Final = (
 )
 
 
-def swarm(rng: random.Random) -> dict[str, float]:
+def swarm(rng: random.Random, met: Set[tuple[str, str]]) -> dict[str, float]:
     """Return the kinds of statements of one history, with their weights: few of them, so that they meet.
 
     A history of all kinds rarely has two of a rare pair, and its others explain what that pair causes:
     https://users.cs.utah.edu/~regehr/papers/swarm12.pdf
+
+    Kinds that have not ``met`` those which are there already are drawn more often.
     """
     if rng.random() < 0.15:
         return {kind: weight for kind, (weight, _) in KINDS.items()}
@@ -50,12 +57,17 @@ def swarm(rng: random.Random) -> dict[str, float]:
     others: list[str] = []
     wanted, left = rng.choice((1, 2, 2, 3, 4, 8)), sorted(KINDS.keys() - OF_ROWS)
     while len(others) < wanted:
-        others += rng.choices(left, [KINDS[kind][0] for kind in left])
+        others += rng.choices(left, [KINDS[kind][0] * (_UNMET if _news(kind, others, met) else 1) for kind in left])
         left.remove(others[-1])
     # Some rows have to be there for whatever else happens.
     rows = {kind: KINDS[kind][0] for kind in sorted({*of_rows, "insert"})}
     share = rng.choice((0.3, 0.5, 0.7))
     return rows | dict.fromkeys(others, sum(rows.values()) / len(others) * share / (1 - share))
+
+
+def _news(kind: str, others: Sequence[str], met: Set[tuple[str, str]]) -> bool:
+    """Return True if the kind has not followed one of the others yet, or that has not followed it."""
+    return any((kind, other) not in met or (other, kind) not in met for other in others)
 
 
 @dataclass
@@ -75,6 +87,8 @@ class Generator:
     player: Player
     partitioned: bool = False
     """True if the history has the table that `tests.histories.world` partitions in the lake."""
+    met: Set[tuple[str, str]] = frozenset()
+    """Pairs of kinds that earlier histories had."""
     steps: list[Step] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -84,7 +98,7 @@ class Generator:
         self.several = self.rng.random() < 0.2
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
-        self.weights = swarm(self.rng)
+        self.weights = swarm(self.rng, self.met)
         self.bursts = self.rng.choice((0.05, 0.15, 0.4))
         """The share of steps that are a transaction of several statements."""
 
@@ -99,6 +113,8 @@ class Generator:
             self._statement(self.rng.choices(_CREATING, (1, partitioned))[0])
         for _ in range(self.rng.randint(2, 4)):
             self._statement(self.rng.choice(_ROWS))
+        if self.partitioned:
+            self._touch("parted", 0)
         self._end_phase()
         for _ in range(self.rng.choice((1, 2, 2, 3))):
             for _ in range(self.rng.randint(4, 14)):
@@ -122,7 +138,18 @@ class Generator:
         elif session.open and chance < 0.28:
             self._control(self._end_or_savepoint(session), number)
         else:
-            self._statement(None, number)
+            table = self._statement(None, number)
+            if table and self.rng.random() < 0.6:
+                self._touch(table, number)
+
+    def _touch(self, table: str, number: int) -> None:
+        """Change rows of a table, sometimes after another change of the table itself."""
+        before, self.draw.focus = self.draw.focus, table
+        kinds = [None] * (self.rng.random() < 0.3) + self.rng.sample(_TOUCHING, self.rng.choice((1, 2)))
+        for kind in kinds:
+            if not self.sessions[number].failed:
+                self._statement(kind, number)
+        self.draw.focus = before
 
     def _burst(self, number: int) -> None:
         """Play some statements in one transaction, most often on one table."""
@@ -164,17 +191,20 @@ class Generator:
             end = self.rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
             self._play([Step(f"{end.lower()} prepared", f"{end} PREPARED{sql[len('PREPARE TRANSACTION') :]}")])
 
-    def _statement(self, kind: str | None, number: int = 0) -> None:
+    def _statement(self, kind: str | None, number: int = 0) -> str:
+        """Play a statement. Return the name of the table of which it has changed more than rows, most often empty."""
         for _ in range(8):
             chosen = kind or self._kind(number)
             if not self._refresh(number):
-                return
+                return ""
             try:
                 made = KINDS[chosen][1](self.draw)
             except ImpossibleError:
                 continue
-            self._play([replace(step, session=number) for step in made])
-            return
+            outcomes = self._play([replace(step, session=number) for step in made])
+            changed = chosen not in OF_ROWS and not outcomes[-1].state
+            return made[-1].table.partition(".")[2].strip('"') if changed else ""
+        return ""
 
     def _kind(self, number: int) -> str:
         """Draw a kind of statement. In a transaction, statements of DDL meet each other and rows more often."""

@@ -15,6 +15,7 @@ from tests.rigs.database import Database
 
 SESSIONS = 3
 _ARRAY_DEFAULT = re.compile(r"ADD COLUMN .*\[\].* DEFAULT")
+_DEFAULT = re.compile(r"ADD COLUMN .* DEFAULT")
 _TWIN_LOCK = "150ms"
 _LOCK = "2500ms"
 _KEPT_PUBLISHED = "without a replica identity out of publication"
@@ -113,6 +114,7 @@ class Player:
             return  # its types would explain whatever types can cause
         kinds = {step.kind} | ({"domain"} if ".positive" in step.sql else set())
         kinds |= {"array default"} if _ARRAY_DEFAULT.search(step.sql) else set()
+        kinds |= {"column default"} if _DEFAULT.search(step.sql) else set()
         if not step.table:
             self.oids.setdefault(0, set()).update(kinds)
             return

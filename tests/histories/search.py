@@ -12,9 +12,7 @@ from typing import Final
 
 from tests.histories.batch import Batch
 from tests.histories.findings import Finding, Plan, Tally
-from tests.histories.generation import Generator
 from tests.histories.history import History
-from tests.histories.player import playing
 from tests.histories.shrink import shortened
 from tests.histories.world import EngineEndedError, Form, World, world
 
@@ -45,10 +43,11 @@ class Search:
         begun = time.monotonic()
         plan = plan_of(seed)
         seeds = list(range(seed, seed + self.size))
+        batch = Batch(self.world, plan, self.tally, known=frozenset(self.counts))
         try:
-            found = Batch(self.world, plan, self.tally, known=frozenset(self.counts)).play(seeds)
+            found = batch.play(seeds)
         except EngineEndedError as error:
-            found = self._ended(seeds, plan, str(error))
+            found = self._ended(batch.made, plan, str(error))
         new: dict[tuple[str, str], Finding] = {}
         for finding in found:
             self.counts[finding.same] += 1
@@ -92,10 +91,9 @@ class Search:
                 return [_ending(histories[0], plan, self.form, str(error))]
         return [finding for history in histories for finding in self._play([history], plan)]
 
-    def _ended(self, of: Sequence[int] | Sequence[History], plan: Plan, log: str) -> list[Finding]:
+    def _ended(self, histories: Sequence[History], plan: Plan, log: str) -> list[Finding]:
         """Return what is wrong with one of the histories that end the engine. They are searched by halves."""
         self.close()
-        histories = [what if isinstance(what, History) else self._made(what) for what in of]
         while len(histories) > 1:
             half = histories[: len(histories) // 2]
             try:
@@ -105,10 +103,6 @@ class Search:
                 self.close()
                 histories = half
         return [_ending(histories[0], plan, self.form, log)]
-
-    def _made(self, seed: int) -> History:
-        with playing(self.world.twin, f"made{seed}_h") as twin:
-            return Generator(seed, twin, partitioned=self.form.partitioned).run()
 
 
 def _ending(history: History, plan: Plan, form: Form, log: str) -> Finding:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,18 +13,22 @@ from tests.histories.history import History
 Play = Callable[[Sequence[History], Plan], list[Finding]]
 """Plays histories at the same time, and returns what is wrong with them."""
 _TOGETHER: Final = 16
-_ROUNDS: Final = 12
+_ROUNDS: Final = 16
 """A finding is shortened no more often. Its seed shows it as well."""
+_CREATED: Final = re.compile(r"^CREATE TABLE (\S+)")
+_CONTROL: Final = frozenset({"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PREPARE"})
+"""The first words of statements that begin and end transactions."""
 
 
 def shortened(finding: Finding, play: Play) -> Finding | None:
     """Return the finding with as few steps as possible. Return None if the history alone does not show it."""
-    best = _shown(finding, [finding.history], finding.plan, play)
+    first = [finding.history, *_of_fewer_tables(finding.history)]
+    plain = replace(finding.plan, phases=("settled",), restart=False, heal=finding.needs_heal)
+    best = _shown(finding, first, plain, play)
+    if best is None and plain != finding.plan:
+        best = _shown(finding, first, finding.plan, play)
     if best is None:
         return None
-    plain = replace(finding.plan, phases=("settled",), restart=False, heal=finding.needs_heal)
-    if plain != finding.plan and (simple := _shown(best, [best.history], plain, play)) is not None:
-        best = simple
     size = max(1, len(best.history.steps) // 6)
     for _ in range(_ROUNDS):
         shorter = _round(best, size, play)
@@ -35,8 +40,22 @@ def shortened(finding: Finding, play: Play) -> Finding | None:
     return best
 
 
+def _of_fewer_tables(history: History) -> Iterator[History]:
+    """Yield the history without each table and of each one alone, also with each statement in a transaction of its own.
+
+    Most statements are about tables which the finding is not about.
+    """
+    tables = sorted({step.table for step in history.steps} - {""})
+    parts = [{table} for table in tables] + [set(tables) - {table} for table in tables] if len(tables) > 1 else []
+    for kept in ({*tables}, *parts):
+        others = set(tables) - kept
+        steps = tuple(s for s in history.steps if not others & {s.table, *_CREATED.findall(s.sql)})
+        alone = tuple(s for s in steps if s.table or s.sql.split()[0] not in _CONTROL)
+        yield from (replace(history, steps=some) for some in (steps, alone) if 0 < len(some) < len(history.steps))
+
+
 def _round(best: Finding, size: int, play: Play) -> Finding | None:
-    """Leave out each part of a size, then all those together without which the finding stays."""
+    """Leave out each part of a size, then as many as possible of those without which the finding stays."""
     history = best.history
     spans = [(i, min(i + size, len(history.steps))) for i in range(0, len(history.steps), size)]
     kept: list[tuple[tuple[int, int], Finding]] = []
@@ -45,15 +64,24 @@ def _round(best: Finding, size: int, play: Play) -> Finding | None:
         found = {f.history: f for f in play(candidates, best.plan) if f.same == best.same}
         kept += [(span, found[c]) for span, c in zip(some, candidates, strict=True) if c in found]
     if len(kept) > 1:
-        together = history
-        for span, _ in reversed(kept):
-            together = together.without(*span)
-        most = history
-        for span, _ in reversed(kept[::2]):
-            most = most.without(*span)
-        if (shorter := _shown(best, [together, most], best.plan, play)) is not None:
+        left_out = [span for span, _ in kept]
+        fewer = list(dict.fromkeys(_without(history, some) for some in _parts(left_out)))
+        if (shorter := _shown(best, fewer, best.plan, play)) is not None:
             return shorter
     return min((f for _, f in kept), key=_length) if kept else None
+
+
+def _parts(spans: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+    """Yield all of them, and halves and quarters of them."""
+    middle, quarter = len(spans) // 2, len(spans) // 4
+    yield from (spans, spans[:middle], spans[middle:], spans[::2], spans[1::2])
+    yield from (spans[quarter:], spans[: -quarter or None], spans[quarter : -quarter or None])
+
+
+def _without(history: History, spans: Sequence[tuple[int, int]]) -> History:
+    for span in reversed(spans):
+        history = history.without(*span)
+    return history
 
 
 def _shown(finding: Finding, histories: Sequence[History], plan: Plan, play: Play) -> Finding | None:

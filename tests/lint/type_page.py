@@ -44,7 +44,11 @@ value is NULL in the changelog then, and `_levada_unchanged` has the names of su
 - from the row that the key had before this change,
 - or, if a `D` has the same LSN and ordinal, from the row that this `D` removes.
 
-`levada.testing.fold_changelog(schema, changes)` does that, and returns the rows that the changes add up to.
+On Iceberg and PostgreSQL, changes from before a column was added have NULL for it, also if it was added with a default.
+A reader gives them that default.
+
+`levada.testing.fold_changelog(schema, changes)` carries TOASTed values over, and returns the rows that the changes
+add up to.
 """
 
 

@@ -1,0 +1,50 @@
+"""Shows the power of the search: seeds faults that a table shows after several statements, and searches for each.
+
+Run ``python -m tests.histories.proof``, or with the names of faults. It prints the shortened history of each one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.faults import read_faults
+from tests.mutants.tree import TreeCopy
+
+WORLDS: Final = {
+    "key_has_the_order_of_the_index": "ducklake-18",
+    "root_with_another_identity_has_no_rows": "ducklake-18",
+    "renamed_table_vanishes": "ducklake-18",
+    "partition_value_wraps": "iceberg-18-partitioned",
+    "names_folded_in_one_step": "iceberg-18",
+}
+"""The faults of the rule "histories" in `tests.mutants`, each with a world in which it shows."""
+
+
+def main() -> int:
+    """Search for the faults of the command line, or for all of them. Return 1 if one is not found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.histories.proof", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(WORLDS))
+    parser.add_argument("--minutes", type=float, default=20, help="the time for each fault")
+    options = parser.parse_args()
+    faults, missing = {fault.name: fault for fault in read_faults()}, 0
+    with tempfile.TemporaryDirectory(prefix="levada-proof-") as folder:
+        Path(folder).chmod(0o755)  # A server that runs as another user reads files of the copy.
+        tree = TreeCopy.make(Path(folder) / "tree")
+        for name in options.names or WORLDS:
+            begun = time.monotonic()
+            command = ["-m", "tests.histories", "--first", "--world", WORLDS[name], "--minutes", str(options.minutes)]
+            with tree.fault(faults[name]):
+                found = subprocess.run([tree.python, *command], cwd=tree.folder, check=False).returncode == 1
+            missing += not found
+            print(f"{name}: {'found' if found else 'not found'}, {time.monotonic() - begun:.0f} s", flush=True)
+    return min(missing, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
