@@ -1,4 +1,4 @@
-"""Which image and pod template a driver was Ready with last, as its StatefulSet and its pod show."""
+"""The image and the pod template that a driver was Ready with last, as its StatefulSet and its pod show them.
 
 from __future__ import annotations
 
