@@ -1,4 +1,4 @@
-"""The first copy of many small tables: wall and CPU seconds from the start of ``levada run`` until all are Ready.
+"""The first copy of many small tables, from the start of ``levada run`` until all are Ready.
 
 The CPU of the source's server is measured apart. A pipeline of one table tells what the start itself costs, and is
 subtracted from the milliseconds of a table. Usage::
@@ -31,7 +31,7 @@ _PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What the first copy of ``tables`` tables cost, at the engine and at the source's server."""
+    """The cost of the first copy of ``tables`` tables, at the engine and at the source's server."""
 
     tables: int
     engine: Usage

@@ -73,7 +73,7 @@ class IdleConnections:
 
 
 class IdleReaders:
-    """The open sessions at one server that no reader of its catalog uses at the moment. Thread-safe.
+    """The open sessions of readers of a server's catalog that no call uses at the moment. Thread-safe.
 
     A new session of PostgreSQL reads the catalog and plans each query anew, which takes the server longer than to
     answer. ``application`` is that of `PostgresConnection.connect`.
