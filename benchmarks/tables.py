@@ -1,6 +1,6 @@
 """The first copy of many small tables, from the start of ``levada run`` until all are Ready.
 
-The CPU of the source's server is measured apart. A pipeline of one table tells what the start itself costs, and is
+The CPU of the source's server is measured apart. A pipeline of one table shows the cost of the start, and is
 subtracted from the milliseconds of a table. Usage::
 
     python -m benchmarks.tables [--tables 10 100 1000] [--rows 200] [--destinations iceberg ducklake postgres]

@@ -75,7 +75,7 @@ class IdleConnections:
 class IdleReaders:
     """The open sessions of readers of a server's catalog that no call uses at the moment. Thread-safe.
 
-    A new session of PostgreSQL reads the catalog and plans each query anew, which takes the server longer than to
+    A new session of PostgreSQL reads the catalog and plans each query, which takes the server longer than to
     answer. ``application`` is that of `PostgresConnection.connect`.
     """
 
