@@ -9,9 +9,10 @@ from typing import LiteralString
 import pytest
 from tests.rigs.database import Database
 
-from levada.copy.guard import READERS, LockLimits, hold_table
+from levada.copy.guard import GUARDS, READERS, LockLimits, hold_table
 from levada.errors import Transient
 from levada.postgres.catalog import published_tables, read_table_description
+from levada.postgres.idle_connections import IdleReaders
 
 LEVELS: tuple[LiteralString, ...] = ("read committed", "repeatable read", "serializable")
 
@@ -30,7 +31,10 @@ def test_a_partition_that_is_attached_meanwhile_is_noticed(db: Database, level: 
     with db.connection.connect() as connection:
         [published] = published_tables(connection, "pub")
         description = read_table_description(connection, published.id)
-    with hold_table(db.connection, published, description.schema(), description) as guard:
+    with (
+        IdleReaders(db.connection, GUARDS) as guards,
+        hold_table(guards, published, description.schema(), description) as guard,
+    ):
         db.execute("ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (200)")
         with pytest.raises(Transient) as changed:
             guard.release()
@@ -48,7 +52,8 @@ def test_a_reader_that_is_slow_holds_up_no_statement(db: Database) -> None:
     with (
         closing(db.connection.connect(application=READERS)) as reader,
         db.connection.connect(application=READERS) as of_other,
-        hold_table(db.connection, published, description.schema(), description, limits) as guard,
+        IdleReaders(db.connection, GUARDS) as guards,
+        hold_table(guards, published, description.schema(), description, limits) as guard,
     ):
         reader.execute("BEGIN; SELECT FROM public.t")
         of_other.execute("BEGIN; SELECT FROM public.other")

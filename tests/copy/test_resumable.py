@@ -17,7 +17,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.process_tasks import processes
 
-from levada.copy.guard import hold_table
+from levada.copy.guard import GUARDS, hold_table
 from levada.copy.kept import KeptCopy
 from levada.copy.plan import RANGES, RangeLimits
 from levada.copy.process_tasks import ProcessTasks
@@ -25,6 +25,7 @@ from levada.copy.resumable import Keeping, ResumableRows
 from levada.copy.rows import CopiedRows, FinishedRange
 from levada.errors import LevadaError, Transient, Yielded
 from levada.postgres.catalog import published_tables, read_table_description
+from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.slots import export_snapshot
 from levada.values import Lsn, OnUnrepresentable
 
@@ -113,7 +114,8 @@ def rows_of(
     keeping = Keeping("basis", Lsn(1), saved[-1] if saved else None, saved.append, changes)
     with (
         export_snapshot(db.connection, f"levada_test_resumed_{next(_slots)}") as snapshot,
-        hold_table(db.connection, published, schema, description) as guard,
+        IdleReaders(db.connection, GUARDS) as guards,
+        hold_table(guards, published, schema, description) as guard,
     ):
         yield ResumableRows(
             runner,

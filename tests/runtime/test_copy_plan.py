@@ -120,7 +120,7 @@ def copier(store: MemoryStore, destination: Recording) -> TableCopy:
     """Return what carries a plan out, without a source."""
     none = cast(Any, None)
     config = PipelineConfig("shop", none, SlotConfig("s"), PublicationConfig("p"), StagingConfig("/s"), Path("/w"))
-    return TableCopy(ConfigRef(config), store, destination, none, 1)
+    return TableCopy(ConfigRef(config), store, destination, none, 1, none)
 
 
 def test_a_table_is_dropped_before_the_store_forgets_it(store: MemoryStore) -> None:

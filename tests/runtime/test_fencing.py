@@ -12,7 +12,9 @@ from tests.rigs.database import Database
 from tests.rigs.recording import Recording
 from tests.runtime.one_table import config_ref
 
+from levada.copy.guard import GUARDS
 from levada.errors import StaleEpoch, Transient
+from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.server import read_server
 from levada.postgres.slots import create_slot, drop_slot, inspect_slot
@@ -51,7 +53,7 @@ def superseded() -> MemoryStore:
 def test_a_table_at_the_destination_stays(superseded: MemoryStore, tmp_path: Path) -> None:
     """Also at a destination that keeps no epochs, the table of the newer driver is not dropped."""
     destination = Recording()
-    copier = TableCopy(config_ref(tmp_path), superseded, destination, cast(Any, None), 1)
+    copier = TableCopy(config_ref(tmp_path), superseded, destination, cast(Any, None), 1, cast(Any, None))
     with pytest.raises(StaleEpoch):
         copier.make_room(SCHEMA.id, SCHEMA.name, Recreate(SETTINGS))
     assert destination.dropped == []
@@ -101,8 +103,9 @@ def test_a_copy_waits_for_a_verified_server(db: Database, tmp_path: Path) -> Non
     epoch = store.next_epoch()
     server = read_server(db.connection, "levada_shop").identity
     SourceRecord(store).begin(replace(server, started_at="an earlier start"), Lsn(0))
-    copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), epoch)
-    with pytest.raises(Transient) as refused:
+    sessions = IdleReaders(db.connection, GUARDS)
+    copier = TableCopy(ConfigRef(config), store, destination, cast(Any, None), epoch, sessions)
+    with pytest.raises(Transient) as refused, sessions:
         copier.run(TableId(orders), SCHEMA.name, Recreate(SETTINGS), threading.Event(), lambda rows: None)
     assert refused.value.code == "source_unverified"
     SourceRecord(store).verified(server)

@@ -8,9 +8,10 @@ import pytest
 from tests.rigs.verified_shop import Shop
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
-from levada.copy.guard import hold_table
+from levada.copy.guard import GUARDS, hold_table
 from levada.destinations import TableTarget
 from levada.postgres.catalog import published_tables, read_table_description
+from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.slots import export_snapshot
 from levada.values import OnUnrepresentable
 from levada.verify.differences import Kind
@@ -62,7 +63,11 @@ def test_the_smallest_change_of_each_type_is_found(shop: Shop) -> None:
     lake = destination.fixed(TableTarget.of(replicated))
     assert lake is not None
     source = shop.db.connection
-    with export_snapshot(source, "other_slot") as snapshot, hold_table(source, published, schema, description) as guard:
+    with (
+        export_snapshot(source, "other_slot") as snapshot,
+        IdleReaders(source, GUARDS) as guards,
+        hold_table(guards, published, schema, description) as guard,
+    ):
         other = SourceTable(source, snapshot, published, 2, OnUnrepresentable.ERROR, guard, threading.Event())
         found = compare(other, lake, schema, scope_of(schema, schema, lake), snapshot.lsn, VerifyOptions())
     changed = {d.key: d.columns for d in found.report.examples}

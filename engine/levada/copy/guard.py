@@ -24,9 +24,10 @@ from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
 from levada.postgres.catalog import PublishedTable, read_table_description
-from levada.postgres.connection import PostgresConnection, clamp_application_name
+from levada.postgres.connection import clamp_application_name
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
+from levada.postgres.idle_connections import IdleReaders
 from levada.schema import ReplicatedTableSchema
 from levada.threads import marked_thread
 from levada.values import QualifiedTable
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 READERS: Final = "copy"
 """The suffix of the application name of sessions that read a table."""
+GUARDS: Final = "copy-guard"
+"""The suffix of the application name of sessions that read the catalog for a copy, and hold the table's locks."""
 _POLL_S: Final = 0.25
 
 _GONE: Final = frozenset({"table_missing", "column_missing"})
@@ -127,7 +130,10 @@ class TableGuard:
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._connection.close()
+        try:
+            self._connection.rollback()
+        except psycopg.Error:
+            self._connection.close()
 
     def _check(self) -> None:
         if self._ended is None:
@@ -137,6 +143,8 @@ class TableGuard:
 
     def _compare(self) -> LevadaError | None:
         name = self._published.name
+        if self._stop.is_set():
+            return Transient("copy_cancelled", f"the copy of {name} has ended")
         try:
             now = read_table_description(self._connection, self._description.id)
             with source_errors(f"comparing table {name} with its copy"):
@@ -183,7 +191,7 @@ class TableGuard:
 
 @contextmanager
 def hold_table(
-    connection: PostgresConnection,
+    guards: IdleReaders,
     published: PublishedTable,
     schema: ReplicatedTableSchema,
     description: TableDescription,
@@ -191,19 +199,20 @@ def hold_table(
 ) -> Iterator[TableGuard]:
     """Hold ACCESS SHARE locks on every relation with rows of the table.
 
-    ``published``, ``schema`` and ``description`` are the table's state in the copy's snapshot. Raise Transient
+    ``guards`` are sessions for such locks. ``published``, ``schema`` and ``description`` are the table's state in the
+    copy's snapshot. Raise Transient
     ``lock_timeout`` if the locks are not granted in time, and ``table_changed`` if the table changed after the
     snapshot.
     """
-    conn = connection.connect(application="copy-guard")
-    readers = clamp_application_name(connection.application_name, READERS)
-    guard = TableGuard(conn, published, description, limits, readers)
-    try:
-        lock_leaves(conn, published, schema, limits.wait_s)
-        guard.start()
-        yield guard
-    finally:
-        guard.close()
+    readers = clamp_application_name(guards.server.application_name, READERS)
+    with guards.session() as conn:
+        guard = TableGuard(conn, published, description, limits, readers)
+        try:
+            lock_leaves(conn, published, schema, limits.wait_s)
+            guard.start()
+            yield guard
+        finally:
+            guard.close()
 
 
 def lock_leaves(
@@ -222,7 +231,9 @@ def lock_leaves(
             conn.execute(f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'")
             for leaf in published.leaves:
                 name = sql.Identifier(leaf.name.schema, leaf.name.name)
-                conn.execute(sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, name))
+                # A prepared one would fail once a column has another type.
+                locking = sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, name)
+                conn.execute(locking, prepare=False)
     except NeedsOperator as error:
         if error.code in _GONE:
             raise table_changed(published.name) from error

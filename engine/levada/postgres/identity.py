@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
 import psycopg
@@ -19,6 +20,8 @@ FROM pg_database WHERE datname = current_database()
 _NAME: Final[LiteralString] = """
 SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
 """
+_FRESH_S: Final = 5.0
+"""Seconds for which the identity of a server that is not verified is not read again."""
 _CLOCK: Final[LiteralString] = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
@@ -33,17 +36,25 @@ class SourceIdentity:
     connection: PostgresConnection
     verified: Callable[[], str] = str
     former: Callable[[], Collection[str]] = tuple
+    _last: list[tuple[float, str]] = field(default_factory=list, repr=False, compare=False)
+    """When the identity was read last, and what was read."""
 
     def __str__(self) -> str:
         """Return the server's system identifier and the database's OID.
 
-        Before the server is verified, each call connects, and raises an error if that fails.
+        Before the server is verified, the server is asked, at most once in a few seconds, and an error raised if that
+        fails.
         """
         return self.verified() or self._read()
 
     def _read(self) -> str:
+        # A start asks for each table.
+        if self._last and time.monotonic() - self._last[0][0] < _FRESH_S:
+            return self._last[0][1]
         with self.connection.connect(application="identity") as conn, source_errors("identifying the source"):
-            return read_identity(conn)
+            identity = read_identity(conn)
+        self._last[:] = [(time.monotonic(), identity)]
+        return identity
 
     def is_former(self, identity: str) -> bool:
         """Return True if this is the identity of an earlier source of the pipeline."""

@@ -1,13 +1,16 @@
-"""Connections that are kept open between the transactions of a process that writes to a database."""
+"""Connections that are kept open between the transactions of a process that writes to a database, or reads it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Final, Self
 
 import psycopg
+from psycopg import pq
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -67,3 +70,64 @@ class IdleConnections:
         for _, connection in idle:
             with suppress(psycopg.Error):
                 connection.close()
+
+
+class IdleReaders:
+    """The open sessions of readers of a server's catalog that no call uses at the moment. Thread-safe.
+
+    A new session of PostgreSQL reads the catalog and plans each query, which takes the server longer than to
+    answer. ``application`` is that of `PostgresConnection.connect`.
+    """
+
+    def __init__(self, server: PostgresConnection, application: str) -> None:
+        self.server = server
+        self.application = application
+        self._lock = threading.Lock()
+        self._idle: list[WatchedConnection] = []
+
+    @contextmanager
+    def session(self) -> Iterator[WatchedConnection]:
+        """Take a session that works, and keep it afterwards, unless the block raises or leaves a transaction open.
+
+        Raise the errors of `PostgresConnection.connect`.
+        """
+        connection = self._take()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if connection.info.transaction_status == pq.TransactionStatus.IDLE:
+            with self._lock:
+                self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _take(self) -> WatchedConnection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                connection = self.server.connect(application=self.application)
+                # Each query is planned once, and not for each table.
+                connection.prepare_threshold = 0
+                connection.execute("SET plan_cache_mode = force_generic_plan")
+                return connection
+            # The server may have been restarted, or have ended the session.
+            with suppress(psycopg.Error):
+                connection.execute("SELECT")
+                return connection
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle sessions. Those in use are kept afterwards."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from levada.apply.applier import Applier
 from levada.capture import CaptureWorker
 from levada.capture.column_marks import ColumnMarks
+from levada.copy.guard import GUARDS
 from levada.destinations.interface import Destination, Ordering
+from levada.postgres.idle_connections import IdleReaders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.staged_changes import StagedChanges
@@ -117,7 +119,8 @@ def assemble_supervisor(
     together = destination.capabilities.ordering is Ordering.PIPELINE
     turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
     changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
-    copier = TableCopy(config_ref, store, destination, around.tasks, around.epoch, turn, changes=changes)
+    sessions = IdleReaders(config.source, GUARDS)
+    copier = TableCopy(config_ref, store, destination, around.tasks, around.epoch, sessions, turn, changes=changes)
 
     def target(schema: ReplicatedTableSchema) -> TableTarget:
         return table_target(store, config_ref.current, schema)

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from levada.copy.guard import GUARDS
 from levada.copy.kept import KeptCopy
 from levada.copy.tasks import TaskRunner
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.idle_connections import IdleReaders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer, read_plan, read_ranges
@@ -71,13 +73,14 @@ class CopyJob:
             return None
         _log.info("copying %s for the driver with epoch %d", name, order.epoch)
         answers = _Answers(self._store, table, mine, self._cancelled, self._progress)
-        with answers.beating():
+        with answers.beating(), IdleReaders(self._config.source, GUARDS) as sessions:
             copier = TableCopy(
                 ConfigRef(self._config),
                 self._store,
                 self._destination,
                 self._tasks,
                 order.epoch,
+                sessions,
                 require_order=lambda: self._require_order(table, name, mine),
                 changes=ChangesElsewhere(),
                 kept_copies=answers,

@@ -24,6 +24,7 @@ from levada.destinations.answers import perform, require_durability, require_fla
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
@@ -88,6 +89,7 @@ class TableCopy:
     destination: Destination
     tasks: TaskRunner
     epoch: int
+    sessions: IdleReaders
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     """The lock held while waiting for durability. With the ordering PIPELINE, calls must not overlap."""
     require_order: Callable[[], object] = lambda: None
@@ -235,7 +237,7 @@ class TableCopy:
         """
         former = self.store.get_table_schema(table, _NEWEST)
         if former is not None and former.excluded:
-            with self.config_ref.current.source.connect(application="copy") as connection:
+            with self.sessions.session() as connection:
                 self._require_excluded(connection, table, name, plan.settings.excluded_columns)
         if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
@@ -363,7 +365,7 @@ class TableCopy:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
             keeping = self._keeping(table, target, read.basis, since, kept)
-        with hold_table(config.source, published, schema, read.description, config.limits.locks) as guard:
+        with hold_table(self.sessions, published, schema, read.description, config.limits.locks) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
                 self.tasks,
@@ -439,7 +441,7 @@ class TableCopy:
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
     ) -> _SourceTable:
         config = self.config_ref.current
-        with config.source.connect(application="copy") as connection, connection.transaction():
+        with self.sessions.session() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)

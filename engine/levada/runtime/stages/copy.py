@@ -35,6 +35,7 @@ class CopyStage(Stage):
         super().__init__(parts)
         self._copier = copier
         self._stopping = False
+        self._running = 0
         self._wanted: dict[TableId, ChangesWanted] = {}
         self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
 
@@ -60,7 +61,10 @@ class CopyStage(Stage):
             self._registry.storage.begin_copy(record.id)
             since = self._keep_segments(record)
             elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
+            self._running += 1
             self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
+        if not self._running:
+            self._copier.sessions.close()
 
     def _lacks_changes(self, record: TableRecord) -> bool:
         """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
@@ -92,7 +96,7 @@ class CopyStage(Stage):
 
         try:
             # First, so that the copy that the destination has stays if the table cannot be read.
-            with self._config_ref.current.source.connect(application="copy") as connection:
+            with self._copier.sessions.session() as connection:
                 publication = self._config_ref.current.publication.name
                 require_copyable(connection, publication, name, plan.settings.excluded_columns)
                 require_unlocked(connection, name)
@@ -132,6 +136,7 @@ class CopyStage(Stage):
     def ended(self, record: TableRecord, outcome: Copied | BaseException) -> None:
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
         record.end()
+        self._running -= 1
         copy = record.copy
         self._wanted.pop(record.id, None)
         if copy.running is not None:
@@ -175,3 +180,4 @@ class CopyStage(Stage):
     def close(self) -> None:
         """Wait for the running copies. Their reports are in the inbox afterwards."""
         self._pool.shutdown(cancel_futures=True)
+        self._copier.sessions.close()

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from psycopg import sql
 
-from levada.copy.guard import hold_table
+from levada.copy.guard import GUARDS, hold_table
 from levada.copy.keyed_rows import KeyedRows
 from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
@@ -22,6 +22,7 @@ from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.description import TableDescription
+from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.membership import read_publication_state
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.printable import counted
@@ -184,7 +185,8 @@ class Verifier:
             published, description, schema = self._read(snapshot, table, name)
             target = table_target(self.store, config, schema)
             self._require_comparable(target)
-            guard = opened.enter_context(hold_table(config.source, published, schema, description, config.limits.locks))
+            guards = opened.enter_context(IdleReaders(config.source, GUARDS))
+            guard = opened.enter_context(hold_table(guards, published, schema, description, config.limits.locks))
             answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
             cut(snapshot.lsn, answers.put)
             if (error := self._wait(name, answers, cancelled, None)) is not None:
@@ -320,7 +322,10 @@ class Verifier:
                 published, description, schema = self._read(snapshot, held.table, name)
                 target = table_target(self.store, config, schema)
                 self._require_comparable(target)
-                with hold_table(config.source, published, schema, description, config.limits.locks) as guard:
+                with (
+                    IdleReaders(config.source, GUARDS) as guards,
+                    hold_table(guards, published, schema, description, config.limits.locks) as guard,
+                ):
                     self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self.destination.fixed(target)
                     if lake is None:
