@@ -1,4 +1,4 @@
-"""The image and the pod template that a driver was Ready with last, as its StatefulSet and its pod show them.
+"""The image and the pod template that a driver was Ready with last, as its StatefulSet and its pod show them."""
 
 from __future__ import annotations
 
