@@ -24,8 +24,8 @@ from levada.errors import NeedsOperator, Transient
 
 @pytest.fixture
 def own() -> Iterator[ProcessTasks]:
-    """A runner for one test, with the process from which it forks."""
-    runner = ProcessTasks()
+    """A runner for one test, with the process from which it forks. It keeps no idle workers."""
+    runner = ProcessTasks(idle_s=0)
     yield runner
     runner.close()
 
@@ -298,5 +298,49 @@ def test_a_copy_that_waits_for_a_worker_is_cancelled() -> None:
     try:
         with pytest.raises(NeedsOperator, match="as intended"):
             run_tasks(runner, [fail, time.time, time.time], "t", parallel=3, cancelled=threading.Event())
+    finally:
+        runner.close()
+
+
+@pytest.mark.usefixtures("own_process")
+def test_the_next_task_gets_the_worker_of_the_last() -> None:
+    """Starting one for each of a thousand small tables would take longer than their rows."""
+    runner = ProcessTasks(idle_s=3600)
+    try:
+        [first] = run(runner, os.getpid)
+        assert run(runner, os.getpid) == [first]
+        with pytest.raises(NeedsOperator):
+            run(runner, refuse)
+        assert run(runner, os.getpid) == [first]
+        os.kill(first, signal.SIGKILL)
+        until(lambda: not alive(first))
+        [second] = until(lambda: run_or_none(runner))
+        assert second != first
+    finally:
+        runner.close()
+
+
+def refuse() -> None:
+    """Fail as a task that a person must look at."""
+    raise NeedsOperator("refused", "refused")
+
+
+def run_or_none(runner: ProcessTasks) -> list[int] | None:
+    """Return the worker's PID, or None if its end was not noticed before it got the task."""
+    try:
+        return run(runner, os.getpid)
+    except Transient:
+        return None
+
+
+@pytest.mark.usefixtures("own_process")
+def test_an_idle_worker_is_ended() -> None:
+    """An engine that copies nothing has no workers. `ProcessTasks.check` is called all the time."""
+    runner = ProcessTasks(idle_s=0.001)
+    try:
+        server = run(runner, parent)[0]
+        time.sleep(0.002)
+        runner.check()
+        until(lambda: not workers_of(server))
     finally:
         runner.close()

@@ -23,12 +23,12 @@ class KeptProcessTasks(ProcessTasks):
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         self._key = (tuple(modules), tuple(sys.path), frozenset(environment.items()), os.getcwd())
         self._server = self._kept.pop(self._key, None)
-        self._forked: list[Worker] = []
+        self._forked: set[Worker] = set()
 
-    def fork(self) -> Worker:
-        """Return a new worker."""
-        worker = super().fork()
-        self._forked.append(worker)
+    def worker(self) -> Worker:
+        """Return an idle worker, or a new one."""
+        worker = super().worker()
+        self._forked.add(worker)
         return worker
 
     def close(self) -> None:
@@ -36,8 +36,11 @@ class KeptProcessTasks(ProcessTasks):
         with self._lock:
             self._closed = True
             server, self._server = self._server, None
+            idle, self._idle = self._idle, []
         for worker in self._forked:
             worker.kill()
+        for _, worker in idle:
+            worker.close()
         if server is not None:
             former = self._kept.pop(self._key, None)
             self._kept[self._key] = server

@@ -131,7 +131,8 @@ class TableGuard:
         if self._thread.ident is not None:
             self._thread.join()
         try:
-            self._connection.rollback()
+            # ROLLBACK would make psycopg forget the prepared statements.
+            self._connection.commit()
         except psycopg.Error:
             self._connection.close()
 

@@ -10,11 +10,13 @@ import logging
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _SERVER_MODULES: Final = ("levada.copy.snapshot",)
 _POLL_S: Final = 0.1
+_IDLE_S: Final = 5.0
+"""Seconds for which a worker without a task is kept for the next one."""
 _STATUS_S: Final = 5.0
 """Seconds to wait for the exit status of a worker that has closed its connection."""
 
@@ -37,10 +41,11 @@ class ProcessTasks:
     """The `levada.copy.tasks.TaskRunner` of worker processes. They are forked from a process that starts when needed.
 
     ``modules`` are the modules that tasks need. They are imported once, before workers are forked. ``limit`` is the
-    number of workers from which a group gets no more than one. None: there is no limit.
+    number of workers from which a group gets no more than one. None: there is no limit. A worker that is idle for
+    ``idle_s`` seconds is ended by `check`.
     """
 
-    def __init__(self, modules: Sequence[str] = (), limit: int | None = None) -> None:
+    def __init__(self, modules: Sequence[str] = (), limit: int | None = None, idle_s: float = _IDLE_S) -> None:
         self._modules = (*_SERVER_MODULES, *modules)
         self._lock = threading.Lock()
         self._server: _ForkServer | None = None
@@ -48,6 +53,9 @@ class ProcessTasks:
         self._limit = limit
         self._places = threading.Condition()
         self._taken = 0
+        self._idle_s = idle_s
+        self._idle: list[tuple[float, Worker]] = []
+        """The workers without a task, and since when."""
 
     @property
     def spark(self) -> SparkSession | None:
@@ -59,14 +67,23 @@ class ProcessTasks:
         return _WorkerGroup(self, description)
 
     def check(self) -> None:
-        """Do nothing, because processes that have ended are started again."""
+        """End the workers that are idle for too long. Processes that have ended are started again when needed."""
+        before = time.monotonic() - self._idle_s
+        with self._lock:
+            ended = [worker for since, worker in self._idle if since <= before]
+            self._idle = [(since, worker) for since, worker in self._idle if since > before]
+        for worker in ended:
+            worker.close()
 
     def close(self) -> None:
         """End all worker processes. Later tasks raise Transient."""
         with self._lock:
             self._closed = True
+            idle, self._idle = self._idle, []
             if self._server is not None:
                 self._server.end()
+        for _, worker in idle:
+            worker.close()
 
     @contextmanager
     def place(self, needed: Callable[[], bool], *, first: bool) -> Iterator[bool]:
@@ -90,14 +107,30 @@ class ProcessTasks:
             self._taken += 1
             return True
 
-    def fork(self) -> Worker:
-        """Return a new worker. Raise OSError if there can be no more processes, and ConnectionError after `close`."""
+    def worker(self) -> Worker:
+        """Return an idle worker, or a new one.
+
+        Raise OSError if there can be no more processes, and ConnectionError after `close`.
+        """
         with self._lock:
             if self._closed:
                 raise ConnectionAbortedError("the worker processes were ended")
+            while self._idle:
+                _, worker = self._idle.pop()
+                if not worker.has_ended:
+                    return worker
+                worker.close()
             if self._server is None or self._server.has_ended:
                 self._server = _ForkServer(self._modules)
             return self._server.fork()
+
+    def put_back(self, worker: Worker) -> None:
+        """Keep a worker whose last task has ended for the next one."""
+        with self._lock:
+            if not self._closed and self._idle_s:
+                self._idle.append((time.monotonic(), worker))
+                return
+        worker.close()
 
 
 class _ForkServer:
@@ -163,6 +196,13 @@ class Worker:
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has ended. False for a moment after its end."""
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        return bool(poll.poll(0))
+
     def exit_status(self) -> int | None:
         """Return the exit status of a process that has ended, negative for a signal, or None if it is unknown."""
         self._lifeline.settimeout(_STATUS_S)
@@ -191,6 +231,7 @@ class _WorkerGroup:
         self._description = description
         self._workers: set[Worker] = set()
         self._begun = False
+        self._cancelled = False
         self._lock = threading.Lock()
 
     @contextmanager
@@ -208,30 +249,45 @@ class _WorkerGroup:
     @contextmanager
     def _worker(self) -> Iterator[Submit]:
         worker: Worker | None = None
+        busy = False
 
         def submit(task: bytes) -> bytes:
-            nonlocal worker
+            nonlocal worker, busy
+            busy = True
             try:
                 if worker is None:
-                    worker = self._runner.fork()
+                    worker = self._runner.worker()
                     with self._lock:
                         self._workers.add(worker)
-                return worker.submit(task)
+                outcome = worker.submit(task)
             except (EOFError, OSError) as error:
                 ended, worker = worker, None
                 raise self._lost(ended, error) from error
+            busy = False
+            return outcome
 
         try:
             yield submit
         finally:
             if worker is not None:
-                self._close(worker)
+                self._return(worker, busy=busy)
 
     def cancel(self) -> None:
         """Kill the workers."""
         with self._lock:
+            self._cancelled = True
             for worker in self._workers:
                 worker.kill()
+
+    def _return(self, worker: Worker, *, busy: bool) -> None:
+        """Give the worker to the next group, unless its task has not ended, whose outcome that group would get."""
+        with self._lock:
+            self._workers.discard(worker)
+            useless = busy or self._cancelled
+        if useless:
+            worker.close()
+        else:
+            self._runner.put_back(worker)
 
     def _lost(self, worker: Worker | None, error: Exception) -> Transient:
         if worker is None:
