@@ -2,10 +2,11 @@
 
 All tables are in the publication of a pipeline. Each statement runs in a session that is used again, and as the first
 one of a fresh session, because a job that connects, creates a temporary table and leaves is the commonest case. The
-trigger is enabled and disabled by turns. A second table has the server's CPU for the periodic reads of an idle engine.
-The server is Debian's newest if one is installed, because that has JIT, and else the embedded one. Usage::
+trigger is enabled and disabled by turns. A second table has the server's CPU for the periodic reads of an idle engine,
+and a third the same for new partitions of a root that has 10 to 3,000. The server is Debian's newest if one is
+installed, because that has JIT, and else the embedded one. Usage::
 
-    python -m benchmarks.ddl [--tables 10 300 3000] [--turns 15]
+    python -m benchmarks.ddl [--tables 10 300 3000] [--partitions 10 300 1000 3000] [--turns 15]
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ STATEMENTS: dict[LiteralString, tuple[LiteralString, LiteralString, LiteralStrin
 }
 
 
-SETTINGS = {"max_locks_per_transaction": "256", "autovacuum": "off"}
+SETTINGS = {"max_locks_per_transaction": "1024", "autovacuum": "off"}
 
 
 def newest_programs() -> Path | None:
@@ -78,6 +79,13 @@ def connection_to(server: EmbeddedPostgres, name: str) -> PostgresConnection:
     return PostgresConnection("127.0.0.1", server.port, name, sslmode="disable", user="postgres")
 
 
+def replicate(server: EmbeddedPostgres, name: str) -> None:
+    with connection_to(server, name).connect() as connection:
+        ensure_coverage(connection, PUBLICATION, set(list_tables(connection)), manage=True)
+        mark_publication(connection, PUBLICATION, PipelineOwner("bench", "bench"))
+        assert install_ddl_trigger(connection)
+
+
 def timed(connection: psycopg.Connection, statement: str, *, prepare: bool = True) -> float:
     before, run, after = STATEMENTS[statement]
     if before and prepare:
@@ -103,9 +111,7 @@ def measure_statements(uri: str, turns: int) -> Iterator[tuple[str, str, float, 
     ):
         for _ in range(turns):
             for on, warm in ((False, without), (True, with_trigger)):
-                for trigger in ("levada_ddl", "levada_ddl_drop"):
-                    change = "ENABLE ALWAYS" if on else "DISABLE"
-                    admin.execute(f"ALTER EVENT TRIGGER {trigger} {change}".encode())
+                switch(admin, on=on)
                 for name, (prepare, *_) in STATEMENTS.items():
                     timed(warm, name)  # reads again what the change of the trigger has made invalid
                     costs.setdefault((name, "warm", on), []).append(timed(warm, name))
@@ -118,6 +124,52 @@ def measure_statements(uri: str, turns: int) -> Iterator[tuple[str, str, float, 
             off, on = (statistics.median(costs[name, session, way]) for way in (False, True))
             quickest = min(costs[name, session, True]) - min(costs[name, session, False])
             yield name, session, off, on, quickest
+
+
+def switch(admin: psycopg.Connection, *, on: bool) -> None:
+    for trigger in ("levada_ddl", "levada_ddl_drop"):
+        admin.execute(f"ALTER EVENT TRIGGER {trigger} {'ENABLE ALWAYS' if on else 'DISABLE'}".encode())
+
+
+@contextmanager
+def partitions(server: EmbeddedPostgres, count: int) -> Iterator[str]:
+    name = f"bench_root_{count}"
+    with psycopg.connect(server.uri(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}".encode())
+        with psycopg.connect(server.uri(name), autocommit=True) as c:
+            c.execute(
+                "CREATE TABLE r (id int PRIMARY KEY, v text, at timestamptz DEFAULT now()) PARTITION BY LIST (id)"
+            )
+            for first in range(1, count + 1, 100):
+                numbers = range(first, min(first + 100, count + 1))
+                c.execute("".join(f"CREATE TABLE r{n} PARTITION OF r FOR VALUES IN ({n});" for n in numbers).encode())
+        yield name
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def measure_partitions(server: EmbeddedPostgres, name: str, turns: int) -> Iterator[float]:
+    """Yield the medians in ms of a new partition without and with the trigger, and the server's CPU ms of each."""
+    postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
+    took: dict[bool, list[float]] = {False: [], True: []}
+    cpu = {False: 0.0, True: 0.0}
+    with (
+        psycopg.connect(server.uri(name), autocommit=True) as admin,
+        psycopg.connect(server.uri(name), autocommit=True) as session,
+    ):
+        for turn in range(-1, 4):
+            for on in (False, True):
+                switch(admin, on=on)
+                session.execute("CREATE TABLE made PARTITION OF r FOR VALUES IN (-1)")
+                with Meter(postmaster) as meter:
+                    for n in range(turns):
+                        start = time.perf_counter()
+                        session.execute(f"CREATE TABLE made{n} PARTITION OF r FOR VALUES IN ({-2 - n})".encode())
+                        took[on] += [(time.perf_counter() - start) * 1000] if turn >= 0 else []
+                cpu[on] += meter.usage.cpu * 1000 if turn >= 0 else 0
+                for table_name in ("made", *(f"made{n}" for n in range(turns))):
+                    session.execute(f"DROP TABLE {table_name}".encode())
+    yield from (statistics.median(took[False]), statistics.median(took[True]))
+    yield from (cpu[False] / len(took[False]), cpu[True] / len(took[True]))
 
 
 def measure_reads(server: EmbeddedPostgres, name: str, turns: int) -> Iterator[tuple[str, float, float]]:
@@ -155,11 +207,13 @@ def measure_reads(server: EmbeddedPostgres, name: str, turns: int) -> Iterator[t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=int, nargs="+", default=[10, 300, 3000])
+    parser.add_argument("--tables", type=int, nargs="*", default=[10, 300, 3000])
+    parser.add_argument("--partitions", type=int, nargs="*", default=[10, 300, 1000, 3000])
     parser.add_argument("--turns", type=int, default=15)
     options = parser.parse_args()
     statements: list[tuple[object, ...]] = []
     reads: list[tuple[object, ...]] = []
+    created: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(prefix="levada-ddl-") as folder, server_in(Path(folder) / "data") as server:
         with psycopg.connect(server.uri()) as c:
             version, jit, setting = c.execute(
@@ -168,10 +222,7 @@ def main() -> None:
         print(f"PostgreSQL {version} of {server.bin}, {'with' if jit else 'without'} LLVM, jit = {setting}\n")
         for count in options.tables:
             with database(server, count) as name:
-                with connection_to(server, name).connect() as connection:
-                    ensure_coverage(connection, PUBLICATION, set(list_tables(connection)), manage=True)
-                    mark_publication(connection, PUBLICATION, PipelineOwner("bench", "bench"))
-                    assert install_ddl_trigger(connection)
+                replicate(server, name)
                 for what, session, off, on, quickest in measure_statements(server.uri(name), options.turns):
                     statements.append((count, what, session, off, on, on - off, quickest))
                 # A server analyses its catalog after this many changes. This one does not do so by itself.
@@ -181,11 +232,18 @@ def main() -> None:
                 reads += [
                     (count, *row) for row in (*costs, ("all", sum(c[1] for c in costs), sum(c[2] for c in costs)))
                 ]
+        for count in options.partitions:
+            with partitions(server, count) as name:
+                replicate(server, name)
+                off, on, cpu_off, cpu_on = measure_partitions(server, name, options.turns)
+                created.append((count, off, on, on - off, cpu_off, cpu_on, cpu_on - cpu_off))
     print(
         table(["tables", "statement", "session", "ms without", "ms with", "more", "quickest, more"], statements),
         end="\n\n",
     )
-    print(table(["tables", "periodic read", "server CPU ms", "% of a core"], reads))
+    print(table(["tables", "periodic read", "server CPU ms", "% of a core"], reads), end="\n\n")
+    heads = ["partitions", "ms without", "ms with", "more", "server CPU ms without", "with", "more"]
+    print(table(heads, created))
 
 
 if __name__ == "__main__":

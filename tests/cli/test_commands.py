@@ -332,6 +332,7 @@ def test_a_request_to_an_engine_needs_no_start(manifest: Path, db: Database, tmp
             assert "no engine runs" not in done.stdout
 
 
+@pytest.mark.since(15)  # TABLES IN SCHEMA
 def test_a_table_that_the_pipeline_does_not_have(manifest: Path, db: Database) -> None:
     """Each command names it, and the tables that exist, or some of many."""
     publish(db)

@@ -12,6 +12,7 @@ from tests.rigs.database import Database
 from levada.errors import DecodeError
 from levada.postgres.catalog import read_table_description, read_table_schema
 from levada.postgres.ddl import (
+    CreatedPartitions,
     DdlMessage,
     foreign_trigger_owner,
     install_ddl_trigger,
@@ -34,6 +35,13 @@ def is_ddl(message: bytes) -> bool:
 
 def parsed(message: bytes) -> DdlMessage:
     """Return what the message says, without its digest."""
+    found = content(message)
+    assert isinstance(found, DdlMessage)
+    return found
+
+
+def content(message: bytes) -> DdlMessage | CreatedPartitions:
+    """Return what a message says, also one of new partitions."""
     return parse_ddl_message(message[35:].partition(b"\x00")[2][4 + 32 :])
 
 
@@ -202,6 +210,35 @@ def test_partitions_change_with_their_root(versions: Database, stream: Replicati
     first, second, root = told(stream, 3)
     assert [first.name.name, second.name.name, root.name.name] == ["r1", "r2", "r"]
     assert first.columns[-1].missing_value == "3"
+
+
+def test_a_new_partition_is_announced_alone(versions: Database, stream: ReplicationStream) -> None:
+    """Not with all others, of which there may be thousands, unless the transaction sees an earlier catalog."""
+    versions.execute(
+        "CREATE TABLE r (id int, v int) PARTITION BY RANGE (id)",
+        "ALTER TABLE r REPLICA IDENTITY FULL",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "ALTER PUBLICATION p ADD TABLE r",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        "CREATE TABLE mid PARTITION OF r FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)",
+        "CREATE TABLE r2 PARTITION OF mid FOR VALUES FROM (10) TO (15)",
+        "CREATE SCHEMA s CREATE TABLE r3 PARTITION OF public.r FOR VALUES FROM (20) TO (30)"
+        " CREATE TABLE r4 PARTITION OF public.mid FOR VALUES FROM (15) TO (20)",
+        "BEGIN ISOLATION LEVEL REPEATABLE READ",
+        "CREATE TABLE r5 PARTITION OF r FOR VALUES FROM (30) TO (40)",
+        "COMMIT",
+    )
+    names = {TableId(oid): name for name, oid in versions.query("SELECT relname, oid FROM pg_class")}
+    messages = [content(m) for m in receive_until(stream, lambda m: sum(map(is_ddl, m)) == 3) if is_ddl(m)]
+    assert {names[m.table_id] for m in messages} == {"r"}
+    *first, last = messages
+    assert isinstance(last, DdlMessage)
+    created = [m.leaves for m in first if isinstance(m, CreatedPartitions)]
+    assert [{names[leaf] for leaf in leaves} for leaves in created] == [{"r2"}, {"r3", "r4"}]
+    stored = last.description.storage.leaves
+    assert {oid: (stored[oid].filenode, stored[oid].flaw) for leaves in created for oid in leaves} == {
+        oid: (leaf.filenode, leaf.flaw) for leaves in created for oid, leaf in leaves.items()
+    }
 
 
 def test_typed_tables_change_with_their_type(versions: Database, stream: ReplicationStream) -> None:

@@ -15,7 +15,7 @@ from levada.postgres.storage import StorageSnapshot
 from levada.runtime.config import RetryLimits
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import park
-from levada.runtime.tables.storage_journal import StorageJournal, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import PartitionsCreated, StorageJournal, TableAltered, TablesUnpublished
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
@@ -23,6 +23,7 @@ from levada.stores.phases import DataSync, FinishedCopy, Ready
 from levada.values import Lsn, QualifiedTable, TableId
 
 TABLE = TableId(100)
+NEW = TableId(203)
 
 
 def storage(xid: int, filenode: int = 500) -> TableStorage:
@@ -34,6 +35,11 @@ def storage(xid: int, filenode: int = 500) -> TableStorage:
 def look(at: int, next_xid: int, seen: TableStorage) -> StorageSnapshot:
     """Return a look at a position of the WAL."""
     return StorageSnapshot(Lsn(at), Lsn(at + 1), next_xid, frozenset(), {TABLE: seen})
+
+
+def altered(at: int, committed: int, xid: int, seen: TableStorage) -> TableAltered:
+    """Return the report of an ALTER TABLE."""
+    return TableAltered(TABLE, Lsn(at), Lsn(committed), xid, seen, {}, threading.Event())
 
 
 class Journal:
@@ -88,16 +94,85 @@ def test_looks_are_judged_however_far_the_stream_trails() -> None:
 
 def test_a_look_while_a_statement_is_not_committed() -> None:
     """A look that has another reason to be kept does not have the statement, although its LSN is higher."""
-
-    def altered(at: int, committed: int, xid: int) -> TableAltered:
-        return TableAltered(TABLE, Lsn(at), Lsn(committed), xid, storage(xid, 900), {}, threading.Event())
-
-    for report, found in ((altered(38, 60, 35), ["partition_changed"]), (altered(36, 38, 25), [])):
+    later = altered(38, 60, 35, storage(35, 900)), altered(36, 38, 25, storage(25, 900))
+    for report, found in zip(later, (["partition_changed"], []), strict=True):
         made = Journal()
         made.journal.add_snapshot(look(40, 30, replace(storage(10), columns={1: ColumnStorage(23, -1, 12, False)})))
         made.judge(50)
         made.journal.table_altered(made.record, report)
         assert made.errors == found
+
+
+def with_leaf(xid: int, seen: TableStorage) -> TableStorage:
+    """Return the storage with a partition more, which a transaction created."""
+    return replace(seen, leaves={**seen.leaves, NEW: LeafStorage(700, xid, True, True)})
+
+
+def created(at: int, committed: int, xid: int) -> PartitionsCreated:
+    """Return the report of a new partition."""
+    leaves = {NEW: LeafStorage(700, xid, True, True)}
+    return PartitionsCreated(TABLE, Lsn(at), Lsn(committed), xid, leaves, threading.Event())
+
+
+def test_a_new_partition_is_missed_once_a_look_has_it() -> None:
+    """A look from before it says nothing about it. If one from after its transaction lacks it, its rows are gone."""
+    for shown, found in ((False, []), (True, ["partition_changed"])):
+        made = Journal()
+        made.journal.table_altered(made.record, created(20, 22, 25))
+        made.journal.add_snapshot(look(30, 30 if shown else 24, storage(10)))
+        made.judge(40)
+        assert made.errors == found
+    made = Journal()
+    made.journal.table_altered(made.record, created(20, 22, 25))
+    for at in (30, 50):
+        made.journal.add_snapshot(look(at, at, with_leaf(25, storage(10))))
+        made.judge(at + 10)
+        assert made.errors == []
+    made.journal.add_snapshot(look(70, 70, storage(10)))
+    made.judge(80)
+    assert made.errors == ["partition_changed"]
+
+
+def test_a_statement_from_before_a_new_partition_was_visible() -> None:
+    """It does not show that the partition is gone, whether its message or a look came first."""
+    for looked in (False, True):
+        made = Journal()
+        made.journal.table_altered(made.record, created(35, 40, 25))
+        if looked:
+            made.journal.add_snapshot(look(50, 30, with_leaf(25, storage(10))))
+            made.judge(55)
+        now = replace(storage(10), columns={1: ColumnStorage(23, -1, 20, False)})
+        made.journal.table_altered(made.record, altered(30, 60, 20, now))
+        assert made.errors == []
+        made.journal.add_snapshot(look(70, 70, now))
+        made.judge(80)
+        assert made.errors == ["partition_changed"]
+
+
+def test_a_copy_has_the_partitions_from_before_it() -> None:
+    """A partition that was created later, while another copy was current, is missed if it is gone."""
+    for copied_at, found in ((30, []), (20, ["partition_changed"])):
+        made = Journal()
+        made.journal.table_altered(made.record, created(20, 22, 25))
+        made.journal.record_copy(TABLE, Lsn(copied_at), storage(10))
+        made.journal.add_snapshot(look(50, 50, storage(10)))
+        made.judge(60)
+        assert made.errors == found
+
+
+def test_a_statement_is_no_longer_needed_after_a_look() -> None:
+    """A look with the same storage takes its place. Numbers of transactions come again after four billion."""
+    now = replace(storage(10), columns={1: ColumnStorage(23, -1, 20, False)})
+    for report in (altered(20, 22, 25, now), created(20, 22, 25)):
+        made = Journal()
+        made.journal.table_altered(made.record, report)
+        seen = with_leaf(25, storage(10)) if isinstance(report, PartitionsCreated) else now
+        made.journal.add_snapshot(look(40, 40, seen))
+        made.judge(50)
+        assert made.errors == []
+        made.journal.add_snapshot(look(60, 2**31 + 30, storage(30, 900)))
+        made.judge(70)
+        assert made.errors == ["partition_changed"]
 
 
 def unpublished(at: int) -> TablesUnpublished:

@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.postgres.ddl import DdlMessage
+from levada.postgres.ddl import CreatedPartitions, DdlMessage
 from levada.values import Lsn, SnapshotId, TableId
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """An announced ALTER TABLE of transaction ``xid``, with a message at LSN ``at``, committed at ``committed``.
+    """An announced statement of transaction ``xid``, with a message at LSN ``at``, committed at LSN ``committed``.
 
     ``truncated`` is True if the transaction has a TRUNCATE of the table, and ``emptied`` if one comes after this
     statement. It deletes the rows that the statement may have rewritten.
     """
 
-    ddl: DdlMessage
+    ddl: DdlMessage | CreatedPartitions
     at: Lsn
     committed: Lsn
     xid: int
@@ -35,7 +35,7 @@ class Alterations:
         self._waiting: list[Alteration] = []
         self._truncated: set[TableId] = set()
 
-    def add(self, ddl: DdlMessage, message: LogicalMessage, at: SnapshotId) -> None:
+    def add(self, ddl: DdlMessage | CreatedPartitions, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
         self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, ddl.table_id in self._truncated))

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import DecodeError, NeedsOperator, Transient
-from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, SIGNATURES, TRIGGER, create_statements
+from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, FUNCTIONS, TRIGGER, create_statements
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.locks import courtesy_lock
@@ -25,6 +25,7 @@ from levada.postgres.problems import Problem, Severity
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column
 from levada.schema.retypes import Cast, read_retypes
+from levada.schema.storage import LeafStorage, leaves_from_json
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
@@ -72,10 +73,20 @@ class DdlMessage:
         return self.description.columns
 
 
-def parse_ddl_message(content: bytes) -> DdlMessage:
+@dataclass(frozen=True, slots=True)
+class CreatedPartitions:
+    """New partitions of a table, which one CREATE TABLE or CREATE SCHEMA created as such. They had no row before."""
+
+    table_id: TableId
+    leaves: Mapping[TableId, LeafStorage]
+
+
+def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
+        if "created" in data:
+            return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
         return DdlMessage(
             TableDescription.from_json(data),
             bool(data["locked"]),
@@ -197,8 +208,14 @@ def _drop(conn: psycopg.Connection[Any]) -> None:
         conn.execute(sql.SQL("DROP EVENT TRIGGER IF EXISTS {}").format(sql.Identifier(trigger)))
     if not conn.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", schema).fetchall():
         return
-    for signature in SIGNATURES:
-        conn.execute(sql.SQL("DROP FUNCTION IF EXISTS {}").format(signature))
+    # With any arguments, because another version of this program may have installed them.
+    functions = (
+        "SELECT p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)"
+        " FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace"
+        " WHERE n.nspname = %s AND p.proname = ANY (%s) AND pg_catalog.pg_has_role(p.proowner, 'USAGE')"
+    )
+    for name, arguments in conn.execute(functions, [SEAL_SCHEMA, list(FUNCTIONS)]).fetchall():
+        conn.execute(sql.SQL("DROP FUNCTION {}({})").format(sql.Identifier(SEAL_SCHEMA, name), sql.SQL(arguments)))
     conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(KEY_TABLE))
 
 

@@ -12,9 +12,8 @@ from typing import Final
 
 from psycopg import sql
 
-from levada.postgres.description import DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
-from levada.postgres.publication_owners import OWNED
-from levada.postgres.replica_identity import identified
+from levada.postgres.ddl_withdrawal import withdraw_body
+from levada.postgres.description import CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
 
 DDL_PREFIX: Final = "levada_ddl"
@@ -42,6 +41,7 @@ _RELATED: Final = sql.Identifier(SEAL_SCHEMA, "related")
 _STREAMED: Final = sql.Identifier(SEAL_SCHEMA, "streamed")
 _ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
+_DESCRIBE_CREATED: Final = sql.Identifier(SEAL_SCHEMA, "describe_created")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
 _LONGEST: Final = 32_768
@@ -75,7 +75,7 @@ BEGIN
     FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
     WHERE d.classid = 'pg_catalog.pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
         AND (every_table OR c.relispartition);
-    PERFORM {announce}(altered, true, parent, partition);
+    PERFORM {announce}(altered, true, parent, partition, NOT every_table);
 END
 """)
 
@@ -105,7 +105,7 @@ BEGIN
     JOIN pg_catalog.pg_class c ON c.oid = d.objid
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't';
     IF altered IS NOT NULL THEN
-        PERFORM {announce}(altered, false, parent, false);
+        PERFORM {announce}(altered, false, parent, false, false);
     END IF;
 END
 """)
@@ -140,7 +140,7 @@ BEGIN
     END IF;
     altered := array_remove(altered, NULL);
     IF altered <> '{{}}' THEN
-        PERFORM {announce}(altered, true, false, partition);
+        PERFORM {announce}(altered, true, false, partition, false);
     END IF;
 {failure}END
 """)
@@ -155,13 +155,15 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
     END;
 """)
 
-# If no publication has a table, directly or by its schema, nothing of it is streamed.
+# If no publication has a table, directly or by its schema, nothing of it is streamed. CREATE TABLE changes nothing of a
+# table above but its partitions, so the new ones are announced alone: a root may have thousands.
 _ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
     concerned oid[] := altered;
     relations oid[];
     withdrawn jsonb;
     relation oid;
+    content jsonb;
 BEGIN
     IF parent OR partition THEN
         concerned := {related}(altered, partition);
@@ -178,8 +180,15 @@ BEGIN
     withdrawn := {withdraw}(concerned);
     IF relations IS NOT NULL THEN
         FOREACH relation IN ARRAY relations LOOP
-            PERFORM {emit}(({describe}(relation, sure AND relation = ANY (altered)) || pg_catalog.jsonb_build_object(
-                'withdrawn', withdrawn->relation::text))::text);
+            IF created AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL
+                AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
+            THEN
+                content := {describe_created}(relation, altered);
+            ELSE
+                content := {describe}(relation, sure AND relation = ANY (altered))
+                    || pg_catalog.jsonb_build_object('withdrawn', withdrawn->relation::text);
+            END IF;
+            PERFORM {emit}(content::text) WHERE content IS NOT NULL;
         END LOOP;
         -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
         -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
@@ -322,79 +331,16 @@ BEGIN
 END
 """)
 
-# PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity. A table of a publication that
-# Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
-# engine does so later.
-#
-# A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
-# ALTER TABLE calls the trigger again, which announces it.
-_WITHDRAW_BODY: Final = sql.SQL("""
-DECLARE
-    bare oid[];
-    member record;
-    withdrawn jsonb;
+# NULL if no new table below the relation stores rows.
+_DESCRIBE_CREATED_BODY: Final = sql.SQL("""
 BEGIN
-    {bare}
-    IF bare IS NULL THEN
-        RETURN NULL;
-    END IF;
-    FOR member IN
-        WITH RECURSIVE above(leaf, relid) AS (
-            SELECT l.oid, i.inhparent FROM pg_catalog.pg_class l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.oid
-            WHERE l.oid = ANY (bare) AND l.relispartition AND l.relreplident = 'd'
-            UNION
-            SELECT above.leaf, i.inhparent
-            FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
-            JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
-        )
-        SELECT DISTINCT n.nspname, l.relname
-        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
-        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
-        JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relreplident = 'f'
-        JOIN pg_catalog.pg_class l ON l.oid = above.leaf JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
-        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
-    LOOP
-        BEGIN
-            EXECUTE pg_catalog.format('ALTER TABLE %I.%I REPLICA IDENTITY FULL', member.nspname, member.relname);
-        EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'levada could not give partition %.% the replica identity of its root: %',
-                member.nspname, member.relname, SQLERRM;
-        END;
-    END LOOP;
-    {bare}
-    IF bare IS NULL THEN
-        RETURN NULL;
-    END IF;
-    FOR member IN
-        WITH RECURSIVE above(relid) AS (
-            SELECT unnest(bare)
-            UNION
-            SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
-            JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
-        )
-        SELECT c.oid, n.nspname, c.relname, p.pubname
-        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
-        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
-        JOIN pg_catalog.pg_class c ON c.oid = above.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
-    LOOP
-        BEGIN
-            EXECUTE pg_catalog.format(
-                'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
-            withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
-                coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
-        EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
-                member.nspname, member.relname, member.pubname, SQLERRM;
-        END;
-    END LOOP;
-    RETURN withdrawn;
+    RETURN (SELECT pg_catalog.jsonb_build_object(
+            'id', relation::bigint, 'created', pg_catalog.jsonb_object_agg(l.oid::text, {leaf}))
+        FROM pg_catalog.pg_class c, pg_catalog.pg_class l JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace
+        WHERE c.oid = relation AND l.oid = ANY (leaves) AND l.relkind = 'r'
+            AND c.oid IN (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(l.oid) a)
+        HAVING pg_catalog.count(*) > 0);
 END
-""")
-
-_BARE: Final = sql.SQL("""
-    SELECT array_agg(l.oid) INTO bare FROM pg_catalog.pg_class l
-    WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
 """)
 
 _CREATE: Final = sql.SQL("""
@@ -415,19 +361,11 @@ _EXACT: Final = (
     " SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'"
 )
 
-SIGNATURES: Final = (
-    sql.SQL("{}()").format(_ON_COMMAND),
-    sql.SQL("{}()").format(_ON_DROP),
-    sql.SQL("{}()").format(_ANNOUNCE_TYPES),
-    sql.SQL("{}(boolean)").format(_ANNOUNCE_TABLES),
-    sql.SQL("{}(oid[], boolean, boolean, boolean)").format(_ANNOUNCE),
-    sql.SQL("{}(oid[], boolean)").format(_RELATED),
-    sql.SQL("{}(oid[])").format(_STREAMED),
-    sql.SQL("{}(oid, boolean)").format(_DESCRIBE),
-    sql.SQL("{}(oid[])").format(_WITHDRAW),
-    sql.SQL("{}(text)").format(EMIT),
-)
-"""The functions with their arguments, as DROP FUNCTION names them."""
+FUNCTIONS: Final = (
+    "emit_table_change", "emit_drop", "announce_types", "announce_tables", "related", "streamed", "announce",
+    "describe", "describe_created", "withdraw", "emit",
+)  # fmt: skip
+"""The names of the functions in `SEAL_SCHEMA`."""
 
 
 def create_statements(version: int) -> tuple[sql.Composed, ...]:
@@ -440,12 +378,14 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (
         _function(EMIT, "content text", "void", "", emit_body),
-        _function(_WITHDRAW, "concerned oid[]", "jsonb", "", _withdraw_body(version)),
+        _function(_WITHDRAW, "concerned oid[]", "jsonb", "", withdraw_body(version)),
         _function(_RELATED, "altered oid[], partition boolean", "oid[]", "", _RELATED_BODY.format()),
         _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
         _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
-        _function(_ANNOUNCE, "altered oid[], sure boolean, parent boolean, partition boolean", "void", "",
-                  _announce_body(version)),
+        _function(_DESCRIBE_CREATED, "relation oid, leaves oid[]", "jsonb", "",
+                  _DESCRIBE_CREATED_BODY.format(leaf=CREATED_LEAF)),
+        _function(_ANNOUNCE, "altered oid[], sure boolean, parent boolean, partition boolean, created boolean", "void",
+                  "", _announce_body(version)),
         _function(_ANNOUNCE_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(announce=_ANNOUNCE)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
         _function(_ON_COMMAND, "", "event_trigger", _CHEAP, command),
@@ -481,6 +421,7 @@ def _announce_body(version: int) -> sql.Composed:
         streamed=_STREAMED,
         withdraw=_WITHDRAW,
         describe=_DESCRIBE,
+        describe_created=_DESCRIBE_CREATED,
         emit=EMIT,
         separator=sql.Literal(SEPARATOR_PREFIX),
     )
@@ -501,7 +442,3 @@ def _describe_body(version: int) -> sql.Composed:
 
 def _streamed_body(version: int) -> sql.Composed:
     return _STREAMED_BODY.format(published=_PUBLISHED.format(members=_members(version, "c.oid")))
-
-
-def _withdraw_body(version: int) -> sql.Composed:
-    return _WITHDRAW_BODY.format(bare=_BARE.format(identified=identified(version)), owned=sql.Literal(OWNED))

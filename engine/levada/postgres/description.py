@@ -338,6 +338,15 @@ STORAGE_QUERY: Final = sql.SQL(_STORAGE)
 STORAGE_WITHOUT_SIZES: Final = sql.SQL(_STORAGE.replace(_NO_BLOCK, "false"))
 """The same query without `pg_relation_size`, which may wait for a lock. No attached partition counts as empty."""
 
+CREATED_LEAF: Final = sql.SQL(
+    "jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint, true, true, "
+    + _FLAW
+    + ", "
+    + _CMIN.replace("x.", "l.")
+    + ")"
+)
+"""The storage of leaf ``l`` in schema ``s``, which this statement has created below root ``c``."""
+
 FLAW: Final = sql.SQL(_FLAW)
 """The flaw of leaf ``l`` in schema ``s`` below root ``c`` as a JSON array, NULL for none."""
 

@@ -7,7 +7,7 @@ A statement that changes the values of existing rows without streaming them chan
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +95,7 @@ class TableStorage:
         """Return the storage as JSON, in the form that `from_json` reads."""
         return json.dumps(
             {
-                "leaves": {str(int(k)): _leaf_to_json(v) for k, v in self.leaves.items()},
+                "leaves": {str(int(k)): leaf_to_json(v) for k, v in self.leaves.items()},
                 "columns": {str(k): _column_to_json(v) for k, v in self.columns.items()},
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
             },
@@ -114,14 +114,27 @@ class TableStorage:
         Raise KeyError, TypeError or ValueError for anything else.
         """
         return cls(
-            {TableId(k): _leaf(*leaf) for k, leaf in data["leaves"].items()},
+            leaves_from_json(data["leaves"]),
             {int(k): _column(*column) for k, column in data["columns"].items()},
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
         )
 
 
-def _leaf_to_json(leaf: LeafStorage) -> list[object]:
+def leaves_from_json(data: Mapping[str, Any]) -> Mapping[TableId, LeafStorage]:
+    """Parse leaves by OID. Raise KeyError, TypeError or ValueError for anything else."""
+    return {TableId(oid): leaf_from_json(leaf) for oid, leaf in data.items()}
+
+
+def leaf_to_json(leaf: LeafStorage) -> list[object]:
+    """Return the list that `leaf_from_json` reads."""
     return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin]
+
+
+def leaf_from_json(data: Sequence[Any]) -> LeafStorage:
+    """Parse the array that the catalog query returns. Raise TypeError or ValueError for anything else."""
+    filenode, xmin, empty, born, flaw, cmin = data
+    its = None if flaw is None else LeafFlaw.from_json(flaw)
+    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin))
 
 
 def _column_to_json(column: ColumnStorage) -> list[object]:
@@ -136,11 +149,6 @@ def _column(
     return ColumnStorage(
         int(oid), int(typmod), int(xmin), bool(generated), str(name), int(cmin), bool(missing), int(default)
     )
-
-
-def _leaf(filenode: int, xmin: int, empty: bool, born: bool, flaw: list[str] | None, cmin: int) -> LeafStorage:
-    its = None if flaw is None else LeafFlaw.from_json(flaw)
-    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin))
 
 
 def _identity(storage: TableStorage) -> tuple[object, ...]:

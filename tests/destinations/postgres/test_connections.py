@@ -23,6 +23,7 @@ from levada.testing import column, table
 from levada.values import TableMode
 
 
+@pytest.mark.since(16)  # pg_hba.conf has patterns of roles
 def test_a_wrong_password_is_retried_and_a_missing_server_is_transient(replica: Replica, tmp_path: Path) -> None:
     """The class of the error is the retry policy, and the message never has the password."""
     replica.db.execute("CREATE ROLE secret_writer LOGIN PASSWORD 'right'")

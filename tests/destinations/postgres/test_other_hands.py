@@ -194,6 +194,7 @@ class Tasks(MemoryRows):
         self._proceed()
 
 
+@pytest.mark.since(17)  # transaction_timeout
 def test_a_limit_of_transactions_does_not_end_a_copy(replica: Replica) -> None:
     """A database's transaction_timeout for applications does not count."""
     replica.db.execute(f"ALTER DATABASE {replica.db.name} SET transaction_timeout = '300ms'")

@@ -7,7 +7,6 @@ shows has been streamed, so that the messages come first. The rules are in `leva
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
+from levada.runtime.tables.baseline import Baseline
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
-from levada.schema.flaws import flaw_error
+from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
-from levada.schema.storage import TableStorage
+from levada.schema.storage import LeafStorage, TableStorage
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
@@ -71,33 +71,15 @@ class TablesUnpublished:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """The storage for which a table's rows at the destination are known to be correct, as of ``lsn``.
+class PartitionsCreated:
+    """New partitions of a table, announced like `TableAltered`."""
 
-    ``xid`` is the transaction of that state, 0 if every later snapshot includes it.
-    """
-
-    lsn: Lsn
+    table: TableId
+    at: Lsn
+    committed: Lsn
     xid: int
-    storage: TableStorage
-
-    def has(self, altered: TableAltered) -> bool:
-        """Return True if the state is that after this statement, or a later one.
-
-        A catalog that was read while the statement's transaction was open has a later LSN than the statement, and
-        lacks it.
-        """
-        return (altered.at if altered.xid == self.xid else altered.committed) < self.lsn
-
-    def to_text(self) -> str:
-        """Return the baseline as text for the store."""
-        return json.dumps({"lsn": str(self.lsn), "xid": self.xid, "storage": self.storage.to_text()})
-
-    @classmethod
-    def from_text(cls, text: str) -> Baseline:
-        """Parse the text that `to_text` returned."""
-        data = json.loads(text)
-        return cls(Lsn.parse(data["lsn"]), data["xid"], TableStorage.from_text(data["storage"]))
+    leaves: Mapping[TableId, LeafStorage]
+    recorded: threading.Event
 
 
 def storage_subject(table: TableId) -> str:
@@ -114,7 +96,7 @@ class StorageJournal:
     def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
         self._store = store
         self._park = park
-        self._held: dict[TableId, list[TableAltered | TablesUnpublished]] = {}
+        self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
@@ -137,15 +119,15 @@ class StorageJournal:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
         if known is None or known.lsn < lsn:
-            self._keep(table, Baseline(lsn, 0, storage))
+            self._keep(table, Baseline(lsn, 0, storage, {} if known is None else known.created_since(lsn)))
 
     def evaluate_held(self, record: TableRecord) -> None:
         """Evaluate the messages that arrived while the table was copied."""
         for report in self._held.pop(record.id, ()):
-            if isinstance(report, TableAltered):
-                self._evaluate_announcement(record, report)
-            else:
+            if isinstance(report, TablesUnpublished):
                 self._park_unpublished(record, report)
+            else:
+                self._evaluate_announcement(record, report)
 
     def record_truncates(self, manifest: Manifest) -> None:
         """Record the transactions of a segment that truncated tables. A TRUNCATE changes the storage too."""
@@ -153,8 +135,8 @@ class StorageJournal:
             for table in truncate.tables:
                 self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
 
-    def table_altered(self, record: TableRecord, report: TableAltered) -> None:
-        """Evaluate an announced ALTER TABLE. While the table is copied, hold it until the copy's snapshot is known."""
+    def table_altered(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
+        """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
         if isinstance(record.phase, DataSync):
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
@@ -197,28 +179,36 @@ class StorageJournal:
                     self._keep(record.id, Baseline(snapshot.start, 0, storage))
                 elif not isinstance(record.phase, Errored):
                     # The copy of an errored table was refused, and may be retried.
-                    self._park_flawed(record, storage)
+                    self._park_flawed(record, storage.flaws)
                 continue
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
             truncates = self._truncates.pop(record.id, frozenset())
+            unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
             self._evaluate(
                 record,
                 known,
-                Baseline(snapshot.start, 0, storage),
+                Baseline(snapshot.start, 0, storage, unseen),
                 Witness(truncates=truncates, follows=bool(known.xid)),
             )
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
-    def _evaluate_announcement(self, record: TableRecord, report: TableAltered) -> None:
+    def _evaluate_announcement(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
         known = self._baseline(record.id)
         if known is None or known.has(report) or needs_resync(record.phase):
             return
-        now = Baseline(report.at, report.xid, report.storage)
+        if isinstance(report, PartitionsCreated):
+            if not self._park_flawed(record, (leaf.flaw for leaf in report.leaves.values() if leaf.flaw is not None)):
+                self._keep(record.id, known.with_created(report.leaves, report))
+            return
+        if report.at < known.lsn:
+            known = known.with_doubt(report.storage.leaves)
+        unseen = {oid: made for oid, made in known.created.items() if oid not in report.storage.leaves}
+        now = Baseline(report.at, report.xid, report.storage, unseen)
         if report.emptied:
             # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
-            if not self._park_flawed(record, now.storage):
+            if not self._park_flawed(record, now.storage.flaws):
                 self._keep(record.id, now)
             return
         truncates = self._truncates.get(record.id, frozenset())
@@ -235,20 +225,23 @@ class StorageJournal:
             record.resync.restart()
 
     def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
-        if self._park_flawed(record, now.storage) or known.storage == now.storage:
+        if self._park_flawed(record, now.storage.flaws):
+            return
+        before = known.storage_but_for(now.created)
+        if before == now.storage and (now.xid or not (known.xid or known.created)):
             return
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
-        found = find_change(record.id, names, known.storage, now.storage, witness)
+        found = find_change(record.id, names, before, now.storage, witness)
         if found is None:
             self._keep(record.id, now)
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
 
-    def _park_flawed(self, record: TableRecord, storage: TableStorage) -> bool:
+    def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
         """Park a table with a flawed partition, whose changes may be wrong. No copy has begun with one."""
-        error = flaw_error(record.name, storage.flaws)
+        error = flaw_error(record.name, flaws)
         if error is not None:
             self._park(record, error)
         return error is not None

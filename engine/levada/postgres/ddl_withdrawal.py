@@ -1,0 +1,90 @@
+"""The SQL of the DDL trigger's function that takes tables without a replica identity out of publications."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from levada.postgres.publication_owners import OWNED
+from levada.postgres.replica_identity import identified
+
+# PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity. A table of a publication that
+# Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
+# engine does so later.
+#
+# A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
+# ALTER TABLE calls the trigger again, which announces it.
+_WITHDRAW_BODY: Final = sql.SQL("""
+DECLARE
+    bare oid[];
+    member record;
+    withdrawn jsonb;
+BEGIN
+    {bare}
+    IF bare IS NULL THEN
+        RETURN NULL;
+    END IF;
+    FOR member IN
+        WITH RECURSIVE above(leaf, relid) AS (
+            SELECT l.oid, i.inhparent FROM pg_catalog.pg_class l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.oid
+            WHERE l.oid = ANY (bare) AND l.relispartition AND l.relreplident = 'd'
+            UNION
+            SELECT above.leaf, i.inhparent
+            FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+            JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+        )
+        SELECT DISTINCT n.nspname, l.relname
+        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+        JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relreplident = 'f'
+        JOIN pg_catalog.pg_class l ON l.oid = above.leaf JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
+        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+    LOOP
+        BEGIN
+            EXECUTE pg_catalog.format('ALTER TABLE %I.%I REPLICA IDENTITY FULL', member.nspname, member.relname);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'levada could not give partition %.% the replica identity of its root: %',
+                member.nspname, member.relname, SQLERRM;
+        END;
+    END LOOP;
+    {bare}
+    IF bare IS NULL THEN
+        RETURN NULL;
+    END IF;
+    FOR member IN
+        WITH RECURSIVE above(relid) AS (
+            SELECT unnest(bare)
+            UNION
+            SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+            JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+        )
+        SELECT c.oid, n.nspname, c.relname, p.pubname
+        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+        JOIN pg_catalog.pg_class c ON c.oid = above.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+    LOOP
+        BEGIN
+            EXECUTE pg_catalog.format(
+                'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
+            withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
+                coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
+                member.nspname, member.relname, member.pubname, SQLERRM;
+        END;
+    END LOOP;
+    RETURN withdrawn;
+END
+""")
+
+_BARE: Final = sql.SQL("""
+    SELECT array_agg(l.oid) INTO bare FROM pg_catalog.pg_class l
+    WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
+""")
+
+
+def withdraw_body(version: int) -> sql.Composed:
+    """Return the body of the function for a server of this version."""
+    return _WITHDRAW_BODY.format(bare=_BARE.format(identified=identified(version)), owned=sql.Literal(OWNED))
