@@ -12,6 +12,7 @@ PATCHES: dict[str, Any] = {
     "suspend": True,
     "approval": "Manual",
     "approvalAbove": "1Gi",
+    "rollback": "None",
     "restartNonce": 1,
     "source.host": "other.pg.svc",
     "source.port": 5433,

@@ -12,10 +12,11 @@ import yaml
 
 from levada.spec import load_manifests
 from levada.status import read_progress
-from levada_operator.decide.comparison import with_applied_hash
+from levada_operator.decide.comparison import with_annotation, with_applied_hash
 from levada_operator.decide.staging import with_decided_staging
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
+from levada_operator.names import READY, RESTART_ON
 from levada_operator.observe.objects import (
     ObjectKey,
     OperatorDefaults,
@@ -123,9 +124,16 @@ def owner_of(text: str) -> Owner:
 
 def owned(owner: Owner, *, running: bool = True) -> OwnedObjects:
     """Return all that a Pipeline owns, as it was applied."""
-    bodies = [with_applied_hash(body) for body in build_objects(owner, running=running)]
+    bodies = [with_applied_hash(_proven(body)) for body in build_objects(owner, running=running)]
     bodies = [merge(body, {"metadata": {"uid": f"uid-{body['metadata']['name']}"}}) for body in bodies]
     return OwnedObjects({ObjectKey(b["kind"], b["metadata"]["name"]): b for b in bodies})
+
+
+def _proven(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the object. A StatefulSet that runs has the record that its pod became Ready."""
+    if body["kind"] != "StatefulSet" or not body["spec"]["replicas"]:
+        return body
+    return with_annotation(body, READY, body["spec"]["template"]["metadata"]["annotations"][RESTART_ON])
 
 
 @cache

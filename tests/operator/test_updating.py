@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.operator.cluster import PlanStore
 from tests.operator.kstatus import kstatus, waited_for
 from tests.operator.samples import (
     NOON,
@@ -15,116 +14,19 @@ from tests.operator.samples import (
     error_document,
     merge,
     observed,
-    owned,
-    owner,
     pipeline,
     pod,
-    pod_body,
     progress,
     running,
     table_document,
     table_sync,
     waiting,
-    written,
 )
+from tests.operator.world import DRIVER, MANIFEST, World, of_revision
 
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.names import MANIFEST_DIGEST
 from levada_operator.observe.objects import ObjectKey, Refusal
-from levada_operator.observe.pods import PodState, read_pod
-
-DRIVER = ObjectKey("StatefulSet", "shop-driver")
-MANIFEST = ObjectKey("ConfigMap", "shop-manifest")
-
-
-@dataclass
-class World:
-    """A cluster in which a Pipeline streams. Its controllers and its driver take one step when they are asked to."""
-
-    store: PlanStore = field(default_factory=lambda: PlanStore(running(), pipeline(), [table_sync()]))
-    pod_image: str = ""
-    digest: str = ""
-    seconds: int = 0
-
-    def __post_init__(self) -> None:
-        self.store.owned = {k: merge(dict(b), {}) for k, b in owned(owner()).bodies.items()}
-        self._controller()
-        self.start()
-        self.ready()
-        self.reads()
-        self.passes(2)
-
-    def passes(self, times: int = 1) -> None:
-        """Let the operator reconcile. The objects of each kind have a generation, as in the API server."""
-        for _ in range(times):
-            before = self.store.owned.get(DRIVER, {})
-            self.store.carry_out(reconcile(self.store.observe()))
-            now = self.store.owned[DRIVER]
-            if now is not before:
-                last = before.get("metadata", {}).get("generation", 0)
-                changed = now["spec"] != before.get("spec")
-                now["metadata"]["generation"] = last + changed
-                now["status"] = before.get("status", {})
-
-    def edit(self, **changes: Any) -> None:
-        """Change the Pipeline's spec."""
-        generation = self.store.pipeline["metadata"]["generation"] + 1
-        self.store.pipeline = merge(self.store.pipeline, {"spec": changes, "metadata": {"generation": generation}})
-
-    def sees(self) -> None:
-        """Let the StatefulSet's controller see the newest template."""
-        self._controller()
-
-    def end(self) -> None:
-        """End the driver's pod."""
-        self.store.observe(pods=())
-
-    def start(self) -> None:
-        """Start a pod of the newest template."""
-        self.pod_image = self._image()
-        self.seconds += 10
-        self._pod(conditions=[{"type": "Ready", "status": "False"}])
-
-    def ready(self) -> None:
-        """Let the pod become ready."""
-        self._pod()
-
-    def reads(self) -> None:
-        """Let the driver read its manifest, and the operator the driver's progress."""
-        self.digest = self.store.owned[MANIFEST]["metadata"]["annotations"][MANIFEST_DIGEST]
-        self.reports()
-
-    def reports(self) -> None:
-        """Let the operator read the driver's progress."""
-        report = progress(fetched=self.seconds, manifest={"digest": self.digest})
-        self.store.observe(report=report, now=at(self.seconds))
-
-    @property
-    def runs_it(self) -> bool:
-        """True if the driver runs the Pipeline's spec."""
-        spec = self.store.pipeline["spec"]
-        text = self.store.owned[MANIFEST]["data"]["pipeline.yaml"]
-        wanted = spec.get("driver", {}).get("image", "levada:1"), f"freshnessSeconds: {spec.get('freshnessSeconds', 0)}"
-        current = self.store.owned[MANIFEST]["metadata"]["annotations"][MANIFEST_DIGEST] == self.digest
-        return self.pod_image == wanted[0] and ("freshnessSeconds" not in spec or wanted[1] in text) and current
-
-    def _image(self) -> str:
-        return str(self.store.owned[DRIVER]["spec"]["template"]["spec"]["containers"][0]["image"])
-
-    def _controller(self) -> None:
-        body = self.store.owned[DRIVER]
-        body["metadata"].setdefault("generation", 1)
-        body["status"] = {"observedGeneration": body["metadata"]["generation"], "updateRevision": self._image()}
-
-    def _pod(self, **status: Any) -> None:
-        self.store.observe(pods=(of_revision(self.pod_image, self.seconds, **status),), now=at(self.seconds))
-
-
-def of_revision(revision: str, created: float = -600, **status: Any) -> PodState:
-    """Return the driver's pod of a revision."""
-    metadata = {"labels": {"controller-revision-hash": revision}, "creationTimestamp": written(at(created))}
-    return read_pod(merge(pod_body(**status), {"metadata": metadata}))
-
 
 RESTART: list[Callable[[World], None]] = [
     World.passes, World.passes, World.reports, World.passes, World.sees, World.passes, World.end, World.passes,

@@ -21,6 +21,7 @@ NOT_THE_ENGINES = {
     "suspend": "`levada run` ends: see test_suspend of the scenarios",
     "approval": "read with each changed manifest: see test_following",
     "approvalAbove": "read with each changed manifest: see the faults' test_approval",
+    "rollback": "of the operator alone",
     "health.lagProbeSeconds": "of the operator's Jobs",
     "deletionPolicy.slot": "read by `levada cleanup`",
     "deletionPolicy.state": "read by `levada cleanup`",

@@ -121,16 +121,23 @@ def changed_fields(old: Model, new: Model, path: str = "spec") -> dict[str, Chan
     return changes
 
 
-def keep_fields(old: M, new: M, change: Change) -> M:
-    """Return ``new`` with the values of ``old`` for the fields of this change class."""
+def keep_fields(
+    old: M, new: M, change: Change, only: Callable[[str], bool] = lambda path: True, path: str = "spec"
+) -> M:
+    """Return ``new`` with the values of ``old`` for the fields of this change class.
+
+    ``only`` returns True for the paths of the fields that count. The result is not validated.
+    """
     taken: dict[str, Any] = {}
     for name, field in type(new).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
+        where = f"{path}.{field.alias or name}"
         if isinstance(before, Model) and isinstance(after, Model):
-            taken[name] = keep_fields(before, after, change)
+            taken[name] = keep_fields(before, after, change, only, where)
         else:
             assert isinstance(field.json_schema_extra, dict)
-            taken[name] = before if field.json_schema_extra[CHANGE] == change else after
+            kept = field.json_schema_extra[CHANGE] == change and only(where)
+            taken[name] = before if kept else after
     return new.model_copy(update=taken)
 
 

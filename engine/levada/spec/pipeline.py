@@ -31,6 +31,7 @@ from levada.spec.running import (
     Health,
     Resources,
     Retries,
+    Rollback,
     Staging,
     StoreSpec,
     Verify,
@@ -122,6 +123,11 @@ class PipelineSpec(Model):
     """With approval Manual, the total size of the tables to copy again above which a change waits. A smaller change
     takes effect. The sizes are those at the source, or those of the last copies if the operator knows larger ones.
     Tables of unknown size count as larger. Unset: every such change waits.
+    """
+    rollback: Rollback = setting(Change.HOT, Rollback.AUTO)
+    """Reaction of the operator to a change after which the driver's pod is not Ready within
+    health.progressDeadlineSeconds. Auto: the fields that restart the driver get the values of the last spec whose pod
+    became Ready, until they are changed again. None: the change stays.
     """
     restart_nonce: StrictInt = setting(Change.RESTART, 0, ge=0)
     """Change it to any other value to restart the driver. Copied and applied data is kept."""

@@ -62,6 +62,13 @@ class Approval(StrEnum):
     MANUAL = "Manual"
 
 
+class Rollback(StrEnum):
+    """The reaction to a change after which the driver does not become ready."""
+
+    AUTO = "Auto"
+    NONE = "None"
+
+
 class VolumeClaim(Model):
     """A persistent volume claim."""
 

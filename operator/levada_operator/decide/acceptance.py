@@ -51,6 +51,14 @@ _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """A change that was rolled back: the digest of its fields that restart the driver, and why."""
+
+    digest: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Acceptance:
     """The result of checking the written specs.
 
@@ -70,6 +78,8 @@ class Acceptance:
     request: ResyncRequest | None = None
     """The change that copies tables again. With ``waits``, it is left out of ``manifests`` until it is approved."""
     waits: bool = False
+    rejection: Rejection | None = None
+    """The change that was rolled back, while its fields are left out of ``manifests``."""
 
 
 _ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
@@ -115,7 +125,7 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     if len(manifest_text(manifests)) > MAX_BYTES:
         message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
-    changes = {} if before is None else dict(_changes(before, manifests))
+    changes = {} if before is None else all_changes(before, manifests)
     return Acceptance(
         manifests, condition, table_conditions, changes, before is not None, before, request, waits=not approved
     )
@@ -287,6 +297,11 @@ def _held(written: TableSyncObject) -> TableSyncManifest | None:
 
 def _immutable(changes: Mapping[str, Change]) -> dict[str, Change]:
     return {path: change for path, change in changes.items() if change is Change.IMMUTABLE}
+
+
+def all_changes(before: Manifests, after: Manifests) -> dict[str, Change]:
+    """Return the changed fields of the Pipeline and of its TableSyncs."""
+    return dict(_changes(before, after))
 
 
 def _changes(before: Manifests, after: Manifests) -> Iterator[tuple[str, Change]]:

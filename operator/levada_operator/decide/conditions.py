@@ -33,6 +33,7 @@ PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "TooLarge",
         "ManifestLost",
         "RefusedByCluster",
+        "RolledBack",
         "Paused",
     ),
     "Approved": ("NothingWaits", "Automatic", "Approved", "ApprovalRequired"),

@@ -15,6 +15,7 @@ succeed, if the namespace is being deleted, or if the Pipeline never created any
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
@@ -22,6 +23,7 @@ from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, st
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.last_run import last_run, with_last_run
 from levada_operator.decide.plan import Plan
+from levada_operator.decide.rollback import with_record
 from levada_operator.decide.slot import LOGIN_ERRORS
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import build_cleanup_job
@@ -54,22 +56,26 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
         draft = _draft(observed, "CleanupStarted", "the driver is being stopped")
-        stopped = with_last_run(build_stateful_set(owner, running=False), observed, acceptance.before)
+        stopped = _recorded(build_stateful_set(owner, running=False), observed, acceptance)
         return Plan(apply=(stopped,), events=(draft,))
     if observed.driver is not None:
         return Plan()
     job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
     if job is None:
-        objects = [
-            with_last_run(body, observed, acceptance.before) if body["kind"] == "StatefulSet" else body
-            for body in build_objects(owner, running=False)
-        ]
+        objects = [_recorded(body, observed, acceptance) for body in build_objects(owner, running=False)]
         return Plan(apply=(*objects, build_cleanup_job(as_last_run(owner, last_run(observed)))))
     if job.succeeded:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
     if obstacle := obstacle_text(observed):
         return Plan(events=(_draft(observed, "CleanupWaiting", obstacle),))
     return Plan()
+
+
+def _recorded(body: dict[str, Any], observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
+    """Return a desired object. The StatefulSet keeps what ran last, and what was rolled back."""
+    if body["kind"] != "StatefulSet":
+        return body
+    return with_record(with_last_run(body, observed, acceptance.before), observed, acceptance)
 
 
 def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:

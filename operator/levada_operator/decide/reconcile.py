@@ -9,6 +9,7 @@ from typing import Any, Final
 from levada.spec import Manifests
 from levada.status import TableProgress
 from levada.values import QualifiedTable
+from levada_operator.decide import rollback
 from levada_operator.decide.acceptance import (
     Acceptance,
     accept,
@@ -78,8 +79,7 @@ _MEMOS: Final = Memos()
 def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
     """Return the plan. It is idempotent: once executed and observed again, the next plan is empty."""
     acceptance = accept(observed, memos.accepted)
-    if is_paused(observed):
-        acceptance = while_paused(acceptance)
+    acceptance = while_paused(acceptance) if is_paused(observed) else rollback.roll_back(observed, acceptance)
     if observed.pipeline.deleting_since is not None:
         plan = deletion(observed, acceptance)
     elif acceptance.manifests is None or is_paused(observed):
@@ -164,16 +164,17 @@ def _running(
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
     desired = [with_last_run(b, observed, acceptance.before) if b["kind"] == "StatefulSet" else b for b in desired]
     rollout = limit_updates(desired, observed, acceptance.changes, held=held)
-    desired = list(rollout.objects)
+    desired = [rollback.with_record(body, observed, acceptance, held=held) for body in rollout.objects]
     if (turn := lag_turn(observed, manifests)) is not None:
         desired.append(build_lag_job(as_last_run(owner, last_run(observed)), turn))
     gone = list(_gone_tables(observed, manifests))
     events = []
-    if acceptance.changes:
+    goes_back = rollback.begins(observed, acceptance)
+    if acceptance.changes and not goes_back:
         events.append(
             EventDraft(ObjectKey("Pipeline", owner.name), "SpecChanged", describe_changes(acceptance.changes))
         )
-    elif rollout.updates:
+    elif rollout.updates and not goes_back:
         events.append(
             EventDraft(ObjectKey("Pipeline", owner.name), "DriverUpdated", f"the driver restarts: {_UPDATED}")
         )

@@ -5,13 +5,22 @@ from __future__ import annotations
 import base64
 import binascii
 import bz2
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 import yaml
 
 from levada.errors import InvalidManifest
-from levada.spec import Change, Manifests, TableSyncManifest, TableSyncSpec, load_manifests, manifest_digest
+from levada.spec import (
+    Change,
+    Manifests,
+    PipelineManifest,
+    PipelineSpec,
+    TableSyncManifest,
+    TableSyncSpec,
+    load_manifests,
+    manifest_digest,
+)
 from levada.spec.model import CHANGE, Model
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.spark import build_executor_template, spark_properties
@@ -25,6 +34,8 @@ MAX_BYTES: Final = 1_000_000
 """Limit of the manifest. A ConfigMap holds 1 MiB, its metadata included."""
 MAX_RECORD: Final = 200_000
 """Limit of the record in an annotation. The annotations of an object hold 256 KiB."""
+MAX_PIPELINE_RECORD: Final = 30_000
+"""Limit of the record of the Pipeline alone, which is in another annotation of the same object."""
 
 
 def build_manifest(owner: Owner) -> dict[str, Any]:
@@ -51,8 +62,20 @@ def manifest_record(manifests: Manifests) -> dict[str, str]:
     Without this record a ConfigMap that is deleted would let a change pass that waits for its approval.
     """
     text = manifest_text(manifests)
-    packed = base64.b64encode(bz2.compress(text.encode())).decode()
-    return {ACCEPTED: packed} if len(packed) <= MAX_RECORD else {MANIFEST_DIGEST: manifest_digest(text.encode())}
+    record = _packed(text)
+    return {ACCEPTED: record} if len(record) <= MAX_RECORD else {MANIFEST_DIGEST: manifest_digest(text.encode())}
+
+
+def pipeline_record(pipeline: PipelineManifest) -> str:
+    """Return a record of the Pipeline without TableSyncs, or an empty string if it is too large."""
+    record = _packed(manifest_text(Manifests(pipeline)))
+    return record if len(record) <= MAX_PIPELINE_RECORD else ""
+
+
+def recorded_pipeline(record: str) -> PipelineManifest | None:
+    """Return the Pipeline in a record, or None if it was changed by hand."""
+    found = _unpacked(record, MAX_PIPELINE_RECORD)
+    return None if found is None else found.pipeline
 
 
 def accepted_manifest(config_map: Mapping[str, Any] | None, stateful_set: Mapping[str, Any] | None) -> Manifests | None:
@@ -81,9 +104,13 @@ def _annotation(body: Mapping[str, Any] | None, name: str) -> str:
     return str((((body or {}).get("metadata") or {}).get("annotations") or {}).get(name, ""))
 
 
-def _unpacked(record: str) -> Manifests | None:
+def _packed(text: str) -> str:
+    return base64.b64encode(bz2.compress(text.encode())).decode()
+
+
+def _unpacked(record: str, limit: int = MAX_RECORD) -> Manifests | None:
     """Return the manifests in a record, or None if it was changed by hand."""
-    if not record or len(record) > MAX_RECORD:
+    if not record or len(record) > limit:
         return None
     try:
         # A kilobyte may unpack to gigabytes.
@@ -98,6 +125,11 @@ def read_manifest(body: Mapping[str, Any] | None) -> Manifests | None:
     """Return the manifests in a ConfigMap, or None if it has none or they are invalid."""
     text = ((body or {}).get("data") or {}).get(MANIFEST_FILE)
     return _read(text) if text else None
+
+
+def is_valid(manifests: Manifests) -> bool:
+    """Return True if the manifests keep the rules and the limit of size, by reading them again."""
+    return _read(manifest_text(manifests)) is not None
 
 
 _TEXTS: Final = TextMemo[Manifests | None](3 << 20)
@@ -133,14 +165,22 @@ def restart_digest(manifests: Manifests) -> str:
     return digest(yaml.safe_dump(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
 
 
-def _restart_fields(model: Model, dumped: dict[str, Any]) -> dict[str, Any]:
+def restart_fields_digest(spec: PipelineSpec) -> str:
+    """Return the digest of the fields whose changes restart the driver and copy nothing."""
+    dumped = spec.model_dump(mode="json", by_alias=True)
+    return digest(yaml.safe_dump(_restart_fields(spec, dumped, (Change.RESTART,)), sort_keys=True))
+
+
+def _restart_fields(
+    model: Model, dumped: dict[str, Any], of: Container[str] = frozenset(Change) - {Change.HOT}
+) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, field in type(model).model_fields.items():
         value, written = getattr(model, name), dumped[field.alias or name]
         assert isinstance(field.json_schema_extra, dict)
         if isinstance(value, Model):
-            kept[field.alias or name] = _restart_fields(value, written)
-        elif field.json_schema_extra[CHANGE] != Change.HOT:
+            kept[field.alias or name] = _restart_fields(value, written, of)
+        elif field.json_schema_extra[CHANGE] in of:
             kept[field.alias or name] = written
     return {k: v for k, v in kept.items() if v is not None and v != {}}
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from levada_operator.names import DRIVER_CONTAINER, ROLE_LABEL
@@ -37,6 +37,8 @@ _NO_NODE: Final = (
 )
 """A pattern in the scheduler's message, which counts the nodes by their causes, and the remedy of each."""
 _STARTING_REASONS: Final = ("", "ContainerCreating", "PodInitializing")
+_FIRST_REPORT: Final = timedelta(seconds=10)
+"""The time after which a kubelet that has taken a pod has reported its conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class PodState:
     revision: str = ""
     """The revision of the StatefulSet that the pod is of."""
     spec: Body = field(default_factory=dict, repr=False, compare=False)
+    began: bool = False
+    """True if the driver's container has run in this pod, at least for a moment."""
+    was_ready: bool = False
+    """True if the pod is not Ready and has been before."""
     node: str = ""
     """The node that the pod is on, with the word that it is lost if it does not report."""
     preflight_passed: datetime | None = None
@@ -116,7 +122,22 @@ def read_pod(body: Body) -> PodState:
         spec=body.get("spec") or {},
         node=_node(body, conditions),
         preflight_passed=_preflight_passed(status),
+        began=_has_run(driver),
+        was_ready=_was_ready(status, conditions.get("Ready", {})),
     )
+
+
+def _has_run(container: Mapping[str, Any]) -> bool:
+    states = (container.get("state") or {}).keys() | (container.get("lastState") or {}).keys()
+    return bool(states & {"running", "terminated"} or container.get("restartCount"))
+
+
+def _was_ready(status: Mapping[str, Any], ready: Mapping[str, Any]) -> bool:
+    """Return True if the condition Ready became False after the kubelet's first report, in which it is False too."""
+    started, changed = status.get("startTime"), ready.get("lastTransitionTime")
+    if ready.get("status") != "False" or not started or not changed:
+        return False
+    return read_time(changed) - read_time(started) > _FIRST_REPORT
 
 
 def _preflight_passed(status: Mapping[str, Any]) -> datetime | None:
