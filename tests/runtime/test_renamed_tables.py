@@ -9,10 +9,19 @@ from typing import LiteralString
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
+from tests.rigs.recording import Recording
 
+from levada.destinations import TargetName
 from levada.status import Progress
 from levada.stores.interface import TableAction
 from levada.values import QualifiedTable, TableId
+
+
+class _Placed(Recording):
+    """A destination with one table for each name."""
+
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName | None:
+        return TargetName(str(name), str(name))
 
 
 def _app(table: QualifiedTable) -> bool:
@@ -120,3 +129,26 @@ def test_a_renamed_table_has_its_name_without_a_row(rig: Rig, db: Database) -> N
     rig.wait_caught_up()
     db.execute("ALTER TABLE orders RENAME TO bills")
     rig.wait(lambda p: [str(t.table) for t in p.tables] == ["public.bills"])
+
+
+def test_a_table_without_a_place_that_also_misses_changes_says_so(rig: Rig, db: Database) -> None:
+    """The copy that its error asks for waits for the place. Once it has another one, it is copied."""
+    rig.config = replace(rig.config, selects=Only("orders", "bills"), discovery_s=0.2)
+    rig.destination = _Placed()
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("BEGIN; ALTER TABLE orders RENAME TO bills; CREATE TABLE orders (id int PRIMARY KEY); COMMIT")
+    table = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
+
+    def parked(progress: Progress, code: str) -> bool:
+        return any(t.id == table and t.error is not None and t.error.code == code for t in progress.tables)
+
+    rig.wait(lambda p: parked(p, "destination_collision"))
+    db.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+    rig.wait(lambda p: parked(p, "table_not_published"))
+    db.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    db.execute(f"ALTER PUBLICATION levada_{db.name} ADD TABLE ONLY orders")  # type: ignore[arg-type]  # a fixture's name
+    rig.store().request_table_action(table, TableAction.RESYNC)
+    rig.wait(lambda p: parked(p, "destination_collision"))
+    rig.say("orders", destination_table="orders_new")
+    rig.wait(lambda p: p.ready)
