@@ -20,7 +20,7 @@ from tests.histories.causes import explained
 from tests.histories.player import Player
 from tests.histories.world import World
 
-_DECISIONS: Final = ("add a primary key without", "in the table's TableSync")
+_DECISIONS: Final = ("add a primary key without", "give the table a primary key", "in the table's TableSync")
 """Parts of hints that ask for something of a person's choice."""
 _COMPUTED: Final = frozenset({"add computed column", "add identity column"})
 """Statements that give existing rows values which no change shows."""

@@ -70,6 +70,27 @@ def test_a_table_that_leaves_the_selection_waits(
     assert app.destination.copies_of("t") == 1
 
 
+def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(app: Rig, db: Database) -> None:
+    """A name that the manifest does not select is not read. Once the table has its name again, it is copied."""
+
+    waiting = {"t", "quiet"}
+
+    def move(copied: str) -> None:
+        app.destination.before_copy = lambda table: None
+        waiting.remove(copied)
+        db.execute(f"ALTER TABLE app.{min(waiting)} SET SCHEMA other")  # type: ignore[arg-type]  # a name of this module
+
+    app.config = replace(app.config, copy_tables=1, discovery_s=3600.0)
+    app.destination.before_copy = move
+    app.start()
+    app.wait(lambda p: [t.error.code for t in p.tables if t.error] == ["table_renamed"])
+    assert waiting.isdisjoint(copy[0] for copy in app.destination.copies)
+    app.stop()
+    db.execute(f"ALTER TABLE other.{min(waiting)} SET SCHEMA app")  # type: ignore[arg-type]  # a name of this module
+    app.start()
+    app.wait(lambda p: p.ready and waiting <= {copy[0] for copy in app.destination.copies})
+
+
 def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Database) -> None:
     """It goes on under its new name once that is selected. Without its former name it is forgotten."""
     app.start()
