@@ -41,7 +41,7 @@ CAUSES: Final = {
     "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
     "publication_changed": frozenset({"publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
-    "identity_missing": _IDENTITY,
+    "identity_missing": _IDENTITY | {"create table"},
     "destination_collision": _NAMES,
     "partition_column_missing": _COLUMNS,
     "partition_type_unsupported": _VALUES,

@@ -11,11 +11,19 @@ KIND = "publication"
 
 @statement(KIND, 1.5)
 def change_publication(draw: Draw) -> Made:
-    """Take a table out of the publication, and add it again at once, later or with a row filter."""
+    """Take a table out of the publication, and add it again at once, later, or with a part of its rows or columns."""
     table = draw.table(lambda t: not t.is_partition)
     drop, add = (f"ALTER PUBLICATION {PUBLICATION} {what} TABLE ONLY {table.sql}" for what in ("DROP", "ADD"))
     filtered = f"{add} WHERE ({_filter(draw, table)})" if draw.model.major >= 15 else add
-    return table, draw.one(([drop], [add], [drop, add], [f"{drop}; {add}"], [f"{drop}; {filtered}"]))
+    listed = f"{add} ({', '.join(quoted(n) for n in _listed(draw, table))})" if draw.model.major >= 15 else add
+    ways = ([drop], [add], [drop, add], [f"{drop}; {add}"], [f"{drop}; {filtered}"], [f"{drop}; {listed}"])
+    return table, draw.one(ways)
+
+
+def _listed(draw: Draw, table: Table) -> list[str]:
+    """Return a list of columns, all of them or the key with some others."""
+    plain = [c.name for c in table.columns if not c.generated]
+    return plain if draw.odds(0.3) else [n for n in plain if n in table.key or draw.odds(0.5)] or plain
 
 
 def _filter(draw: Draw, table: Table) -> str:

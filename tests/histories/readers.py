@@ -6,7 +6,7 @@ import io
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import duckdb
 import psycopg
@@ -21,6 +21,14 @@ from tests.rigs.equality import only, open_lake_table, table_differences
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
+
+_META: Final = {
+    "_levada_op": pa.string(),
+    "_levada_commit_lsn": pa.int64(),
+    "_levada_ordinal": pa.int64(),
+    "_levada_unchanged": pa.list_(pa.string()),
+}
+"""The columns of a changelog that `folded` needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +116,30 @@ class PostgresReader:
     """psycopg, with both sides as PostgreSQL prints them."""
 
     db: Database
+    changelog: bool = False
 
     @property
     def section(self) -> dict[str, Any]:
         server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.db.name}
+        mode = {"mode": "Changelog"} if self.changelog else {}
         return {"postgres": {**server, "tls": {"mode": "Disable"}, "schema": "{schema}",
-                             "credentialsSecretRef": {"name": "pg"}}}  # fmt: skip
+                             "credentialsSecretRef": {"name": "pg"}, **mode}}  # fmt: skip
 
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
-        if table.changelog:
-            return ""  # only lakes have a reader of changelogs
         schema, _, name = table.place.partition(".")
         columns = _columns(source, table)
         with self.db.connect() as connection:
             there = {n for (n,) in connection.execute(
-                "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-                [f'"{schema}"."{name}"'],
+                "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+                " AND attname NOT LIKE '\\_levada\\_%%'", [f'"{schema}"."{name}"'],
             )}  # fmt: skip
             if there != set(columns):
                 return f"columns {sorted(there)} instead of {sorted(columns)}"
+            if table.changelog:
+                changes = _texts(connection, schema, name, columns, *_META)
+                found = _lines(folded(changes, table.key))
+                expected = _lines(_texts(source, table.schema, table.name, columns))
+                return "" if found == expected else f"{_first(found, expected)} instead of {_first(expected, found)}"
             found = _printed(connection, schema, name, columns)
         expected = _printed(source, table.schema, table.name, columns)
         return "" if found == expected else f"{_first(found, expected)} instead of {_first(expected, found)}"
@@ -180,6 +193,25 @@ def _columns(connection: psycopg.Connection[Any], table: Watched) -> list[str]:
             " AND attgenerated = '' ORDER BY attname", [table.oid],
         )
     ]  # fmt: skip
+
+
+def _texts(connection: psycopg.Connection[Any], schema: str, name: str, columns: list[str], *others: str) -> pa.Table:
+    """Return rows with the columns as PostgreSQL prints them, and with others as they are."""
+    chosen = [sql.SQL("{}::text").format(sql.Identifier(c)) for c in columns] + [sql.Identifier(c) for c in others]
+    cursor = connection.execute(
+        sql.SQL("SELECT {} FROM {} {}").format(
+            sql.SQL(", ").join(chosen), only(connection, schema, name), sql.Identifier(schema, name)
+        )
+    )
+    rows = cursor.fetchall()
+    names = [*columns, *others]
+    kinds = {name: pa.string() for name in columns} | {name: kind for name, kind in _META.items() if name in others}
+    return pa.table({n: pa.array([row[i] for row in rows], kinds[n]) for i, n in enumerate(names)})
+
+
+def _lines(rows: pa.Table) -> list[bytes]:
+    """Return a line for each row, in order, and an empty one, as `_printed` does."""
+    return sorted([b"", *(repr([row[n] for n in sorted(row)]).encode() for row in rows.to_pylist())])
 
 
 def _printed(connection: psycopg.Connection[Any], schema: str, name: str, columns: list[str]) -> list[bytes]:

@@ -26,7 +26,7 @@ from levada.spec.manifests import load_manifests
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned")
+_WORDS: Final = ("resync", "changelog", "partitioned", "external")
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -52,6 +52,8 @@ class Form:
     changelog: bool = False
     partitioned: bool = False
     """True if each history has a table whose Iceberg table is partitioned."""
+    external: bool = False
+    """True if the publication is made by hand, of all tables."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -231,7 +233,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     readers: dict[str, Callable[[], Reader]] = {
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
         "iceberg": lambda: IcebergReader(folder, form.changelog),
-        "postgres": lambda: PostgresReader(lake),
+        "postgres": lambda: PostgresReader(lake, form.changelog),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
@@ -261,6 +263,10 @@ def _write_source(made: World) -> None:
     source["slot"] = {**source["slot"], "onLost": _on_unstreamable(made.form)}
     if not made.form.trigger:
         source["ddlTrigger"] = "None"
+    if made.form.external:
+        name = source["publication"]["name"]
+        made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES WITH (publish_via_partition_root)")  # type: ignore[arg-type]  # the name is the rig's
+        source["publication"] = {"name": name, "management": "External"}
     made.engine.spec["source"] = source
     made.engine.write_manifest(*(_partitioned(n) for n in range(1, _SPACES) if made.form.partitioned))
 

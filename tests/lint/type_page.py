@@ -44,6 +44,8 @@ value is NULL in the changelog then, and `_levada_unchanged` has the names of su
 - from the row that the key had before this change,
 - or, if a `D` has the same LSN and ordinal, from the row that this `D` removes.
 
+A `D` has the key that the table had at that time, and NULL elsewhere, unless the table has REPLICA IDENTITY FULL.
+
 On Iceberg and PostgreSQL, changes from before a column was added have NULL for it, also if it was added with a default.
 A reader gives them that default.
 

@@ -9,10 +9,19 @@ from typing import LiteralString
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
+from tests.rigs.recording import Recording
 
+from levada.destinations import TargetName
 from levada.status import Progress
 from levada.stores.interface import TableAction
 from levada.values import QualifiedTable, TableId
+
+
+class _Placed(Recording):
+    """A destination with one table for each name."""
+
+    def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName | None:
+        return TargetName(str(name), str(name))
 
 
 def _app(table: QualifiedTable) -> bool:
@@ -59,6 +68,27 @@ def test_a_table_that_leaves_the_selection_waits(
     app.wait_caught_up()
     assert app.destination.applied_rows == {"t": 1}
     assert app.destination.copies_of("t") == 1
+
+
+def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(app: Rig, db: Database) -> None:
+    """A name that the manifest does not select is not read. Once the table has its name again, it is copied."""
+
+    waiting = {"t", "quiet"}
+
+    def move(copied: str) -> None:
+        app.destination.before_copy = lambda table: None
+        waiting.remove(copied)
+        db.execute(f"ALTER TABLE app.{min(waiting)} SET SCHEMA other")  # type: ignore[arg-type]  # a name of this module
+
+    app.config = replace(app.config, copy_tables=1, discovery_s=3600.0)
+    app.destination.before_copy = move
+    app.start()
+    app.wait(lambda p: [t.error.code for t in p.tables if t.error] == ["table_renamed"])
+    assert waiting.isdisjoint(copy[0] for copy in app.destination.copies)
+    app.stop()
+    db.execute(f"ALTER TABLE other.{min(waiting)} SET SCHEMA app")  # type: ignore[arg-type]  # a name of this module
+    app.start()
+    app.wait(lambda p: p.ready and waiting <= {copy[0] for copy in app.destination.copies})
 
 
 def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Database) -> None:
@@ -120,3 +150,26 @@ def test_a_renamed_table_has_its_name_without_a_row(rig: Rig, db: Database) -> N
     rig.wait_caught_up()
     db.execute("ALTER TABLE orders RENAME TO bills")
     rig.wait(lambda p: [str(t.table) for t in p.tables] == ["public.bills"])
+
+
+def test_a_table_without_a_place_that_also_misses_changes_says_so(rig: Rig, db: Database) -> None:
+    """The copy that its error asks for waits for the place. Once it has another one, it is copied."""
+    rig.config = replace(rig.config, selects=Only("orders", "bills"), discovery_s=0.2)
+    rig.destination = _Placed()
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("BEGIN; ALTER TABLE orders RENAME TO bills; CREATE TABLE orders (id int PRIMARY KEY); COMMIT")
+    table = TableId(db.query("SELECT 'orders'::regclass::oid")[0][0])
+
+    def parked(progress: Progress, code: str) -> bool:
+        return any(t.id == table and t.error is not None and t.error.code == code for t in progress.tables)
+
+    rig.wait(lambda p: parked(p, "destination_collision"))
+    db.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+    rig.wait(lambda p: parked(p, "table_not_published"))
+    db.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    db.execute(f"ALTER PUBLICATION levada_{db.name} ADD TABLE ONLY orders")  # type: ignore[arg-type]  # a fixture's name
+    rig.store().request_table_action(table, TableAction.RESYNC)
+    rig.wait(lambda p: parked(p, "destination_collision"))
+    rig.say("orders", destination_table="orders_new")
+    rig.wait(lambda p: p.ready)

@@ -36,6 +36,7 @@ from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, 
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.publication_gaps import published_table, record_membership
 from levada.runtime.tables.requests import CopySettings
+from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.exclusion import require_excluded
 from levada.schema.flaws import flaw_error
@@ -446,6 +447,8 @@ class TableCopy:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
             published = published_table(connection, config.publication.name, table, name)
+            if published.name != name and not config.is_selected(published.name):
+                raise table_renamed(name, published.name)
             require_copyable(connection, config.publication.name, name, settings.excluded_columns)
             membership = record_membership(self.store, connection, config.publication.name, table, name)
             description = read_table_description(connection, table)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
 from levada.runtime.tables.excluded_columns import ExcludedColumns
@@ -23,7 +22,7 @@ from levada.runtime.tables.retry_state import RetryState
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
-from levada.runtime.tables.table_names import table_names
+from levada.runtime.tables.table_names import RENAMED, table_names, table_renamed
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
@@ -33,8 +32,6 @@ from levada.stores.phases import Errored, Init, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
-
-_RENAMED: Final = "table_renamed"
 
 
 class TableMembership:
@@ -204,12 +201,12 @@ class TableMembership:
                 record.copy.cancel()
                 busy = True
                 continue
-            self._phases.park(record, _renamed(record.name, name))
+            self._phases.park(record, table_renamed(record.name, name))
         return not busy
 
     def _readmit(self, record: TableRecord) -> None:
         """Retry a table that was parked because of its name, as the manifest selects its name now."""
-        if isinstance(record.phase, Errored) and record.phase.code == _RENAMED:
+        if isinstance(record.phase, Errored) and record.phase.code == RENAMED:
             self._retries.retry_on_demand(record)
 
     def _add(
@@ -267,12 +264,3 @@ class TableMembership:
         store_verification(self._store, table, VerificationRecord())
         self._positions.forget(table)
         self._shadows.forget(table)
-
-
-def _renamed(former: QualifiedTable, now: QualifiedTable) -> NeedsOperator:
-    return NeedsOperator(
-        "table_renamed",
-        f"table {former} is {now} now, which spec.tables does not select. Its changes wait in the staging area",
-        hint=f"select {now} in spec.tables, or rename the table back: it then goes on by itself. To give it up, exclude"
-        f" {former} in spec.tables",
-    )

@@ -89,11 +89,16 @@ class TableRequests:
         self._handled.mark_handled(record)
 
     def resync(self, record: TableRecord) -> None:
-        """Copy the table again, by a shadow copy if it can stay readable meanwhile."""
-        if self._places.refuse(record):
+        """Copy the table again, by a shadow copy if it can stay readable meanwhile.
+
+        A table without a place of its own is parked for that. If it has missed changes, its copy waits for the place,
+        because its error would ask for the copy again.
+        """
+        refused = self._places.refuse(record)
+        if refused and not needs_resync(record.phase):
             return
         _log.info("table %s is copied again", record.name)
-        if isinstance(self._next_copy.plan(record), Shadow):
+        if not refused and isinstance(self._next_copy.plan(record), Shadow):
             self._shadows.request(record)
             return
         if needs_resync(record.phase):
