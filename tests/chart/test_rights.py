@@ -21,6 +21,7 @@ Right: TypeAlias = tuple[str, str, str]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
 REASONS = DOCUMENT.with_name("security.md")
 EXECUTORS = {("", "pods", verb) for verb in ("create", "delete", "deletecollection", "get", "list", "patch", "watch")}
+GRANTED = {("", "namespaces", "get")}
 DISCOVERY = {("storage.k8s.io", "storageclasses", "list"), ("coordination.k8s.io", "leases", "get")}
 
 
@@ -60,7 +61,7 @@ def roles(bodies: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 def test_cluster_wide(tmp_path: Path) -> None:
     """In all namespaces: the documented rights, those that it passes on, and to see StorageClasses."""
     (role,) = roles(render(tmp_path), "ClusterRole")
-    assert rights(role["rules"]) == documented() | EXECUTORS | DISCOVERY
+    assert rights(role["rules"]) == documented() | EXECUTORS | DISCOVERY | GRANTED
 
 
 def test_each_right_has_one_reason(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_namespaced(tmp_path: Path) -> None:
     found = roles(bodies, "Role")
     assert [b["metadata"]["namespace"] for b in found] == ["data", "shop"]
     for role in found:
-        assert rights(role["rules"]) == documented()
+        assert rights(role["rules"]) == documented() | GRANTED
     bindings = [b for b in bodies if b["kind"] == "RoleBinding"]
     assert [b["metadata"]["namespace"] for b in bindings] == ["levada-system", "data", "shop"]
     account = {"kind": "ServiceAccount", "name": "levada-operator", "namespace": "levada-system"}
@@ -135,7 +136,7 @@ def test_every_kind_of_the_code_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"driver": {"mode": "Cluster"}}, {"store": {"configMap": {}}}], ids=["executors", "store"]
+    "changes", [{}, {"driver": {"mode": "Cluster"}}, {"store": {"configMap": {}}}], ids=["plain", "executors", "store"]
 )
 def test_it_may_give_what_drivers_need(changes: dict[str, Any], tmp_path: Path) -> None:
     """The operator has all rights of a driver's Role, because the API server refuses grants beyond one's own rights."""

@@ -56,12 +56,12 @@ def test_no_template_changes_whose_objects_are(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_template_changes_rights(mode: str) -> None:
-    """Roles, their subjects and accounts are the same with any template. A Role is over pods, or named ConfigMaps."""
+    """Roles, their subjects and accounts are the same with any template. A Role is over pods, or named objects."""
     of = ("Role", "RoleBinding", "ServiceAccount")
     assert [b for b in bodies(HOSTILE, mode) if b["kind"] in of] == [b for b in bodies({}, mode) if b["kind"] in of]
     for role in (b for b in bodies(HOSTILE, mode) if b["kind"] == "Role"):
         for rule in role["rules"]:
-            assert set(rule["resources"]) <= {"pods", "configmaps"}
+            assert set(rule["resources"]) <= {"pods", "configmaps", "namespaces", "pipelines/status"}
             assert rule["resources"] == ["pods"] or rule["resourceNames"]
 
 
@@ -73,7 +73,7 @@ def test_the_account_and_the_entry_point_are_the_operators(mode: str) -> None:
             continue
         pod = body["spec"]["template"]["spec"]
         assert pod["serviceAccountName"] == "shop-driver"
-        assert pod["automountServiceAccountToken"] is (mode != "local")
+        assert pod["automountServiceAccountToken"] is (mode != "local" or body["kind"] == "StatefulSet")
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert body["spec"]["template"]["metadata"]["labels"]["levada.dev/pipeline"] == "shop"
 

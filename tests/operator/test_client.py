@@ -226,3 +226,14 @@ def test_dry_run_of_a_pod_creates_it() -> None:
         pytest.raises(RequestFailed, match="violates"),
     ):
         client(port).rehearse(pod)
+
+
+def test_a_name_is_one_word_of_the_path(server: StandInApiServer) -> None:
+    """A name with slashes, dots or a query leads to no other object."""
+    api = client(server.port)
+    api.create({"kind": "Lease", "metadata": {"namespace": "data", "name": "one"}})
+    for name in ("../leases/one", "x/../one", "one?watch=true", "one#"):
+        assert api.get("Lease", "data", name) is None
+    for namespace, name in (("data", ".."), ("..", "one"), (".", "one")):
+        with pytest.raises(RequestFailed, match="is no name"):
+            api.get("Lease", namespace, name)

@@ -225,3 +225,14 @@ def test_what_may_be_left_is_listed() -> None:
     assert not reconcile(kept).abandoned
     others = pod("cleanup", "shop-cleanup-x", **ended("error: the state belongs to a/shop [not_the_owner]"))
     assert not reconcile(deleting(owned=STOPPED, pods=(others,), jobs=(job(),))).abandoned
+
+
+def test_what_the_driver_cleaned_up_is_not_listed() -> None:
+    """In a namespace that is being deleted the driver cleans up when it ends, and its status has what it removed."""
+    body = pipeline(status={"cleanup": "slot levada_data__shop: dropped"})
+    assert not reconcile(deleting(body=body, owned=STOPPED)).release
+    terminating = (Refusal(ObjectKey("Job", "shop-cleanup"), "no", namespace_terminating=True),)
+    plan = reconcile(deleting(body=body, owned=STOPPED, pods=(), refusals=terminating))
+    assert (plan.release, plan.abandoned) == (True, "")
+    (draft,) = plan.events
+    assert (draft.reason, draft.message) == ("CleanupFinished", "by the driver: slot levada_data__shop: dropped")

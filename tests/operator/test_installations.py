@@ -61,8 +61,9 @@ def test_living_operator_keeps_its_pipelines() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [None, {}, renewed(2, holder=""), renewed(3600), {"holderIdentity": "x", "renewTime": "soon"}],
-    ids=["gone", "empty", "released", "old", "odd"],
+    [None, {}, renewed(2, holder=""), renewed(3600), {"holderIdentity": "x", "renewTime": "soon"},
+     {"holderIdentity": "x", "renewTime": "0001-01-01T00:00:00+14:00"}],
+    ids=["gone", "empty", "released", "old", "odd", "before all times"],
 )  # fmt: skip
 def test_pipelines_of_an_operator_that_is_gone_are_taken_over(found: dict[str, Any] | None) -> None:
     """Its Lease was deleted, released or not renewed."""
@@ -73,6 +74,27 @@ def test_own_and_new_pipelines_are_managed() -> None:
     """No Lease is read for them."""
     leases = Leases(renewed(2))
     assert [manager(leases, name) for name in (None, "", "mine/levada-operator")] == ["", "", ""]
+    assert not leases.asked
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x",
+        "x/",
+        "/x",
+        "x/../../secrets/y",
+        "x/../../../../api/v1/pods?watch=true&a=",
+        "x/y/z",
+        "X/Y",
+        "x/\0",
+        "x/" + "y" * 300,
+    ],
+)
+def test_a_name_that_is_no_lease_is_not_read(name: str) -> None:
+    """The tenant writes the annotation, and the operator's rights are not hers."""
+    leases = Leases(renewed(2))
+    assert manager(leases, name) == ""
     assert not leases.asked
 
 

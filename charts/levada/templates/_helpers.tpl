@@ -87,6 +87,10 @@ readOnlyRootFilesystem: true
 - apiGroups: [""]
   resources: [events]
   verbs: [create, list, patch]
+- apiGroups: [""]
+  resources: [namespaces]
+  # Granted to each driver for its own namespace, which it cleans up after.
+  verbs: [get]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, create, patch]

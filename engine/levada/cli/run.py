@@ -24,6 +24,7 @@ from levada.printable import counted
 from levada.runtime.host.approval import require_approval
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.goals import caught_up
+from levada.runtime.host.namespace_end import clean_up_with_namespace, own_namespace
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.report.http import LOOPBACK
@@ -51,6 +52,14 @@ class RunOptions:
 
 def run(options: RunOptions, signals: StopSignals) -> Exit:
     """Run the engine and return its exit code. Raise the error that ended its pipeline."""
+    code = _run(options, signals)
+    if signals.received is not None and (namespace := own_namespace()) is not None:
+        manifests = read(options.manifest, options.secrets, options.work_dir)
+        clean_up_with_namespace(namespace, manifests, secrets=options.secrets, work_dir=options.work_dir)
+    return code
+
+
+def _run(options: RunOptions, signals: StopSignals) -> Exit:
     manifests = read(options.manifest, options.secrets, options.work_dir)
     if not options.approve:
         work_dir = folder(options.manifest, manifests, options.work_dir)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,8 @@ _ALIVE_FOR: Final = timedelta(seconds=60)
 """The age of a renewal until which its holder counts as alive. Clocks of nodes may differ by seconds."""
 _LOOK_EVERY_S: Final = 15.0
 _MAX_KNOWN: Final = 1000
+_LEASE: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-.a-z0-9]{0,252}")
+"""The names of a namespace and a Lease. Anybody with rights over StatefulSets writes the annotation."""
 
 
 class Installations:
@@ -39,7 +42,9 @@ class Installations:
         """Return the other living installation that manages a driver's StatefulSet, or an empty string."""
         annotations = ((stateful_set or {}).get("metadata") or {}).get("annotations") or {}
         other = str(annotations.get(OPERATOR, ""))
-        return other if other not in ("", self._mine) and await self._is_alive(other) else ""
+        if other == self._mine or not _LEASE.fullmatch(other):
+            return ""
+        return other if await self._is_alive(other) else ""
 
     async def _is_alive(self, other: str) -> bool:
         at, alive = self._known.get(other, (float("-inf"), False))
@@ -62,6 +67,6 @@ class Installations:
         spec = (lease or {}).get("spec") or {}
         try:
             renewed = read_time(str(spec.get("renewTime") or ""))
-        except ValueError:
+        except (ValueError, OverflowError):
             return False
         return bool(spec.get("holderIdentity")) and datetime.now(UTC) - renewed < _ALIVE_FOR

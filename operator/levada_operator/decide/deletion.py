@@ -8,6 +8,7 @@ run the clean-up Job  the Job succeeds, or reports that the objects belong to an
 remove the finalizer  immediately
 ====================  ========================================================================
 
+In a namespace that is being deleted no Job can run. The driver then cleans up when it ends, and writes status.cleanup.
 The finalizer is removed without a finished clean-up if cleanupTimeoutSeconds have passed, if the clean-up cannot
 succeed, if the namespace is being deleted, or if the Pipeline never created anything.
 """
@@ -45,6 +46,8 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if (refused := _foreign_object_error(observed)) is not None:
         message = f"nothing was removed: {refused.message}"
         return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
+    if (done := observed.pipeline.status.get("cleanup")) and observed.driver is None:
+        return Plan(release=True, events=(_draft(observed, "CleanupFinished", f"by the driver: {done}"),))
     if reason := _reason_to_give_up(observed, manifests):
         message = f"{reason}. {left_behind(observed, manifests, reason)}"
         left = message if _removes(manifests) else ""

@@ -42,6 +42,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "slot": slot,
         "tables": tables,
         **_cuts(observed),
+        **({"cleanup": before["cleanup"]} if before.get("cleanup") else {}),
     }
     progress_at = timestamp(observed.report.fetched_at) if observed.report else before.get("progressAt")
     return status | ({"progressAt": progress_at} if progress_at else {})

@@ -6,11 +6,12 @@ from typing import Any
 
 from levada.spec import DeletionAction, DriverMode, state_names
 from levada_operator.desired.owner import Owner, build_object
-from levada_operator.desired.pod import HTTP_PORT
+from levada_operator.desired.pod import HTTP_PORT, cleans_up
 from levada_operator.desired.spark import BLOCK_PORT, DRIVER_PORT, EXECUTOR_ROLE
 from levada_operator.names import (
     COPY_ROLE,
     DRIVER_CONTAINER,
+    GROUP,
     PIPELINE_LABEL,
     ROLE_LABEL,
     STATE_ROLE,
@@ -44,6 +45,12 @@ def build_service_accounts(owner: Owner) -> list[dict[str, Any]]:
 def build_role(owner: Owner) -> list[dict[str, Any]]:
     """Return the driver's Role and RoleBinding, or nothing if the driver makes no requests to the API server."""
     rules: list[dict[str, Any]] = []
+    if cleans_up(owner):
+        # The driver cleans up if its namespace is being deleted, and reports it to the operator.
+        rules.append({"apiGroups": [""], "resources": ["namespaces"], "resourceNames": [owner.namespace],
+                      "verbs": ["get"]})  # fmt: skip
+        rules.append({"apiGroups": [GROUP], "resources": ["pipelines/status"], "resourceNames": [owner.name],
+                      "verbs": ["patch"]})  # fmt: skip
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "watch"]
         rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": verbs})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from levada.spec import DriverMode
+from levada.spec import DeletionAction, DriverMode
 from levada_operator.desired.manifest import MANIFEST_FILE, SPARK_FILE, restart_digest
 from levada_operator.desired.owner import Owner
 from levada_operator.desired.resources import driver_resources
@@ -45,7 +45,7 @@ def build_driver_template(owner: Owner) -> dict[str, Any]:
         },
         "spec": {
             "serviceAccountName": owner.account,
-            "automountServiceAccountToken": needs_token(owner),
+            "automountServiceAccountToken": needs_token(owner) or cleans_up(owner),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _grace_s(owner),
             "securityContext": pod_security(owner),
@@ -118,8 +118,14 @@ def build_container(owner: Owner, name: str, command: list[str]) -> dict[str, An
 
 
 def needs_token(owner: Owner) -> bool:
-    """Return True if the driver makes requests to the API server."""
+    """Return True if the driver and its Jobs make requests to the API server."""
     return owner.spec.driver.mode is DriverMode.CLUSTER or owner.spec.store.config_map is not None
+
+
+def cleans_up(owner: Owner) -> bool:
+    """Return True if the driver removes something at the source or the destination with its namespace."""
+    policy = owner.spec.deletion_policy
+    return DeletionAction.DELETE in (policy.slot, policy.publication, policy.destination_tables)
 
 
 def _template_environment(owner: Owner) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import urllib3
 
@@ -237,7 +237,14 @@ class ApiServer:
 
 def _path(kind: str, namespace: str, name: str) -> str:
     resource = RESOURCES[kind]
-    return f"{resource.prefix}/namespaces/{namespace}/{resource.plural}/{name}"
+    # A name may come from an annotation. With its slashes it would lead to another object.
+    return f"{resource.prefix}/namespaces/{_word(namespace)}/{resource.plural}/{_word(name)}"
+
+
+def _word(name: str) -> str:
+    if name in (".", ".."):
+        raise RequestFailed(400, f"{name} is no name")
+    return quote(name, safe="")
 
 
 def _continue(text: bytes) -> str:

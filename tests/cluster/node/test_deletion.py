@@ -21,11 +21,27 @@ def test_deletion_ends_without_the_source(place: Place) -> None:
 
 
 def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
-    """A namespace with a running Pipeline can be deleted, and is gone. The Event is at the namespace."""
+    """A namespace with a running Pipeline can be deleted. Its driver drops the slot, and nothing is listed."""
     place.execute(f"CREATE DATABASE {REPLICA}")
     place.apply(**replica())
     place.ready()
+    assert place.slot() is not None
     name = place.kubectl.namespace
     cluster("delete", "namespace", name, PATIENCE)
+    assert place.slot() is None
     found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
-    assert any(place.slot_name in event["message"] for event in found)
+    assert [e["reason"] for e in found if e["source"]["component"] == "levada-operator"] == ["CleanupFinished"]
+
+
+def test_namespace_goes_without_a_driver(place: Place, cluster: Kubectl) -> None:
+    """The slot of a suspended Pipeline stays, and the Event at the namespace has the SQL."""
+    place.execute(f"CREATE DATABASE {REPLICA}")
+    place.apply(**replica())
+    place.ready()
+    place.patch(suspend=True)
+    place.reaches("Suspended", "True", "Drained")
+    name = place.kubectl.namespace
+    cluster("delete", "namespace", name, PATIENCE)
+    assert place.slot() is not None
+    found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
+    assert any(f"pg_drop_replication_slot('{place.slot_name}')" in event["message"] for event in found)
