@@ -59,6 +59,21 @@ def test_table_status_tells_copy_lag_and_error() -> None:
     assert "TableErrored" in {n.reason for n in plan.events}
 
 
+def test_a_table_that_is_copied_again_by_itself_says_why() -> None:
+    """The cause is in the status until the table is Ready, with the time that the copy needs."""
+    copying = table_document(
+        phase="DataSync",
+        copy={"rows": 5, "bytes": 5, "percent": 50.0, "secondsLeft": 60.0},
+        copiedAgain=error_document(code="table_rewritten"),
+        lagSeconds=None,
+        appliedLsn=None,
+    )
+    plan = reconcile(running(report=progress(copying)))
+    status = next(w.status for w in plan.statuses if w.key.kind == "TableSync")
+    assert status["copiedAgain"]["code"] == "table_rewritten"
+    assert status["display"]["left"]
+
+
 DOWN = {"type": "Replicating", "status": "False", "reason": "Stopped", "message": "",
         "lastTransitionTime": written(at(-280))}  # fmt: skip
 CRASHED = pod(**waiting("preflight", "CrashLoopBackOff", exitCode=3, message="error: no [source_auth_failed]"))

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import HELD, Rig, table
-
-from levada.runtime.config import PipelineConfig, RetryLimits, SlotConfig
-from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.resync_steps import Step
-from levada.runtime.tables.rules import lost_copy_is_due
-from levada.status import RetryPolicy
-from levada.stores.phases import Errored, Ready
-from levada.values import QualifiedTable, TableId
+from tests.rigs.pipeline import Rig, table
 
 
 @pytest.fixture
@@ -70,27 +61,3 @@ def test_a_table_that_missed_changes_is_copied_again_by_policy(rig: Rig, db: Dat
     db.execute("INSERT INTO orders (note) VALUES ('streamed')")
     rig.wait_caught_up()
     rig.wait(lambda p: rig.destination.applied_rows.get("orders") == 1)
-
-
-def test_copies_after_losses_back_off() -> None:
-    """The first copy after a loss is due immediately, each further one only after the retry delay."""
-    config = PipelineConfig(
-        name="shop",
-        source=None,  # type: ignore[arg-type]  # the decision reads no source
-        slot=SlotConfig("levada_shop"),
-        publication=None,  # type: ignore[arg-type]  # nor a publication
-        staging=None,  # type: ignore[arg-type]  # nor staging
-        work_dir=Path(),
-        retries=RetryLimits(delay_s=10.0),
-    )
-    record = TableRecord(TableId(1), QualifiedTable("public", "orders"), Ready())
-    assert not lost_copy_is_due(record, config, 0.0)
-    record.phase = Errored("publication_changed", "changes are gone", "", RetryPolicy.NO_RETRY)
-    assert lost_copy_is_due(record, config, 0.0)
-    record.retries.resynced_after_loss(config.retries, 100.0)
-    assert not lost_copy_is_due(record, config, 109.0)
-    assert lost_copy_is_due(record, config, 110.0)
-    held = replace(config, default_table=HELD)
-    assert not lost_copy_is_due(record, held, 110.0)
-    record.resync.step = Step.ABANDONED
-    assert not lost_copy_is_due(record, config, 110.0), "its shadow copy is removed first"

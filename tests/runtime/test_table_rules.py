@@ -9,7 +9,7 @@ import pytest
 from levada.apply.backlog import Pending
 from levada.errors import Transient
 from levada.postgres.membership import PublicationIdentity, PublicationState
-from levada.runtime.config import RetryLimits, TableConfig
+from levada.runtime.config import TableConfig
 from levada.runtime.job import Job
 from levada.runtime.tables.publication_gaps import published_again
 from levada.runtime.tables.record import TableRecord
@@ -135,16 +135,6 @@ def test_attempts_count_as_one_tables_own_if_another_table_is_written_meanwhile(
     assert (state.attempts, state.alone) == (3, 1)
     state.begin_again()
     assert (state.attempts, state.alone) == (0, 0)
-
-
-def test_resyncs_after_losses_are_counted_until_the_longest_delay_has_passed() -> None:
-    """A loss long after the last one is due immediately again."""
-    state, limits = RetryState(), RetryLimits(max_delay_s=600.0)
-    counts = []
-    for now in (0.0, 100.0, 700.0, 1301.0):
-        state.resynced_after_loss(limits, now)
-        counts.append(state.lost_copies)
-    assert counts == [1, 2, 3, 1]
 
 
 def test_the_last_commit_is_the_newest_of_copies_and_batches() -> None:

@@ -141,6 +141,8 @@ class PipelineConfig:
     in the manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the start. Times are
     in seconds, sizes in bytes.
 
+    A table whose size at the source is above ``largest_own_copy`` is not resynced by itself. None: any table is.
+
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
@@ -158,6 +160,7 @@ class PipelineConfig:
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
     default_table: TableConfig = TableConfig()
+    largest_own_copy: int | None = None
     copy_tables: int = 4
     copy_connections: int = 4
     apply_threads: int = 3

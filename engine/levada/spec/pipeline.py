@@ -122,7 +122,8 @@ class PipelineSpec(Model):
     approval_above: Bytes | None = setting(Change.HOT, None)
     """With approval Manual, the total size of the tables to copy again above which a change waits. A smaller change
     takes effect. The sizes are those at the source, or those of the last copies if the operator knows larger ones.
-    Tables of unknown size count as larger. Unset: every such change waits.
+    Tables of unknown size count as larger. Unset: every such change waits. A single larger table is not copied again by
+    itself after a change at the source (tables.onUnstreamable).
     """
     rollback: Rollback = setting(Change.HOT, Rollback.AUTO)
     """Reaction of the operator to a change after which the driver's pod is not Ready within

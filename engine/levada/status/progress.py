@@ -185,6 +185,8 @@ class TableProgress(Part):
     """The kind of job that has the table now. Empty without one."""
     job_since: Time | None = None
     error: ErrorProgress | None = None
+    copied_again: ErrorProgress | None = None
+    """The error because of which the table is copied again by itself, until it is Ready. Null otherwise."""
 
     @property
     def table(self) -> QualifiedTable:

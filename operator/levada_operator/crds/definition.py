@@ -134,6 +134,7 @@ _TABLE_SYNC_COLUMNS: Final = [
     _column("Reason", f"{_READY}.reason", wide=True),
     _column("Attempts", ".status.error.attempts", "integer", wide=True),
     _column("Left", ".status.display.left", wide=True),
+    _column("Copied again", ".status.copiedAgain.code", wide=True),
     _column("Applied LSN", ".status.appliedLsn", wide=True),
     _column("Verified", ".status.verified.at", "date", wide=True),
     _column("Equal", ".status.verified.equal", "boolean", wide=True),

@@ -205,6 +205,13 @@ TABLE_SYNC_STATUS: Final = _object(
                 "message": _text("The last error of the shadow copy."),
             },
         ),
+        "copiedAgain": _object(
+            "Why the table is copied again by itself. Absent once it is Ready.",
+            {
+                "code": _text("The code of the error that the copy resolves."),
+                "reason": _text("What is wrong without the copy."),
+            },
+        ),
         "verified": _object(
             "The last comparison with the source.",
             {

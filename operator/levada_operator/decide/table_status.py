@@ -91,6 +91,8 @@ def table_status(
         status["resync"] = _resync(report.resync)
     if report.error is not None:
         status["error"] = _error(report.error)
+    if report.copied_again is not None:
+        status["copiedAgain"] = {"code": report.copied_again.code, "reason": report.copied_again.reason}
     return status
 
 

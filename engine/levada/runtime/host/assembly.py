@@ -53,7 +53,7 @@ from levada.spec import (
     TableSyncSpec,
 )
 from levada.spec.guard import Guard as GuardSpec
-from levada.spec.running import Retries
+from levada.spec.running import Approval, Retries
 from levada.spec.running import Verify as VerifySpec
 from levada.spec.source import DdlTrigger, PostgresServer
 from levada.status import GuardMeasure, GuardPolicy
@@ -211,6 +211,7 @@ def pipeline_config(
         exclude=spec.tables.exclude,
         tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
         default_table=TableConfig(mode=spec.destination.mode, on_unstreamable=_held(spec.tables.on_unstreamable)),
+        largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
         apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores()),

@@ -156,6 +156,9 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.gauge("table_copy_ratio", "Completed part of the copy, 0 to 1", _of_copy(lambda c: c.percent / 100))
     yield each.gauge("table_copy_seconds_left", "Estimated time left", _of_copy(lambda c: c.seconds_left))
     yield each.info("table_error", "1 for the error that parks the table", "code", _error_code)
+    yield each.info(
+        "table_copied_again", "1 for the error because of which it is copied by itself", "code", _copied_again
+    )
     yield each.gauge("table_error_attempts", "Tries that failed in a row", _error_attempts)
 
 
@@ -175,6 +178,10 @@ def _of_verified(value: Callable[[VerifiedProgress], Number]) -> Callable[[Table
 
 def _error_code(table: TableProgress) -> str | None:
     return None if table.error is None else table.error.code
+
+
+def _copied_again(table: TableProgress) -> str | None:
+    return None if table.copied_again is None else table.copied_again.code
 
 
 def _error_attempts(table: TableProgress) -> int | None:

@@ -9,6 +9,7 @@ from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
 from levada.runtime.tables.cut_state import CutState
+from levada.runtime.tables.own_copy_state import OwnCopy
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retry_state import RetryState
@@ -46,6 +47,7 @@ class TableRecord:
     resync: ResyncState = field(default_factory=ResyncState)
     cut: CutState = field(default_factory=CutState)
     tag: TagState = field(default_factory=TagState)
+    own: OwnCopy = field(default_factory=OwnCopy)
 
     def begin(self, job: Job) -> None:
         """Assign the table to a job, which may wait for a free thread."""
@@ -55,6 +57,10 @@ class TableRecord:
         """Record that a thread has started the table's job."""
         if self.job is not None:
             self.job = replace(self.job, since=at)
+
+    def keep_own_copy(self, own: OwnCopy) -> None:
+        """Record a copy that was made, or is not made, without a request. For `OwnCopies`."""
+        self.own = own
 
     def end(self) -> None:
         """Free the table after its job has ended."""

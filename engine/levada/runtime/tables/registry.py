@@ -12,6 +12,7 @@ from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.outage import Outage
+from levada.runtime.tables.own_copies import OwnCopies
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -48,6 +49,7 @@ class TableRegistry:
     shadows    Requests for shadow copies, and their markers in the store
     places     Places at the destination
     (step)     Retries, resyncs and phases that are due without a request
+    own_copies Copies that are made again without a request
     storage    The storage that rows were copied from, see `StorageJournal`
     ========== ==========================================================================
     """
@@ -81,6 +83,7 @@ class TableRegistry:
         retries = self._retries = TableRetries(self.phases, self.positions)
         self.places = PlaceCheck(config_ref, destination, tables, self.handled, self.phases, retries)
         self.next_copy = NextCopy(config_ref, destination, self.handled, columns)
+        own = self.own_copies = OwnCopies(config_ref, store, self.next_copy.plan, self._size)
         self.requests = TableRequests(
             config_ref,
             store,
@@ -92,8 +95,9 @@ class TableRegistry:
             retries=retries,
             places=self.places,
             next_copy=self.next_copy,
+            own=own,
         )
-        self._steps = TableSteps(config_ref, tables, self.phases, retries, self.requests)
+        self._steps = TableSteps(config_ref, tables, self.phases, retries, self.requests, own)
         self.membership = TableMembership(
             config_ref,
             store,
@@ -145,6 +149,9 @@ class TableRegistry:
     def position(self, record: TableRecord) -> Lsn:
         """Return the LSN below which nothing of the table is left to apply, 0 while that is unknown."""
         return self._tables.position(record)
+
+    def _size(self, table: TableId) -> int | None:
+        return self.membership.source_bytes(table)
 
     def take_became_ready(self) -> bool:
         """Return True if a table became Ready since the last call."""

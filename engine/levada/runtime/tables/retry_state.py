@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from levada.runtime.config import RetryLimits
 from levada.runtime.tables.retries import is_failure
 
 
@@ -20,10 +19,6 @@ class RetryState:
     """The time of the last failure, in seconds of the monotonic clock."""
     reading: bool = False
     """True if the last failure was that of reading the watermark."""
-    lost_copies: int = 0
-    """The number of resyncs in a row because the table had missed changes."""
-    lost_copied_at: float = float("-inf")
-    """The time of the last such resync, in seconds of the monotonic clock."""
 
     def failed(self, error: BaseException, written_at: float, now: float, *, reading: bool = False) -> int:
         """Count an error and return the number of the attempt, from 1.
@@ -38,10 +33,3 @@ class RetryState:
     def begin_again(self) -> None:
         """Count attempts from the beginning, after a success or a user's request."""
         self.attempts, self.alone, self.failed_at = 0, 0, None
-
-    def resynced_after_loss(self, limits: RetryLimits, now: float) -> None:
-        """Count a resync because the table had missed changes, at the time ``now`` of the monotonic clock."""
-        if now - self.lost_copied_at > limits.max_delay_s:
-            self.lost_copies = 0
-        self.lost_copies += 1
-        self.lost_copied_at = now

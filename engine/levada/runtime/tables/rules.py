@@ -8,7 +8,6 @@ from datetime import datetime
 from levada.apply.backlog import Pending
 from levada.apply.schedule import apply_due
 from levada.runtime.config import PipelineConfig
-from levada.runtime.tables.copied_again import copies_again
 from levada.runtime.tables.phases import STREAMING, at_restart
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import copies_running
@@ -52,24 +51,6 @@ def continues(phase: TableReplicationPhase) -> bool:
     return not needs_resync(phase) and not isinstance(at_restart(phase), Init)
 
 
-def lost_copy_is_due(record: TableRecord, config: PipelineConfig, now: float) -> bool:
-    """Return True if a table that only a new copy repairs is resynced now by ``spec.tables.onUnstreamable: Resync``.
-
-    A table missed changes, or its staged changes do not say what the rows at the destination are now. A shadow copy
-    that was abandoned with the table is removed first.
-
-    The first resync is due immediately. Each further one waits for the retry delay, because the cause may persist and
-    each copy of a large table is expensive. ``now`` is of the monotonic clock, in seconds.
-    """
-    phase = record.phase
-    if not isinstance(phase, Errored) or record.resync.has_copy:
-        return False
-    if not copies_again(config, record.name, phase.code, phase.retry_policy):
-        return False
-    state = record.retries
-    return not state.lost_copies or now - state.lost_copied_at >= config.retries.delay(state.lost_copies)
-
-
 def copies_to_start(
     tables: Iterable[TableRecord],
     at_once: int,
@@ -79,12 +60,13 @@ def copies_to_start(
     """Return the tables whose first copies begin now. ``sessions`` is the number of replication sessions so far.
 
     At most ``at_once`` copies run at a time, shadow copies included. ``may_begin`` returns False for a table whose copy
-    has to wait.
+    has to wait. Copies that are made again by themselves come last, the smallest first.
     """
     known = list(tables)
     free = at_once - copies_running(known)
     idle = [r for r in known if not r.busy and not r.suspended and not r.resync.has_copy]
     waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session and may_begin(r)]
+    waiting.sort(key=lambda r: (bool(r.own.code), r.own.bytes or 0))
     return waiting[: max(0, free)]
 
 

@@ -229,7 +229,7 @@ class TableMembership:
         self._handled.add(record)
         self._columns.add(record, self._handled.last_settings(record), newest)
         self._positions.track(record)
-        self._requests.resume_resync(record)
+        self._requests.add(record)
 
     def _update(self, record: TableRecord, name: QualifiedTable) -> None:
         """Apply the table's name at the source, and the settings that the manifest has for that name."""

@@ -9,6 +9,7 @@ from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.excluded_columns import ExcludedColumns
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
+from levada.runtime.tables.own_copies import OwnCopies
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
@@ -39,6 +40,7 @@ class TableRequests:
         retries: TableRetries,
         places: PlaceCheck,
         next_copy: NextCopy,
+        own: OwnCopies,
     ) -> None:
         self._config_ref = config_ref
         self._store = store
@@ -50,6 +52,7 @@ class TableRequests:
         self._retries = retries
         self._places = places
         self._next_copy = next_copy
+        self._own = own
 
     def apply_actions(self) -> None:
         """Apply the retries and resyncs that the CLI has put into the store."""
@@ -60,8 +63,10 @@ class TableRequests:
             elif record.busy or record.resync.abandoned:
                 self._store.request_table_action(table, action)
             elif action is TableAction.RESYNC:
+                self._own.requested(record)
                 self.resync(record)
             else:
+                self._own.requested(record)
                 self._retries.retry_on_demand(record)
 
     def apply_manifest(self) -> None:
@@ -79,6 +84,7 @@ class TableRequests:
                 record.copy.cancel()
                 return
             case RequestStep.RESYNC:
+                self._own.requested(record)
                 self.resync(record)
             case RequestStep.RETRY:
                 self._retries.retry_on_demand(record)
@@ -107,7 +113,12 @@ class TableRequests:
         record.retries.begin_again()
         self._phases.restart_copy(record)
 
-    def resume_resync(self, record: TableRecord) -> None:
+    def add(self, record: TableRecord) -> None:
+        """Take up the requests for a table that the pipeline begins with."""
+        self._own.add(record)
+        self._resume_resync(record)
+
+    def _resume_resync(self, record: TableRecord) -> None:
         """Restart a resync that an earlier process did not finish, if there is one."""
         if not self._shadows.is_requested(record.id):
             return

@@ -6,10 +6,11 @@ import time
 from datetime import UTC, datetime
 
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.own_copies import OwnCopies
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import lost_copy_is_due, next_phase
+from levada.runtime.tables.rules import next_phase
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 
@@ -24,12 +25,14 @@ class TableSteps:
         phases: PhaseChanges,
         retries: TableRetries,
         requests: TableRequests,
+        own: OwnCopies,
     ) -> None:
         self._config_ref = config_ref
         self._tables = tables
         self._phases = phases
         self._retries = retries
         self._requests = requests
+        self._own = own
 
     def take(self) -> None:
         """Retry, resync or advance each free table if the condition for that is met."""
@@ -40,12 +43,12 @@ class TableSteps:
                 self._step(record)
 
     def _step(self, record: TableRecord) -> None:
-        now, config, tables = time.monotonic(), self._config_ref.current, self._tables
-        if tables.outage.retry_is_due(record, datetime.now(UTC)):
+        now, tables = datetime.now(UTC), self._tables
+        if tables.outage.retry_is_due(record, now):
             tables.outage.retried(record.id)
             self._retries.retry(record)
-        elif lost_copy_is_due(record, config, now):
-            record.retries.resynced_after_loss(config.retries, now)
+        elif self._own.is_due(record, now):
+            self._own.begins(record, now)
             self._requests.resync(record)
         elif (phase := next_phase(record.phase, tables.position(record), tables.staged_lsn)) is not None:
             self._phases.enter(record, phase)
