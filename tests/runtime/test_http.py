@@ -17,7 +17,7 @@ import pytest
 from tests.rigs.waiting import LIMIT_S, until
 from tests.runtime import samples
 
-from levada.errors import NeedsOperator, Transient
+from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CutsApi
@@ -270,6 +270,19 @@ def send(server: ProgressServer, method: str, path: str, body: bytes = b"{}", **
             return r.status, r.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
+
+
+def test_a_hint_of_a_verification_names_the_table() -> None:
+    """A destination knows no names of the source. The command that is shown runs as printed."""
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        raise DestinationChanged("table_damaged", "missing", hint="copy it again: levada resync MANIFEST TABLE")
+
+    verifications = Verifications(verify)
+    number = verifications.start(b'{"tables": ["public.orders"]}')["id"]
+    document = until(lambda: verifications.state(number), lambda found: found is not None and found["finished"])
+    assert document is not None
+    assert document["tables"][0]["error"]["hint"] == "copy it again: levada resync MANIFEST public.orders"
 
 
 def test_a_verification_is_started_watched_and_ended(tmp_path: Path) -> None:

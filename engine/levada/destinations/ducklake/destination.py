@@ -312,6 +312,8 @@ class DuckLakeDestination(Destination):
             self._check_not_rolled_back(state, row)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
+        if intact.content.files:
+            catalog.lake.require(intact.table.folder, schema.name)
         state.seen = row.lsn
         _check_same_table(row, schema, mode)
         if mark.lsn <= row.lsn:

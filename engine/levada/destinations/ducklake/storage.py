@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
 
 from levada.destinations.data_files.storage import FileSystemStorage
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
+from levada.values import QualifiedTable, resync_command
 
 _S3: Final = ("s3://", "s3a://")
 _S3_PROPERTIES: Final = {
@@ -51,6 +53,20 @@ class LakeFolder:
         """Return the full path or URI of a path below the data path."""
         _, root = self._connected()
         return self.uri + path[len(root) + 1 :]
+
+    def require(self, folder: str, table: QualifiedTable) -> None:
+        """Raise Transient ``destination_unavailable`` if the folder of a table that has files is missing.
+
+        The folder below a file system that is not mounted lacks it. A file that is written there is lost with the
+        mount. An object store has no folders.
+        """
+        path = Path(self.path(folder))
+        if "://" not in self.uri and not path.is_dir():
+            raise Transient(
+                "destination_unavailable",
+                f"the folder {path}, which has files of {table}, is missing",
+                hint=f"mount the lake's file system again. If the files are gone for good: {resync_command(table)}",
+            )
 
     def probe(self) -> None:
         """Raise the error of the file system if the folder's parent cannot be listed."""

@@ -127,7 +127,7 @@ class Verifications:
         try:
             report = self._verify(table, verification.options, verification.cancelled)
         except NotRepaired as error:
-            return {**error.report.to_json(), "repairError": _described(error.code, error.message, error.hint)}
+            return {**error.report.to_json(), "repairError": _described(table, error.code, error.message, error.hint)}
         except LevadaError as error:
             return _failed(table, error.code, error.message, error.hint)
         except Exception as error:
@@ -148,8 +148,9 @@ def _watch(verification: _Verification, tick_s: float) -> None:
 
 
 def _failed(table: QualifiedTable, code: str, message: str, hint: str) -> Mapping[str, Any]:
-    return {"table": str(table), "error": _described(code, message, hint)}
+    return {"table": str(table), "error": _described(table, code, message, hint)}
 
 
-def _described(code: str, message: str, hint: str) -> Mapping[str, str]:
-    return {"code": code, "message": message, "hint": hint}
+def _described(table: QualifiedTable, code: str, message: str, hint: str) -> Mapping[str, str]:
+    """Return the error, with the table in the commands of its hint."""
+    return {"code": code, "message": message, "hint": hint.replace("MANIFEST TABLE", f"MANIFEST {table.argument}")}
