@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.cluster.api.processes import FakeDriver, make_pod
-from tests.cluster.kubectl import PATIENCE, Kubectl
+from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.operator.samples import document, merge, spec, table_document
 
 NO_NODE = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody"}}}}
@@ -41,3 +41,29 @@ def streaming(kubectl: Kubectl, driver: FakeDriver, *tables: dict[str, Any], **c
     driver.document = document(*(tables or (table_document(), table_document("events"))))
     make_pod(kubectl, driver.address)
     kubectl("wait", "--for=condition=Ready", "pipeline/shop", PATIENCE)
+
+
+def driver_image(kubectl: Kubectl, name: str) -> str:
+    """Return the image that a Pipeline's driver is to have."""
+    found = kubectl.get("statefulset", f"{name}-driver")
+    return str(found["spec"]["template"]["spec"]["containers"][0]["image"]) if found else ""
+
+
+def driver_pod(kubectl: Kubectl, name: str) -> dict[str, Any]:
+    """Return a Pipeline's pod, empty if there is none."""
+    return dict(kubectl.get("pod", f"{name}-driver-0") or {})
+
+
+def has_pod_of(kubectl: Kubectl, name: str, image: str) -> bool:
+    """Return True if a Pipeline's pod has that image."""
+    return [c["image"] for c in driver_pod(kubectl, name).get("spec", {}).get("containers", ())] == [image]
+
+
+def make_ready(kubectl: Kubectl, name: str) -> None:
+    """Report a driver's pod as ready, as a kubelet would, once its controller has made it of the wanted image."""
+    wanted = driver_image(kubectl, name)
+    eventually(
+        lambda: [c["image"] for c in driver_pod(kubectl, name).get("spec", {}).get("containers", [])] == [wanted]
+    )
+    ready = {"phase": "Running", "conditions": [{"type": t, "status": "True"} for t in ("Ready", "PodScheduled")]}
+    kubectl.patch("pod", f"{name}-driver-0", {"status": ready}, "status")

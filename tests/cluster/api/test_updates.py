@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.cluster.api.pipelines import events, shop
+from tests.cluster.api.pipelines import driver_image, driver_pod, events, make_ready, shop
 from tests.cluster.api.processes import Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
 NAMES = ("east", "north", "west")
 
 
-def image(kubectl: Kubectl, name: str) -> str:
-    """Return the image that a Pipeline's driver is to have."""
-    found = kubectl.get("statefulset", f"{name}-driver")
-    return str(found["spec"]["template"]["spec"]["containers"][0]["image"]) if found else ""
-
-
-def pod(kubectl: Kubectl, name: str) -> dict[str, Any]:
-    """Return a Pipeline's pod, empty if there is none."""
-    return dict(kubectl.get("pod", f"{name}-driver-0") or {})
-
-
-def make_ready(kubectl: Kubectl, name: str) -> None:
-    """Report a driver's pod as ready, as a kubelet would, once its controller has made it of the wanted image."""
-    wanted = image(kubectl, name)
-    eventually(lambda: [c["image"] for c in pod(kubectl, name).get("spec", {}).get("containers", [])] == [wanted])
-    ready = {"phase": "Running", "conditions": [{"type": t, "status": "True"} for t in ("Ready", "PodScheduled")]}
-    kubectl.patch("pod", f"{name}-driver-0", {"status": ready}, "status")
-
-
 def updated(kubectl: Kubectl, to: str) -> list[str]:
     """Return the Pipelines whose drivers are to have that image."""
-    return [name for name in NAMES if image(kubectl, name) == to]
+    return [name for name in NAMES if driver_image(kubectl, name) == to]
 
 
 def test_one_by_one(kubectl: Kubectl, operator: Operator, controllers: None) -> None:
@@ -40,7 +19,7 @@ def test_one_by_one(kubectl: Kubectl, operator: Operator, controllers: None) -> 
     for name in NAMES:
         kubectl.apply(shop(name, source={"slot": {"name": f"slot_{name}"}}))
     for name in NAMES:
-        eventually(lambda name=name: image(kubectl, name))  # type: ignore[misc]  # bound on purpose
+        eventually(lambda name=name: driver_image(kubectl, name))  # type: ignore[misc]  # bound on purpose
         make_ready(kubectl, name)
     operator.swept_twice()
     operator.stop()
@@ -66,10 +45,10 @@ def test_one_by_one(kubectl: Kubectl, operator: Operator, controllers: None) -> 
 def test_restart_nonce(kubectl: Kubectl, operator: Operator, controllers: None) -> None:
     """Another ``restartNonce`` replaces the pod, and the Event names the field."""
     kubectl.apply(shop())
-    eventually(lambda: image(kubectl, "shop"))
+    eventually(lambda: driver_image(kubectl, "shop"))
     make_ready(kubectl, "shop")
-    before = pod(kubectl, "shop")["metadata"]["uid"]
+    before = driver_pod(kubectl, "shop")["metadata"]["uid"]
     operator.swept_twice()
     kubectl.patch("pipeline", "shop", {"spec": {"restartNonce": 1}})
-    eventually(lambda: pod(kubectl, "shop").get("metadata", {}).get("uid", before) != before)
+    eventually(lambda: driver_pod(kubectl, "shop").get("metadata", {}).get("uid", before) != before)
     eventually(lambda: "Restart: spec.restartNonce" in events(kubectl, "SpecChanged"))
