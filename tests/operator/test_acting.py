@@ -268,10 +268,9 @@ def test_runner_writes_in_order() -> None:
     asyncio.run(carry_out(cluster, observed()))
     kinds = [(verb, kind) for verb, kind, _ in cluster.writes]
     assert kinds.pop(0) == ("rehearse", "StatefulSet")
-    assert kinds[:5] == [
-        ("apply", k) for k in ("ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet")
-    ]
-    assert kinds[5] == ("status", "Pipeline")
+    own = ("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "Service", "StatefulSet")
+    assert kinds[: len(own)] == [("apply", kind) for kind in own]
+    assert kinds[len(own)] == ("status", "Pipeline")
 
 
 def test_runner_stops_at_a_refusal_and_tells_it() -> None:

@@ -124,7 +124,7 @@ def test_touches_only_its_own(world: tuple[Any, dict[str, Any], list[dict[str, A
 def test_objects_are_applied_in_order() -> None:
     """The objects that the driver needs are applied before the driver."""
     kinds = [b["kind"] for b in reconcile(observed()).apply]
-    assert kinds == ["ConfigMap", "ServiceAccount", "NetworkPolicy", "Service", "StatefulSet"]
+    assert kinds == ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "Service", "StatefulSet"]
 
 
 def test_operator_restart_changes_nothing() -> None:
@@ -147,15 +147,18 @@ def test_drift_is_mended(kind: str) -> None:
 
 
 def test_superfluous_objects_go() -> None:
-    """Back from Cluster to Local mode, the executors' account, the policies and the driver's role are deleted."""
+    """Back from Cluster to Local mode, the executors' account, the policies and the rights over pods are deleted."""
     plan = reconcile(running(owned=owned(owner(driver={"mode": "Cluster"}))))
     assert set(plan.delete) == {
         ObjectKey("NetworkPolicy", "shop-executor"),
         ObjectKey("NetworkPolicy", "shop-copies"),
         ObjectKey("ServiceAccount", "shop-executor"),
-        ObjectKey("Role", "shop-driver"),
-        ObjectKey("RoleBinding", "shop-driver"),
     }
+    (role,) = (b for b in plan.apply if b["kind"] == "Role")
+    assert [rule["resources"] for rule in role["rules"]] == [["namespaces"], ["pipelines/status"]]
+    retains = dict.fromkeys(("slot", "state", "publication", "destinationTables"), "Retain")
+    kept = running(body=pipeline(spec={"deletionPolicy": retains}))
+    assert set(reconcile(kept).delete) == {ObjectKey("Role", "shop-driver"), ObjectKey("RoleBinding", "shop-driver")}
 
 
 def test_table_syncs_are_made_in_portions() -> None:

@@ -45,7 +45,7 @@ def test_examples(path: Path) -> None:
     assert ("executor" in its) is executors
     assert bool(build_executor_rehearsal(one, "")) is executors
     kinds = [b["kind"] for b in bodies(one) if b["kind"] != "PersistentVolumeClaim"]
-    rights = ["ServiceAccount", "ServiceAccount", "Role", "RoleBinding"] if executors else ["ServiceAccount"]
+    rights = ["ServiceAccount"] * (2 if executors else 1) + ["Role", "RoleBinding"]
     policies = ["NetworkPolicy"] * (3 if executors else 1)
     assert kinds == [*rights, *policies, "Service", "StatefulSet", "Job", "Job", "Job"]
     files = {"pipeline.yaml", *(("executor.yaml", "spark.properties") if executors else ())}
