@@ -88,8 +88,8 @@ class Rig:
             self.running.reconfigure(self.config)
 
     def copy_again(self) -> None:
-        """Let tables be copied again by themselves, as is the default."""
-        self.change(default_table=TableConfig())
+        """Let tables be copied again by themselves, although this destination cannot replace what readers use."""
+        self.change(default_table=TableConfig(on_unstreamable=OnUnstreamable.RESYNC))
 
     def say(self, table: str, **fields: Any) -> None:
         """Change the settings of a table."""

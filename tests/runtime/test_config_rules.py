@@ -135,11 +135,13 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
             source=PostgresConnection("https://db", 5432, "shop", other_hosts=("a b",)), discovery_s=nan, batch_rows=0,
             memory_bytes=0, tables={name: table_config}, selects="orders", on_unrepresentable="Error",
             guard=(GuardLimit(GuardMeasure.RETAINED_WAL_PERCENT, GuardPolicy.WARN, 101),), guard_patience_s=-1,
+            largest_own_copy=-1,
         )
     )  # fmt: skip
     assert found.keys() == {
         "name", "slot.name", "publication.name", "source.host", "source.other_hosts[0]", "maintenance_s", "discovery_s",
         "batch_rows", "memory_bytes", "guard[0].value", "guard_patience_s", "selects", "on_unrepresentable",
+        "largest_own_copy",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
         "tables[public.orders].on_unstreamable",
     }  # fmt: skip
@@ -177,7 +179,7 @@ def test_no_field_is_left_unseen() -> None:
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {
         "memory_bytes", "batch_rows", "discovery_s", "maintenance_s", "guard", "guard_patience_s", "selects",
-        "on_unrepresentable", "tables", "default_table", "work_dir",
+        "on_unrepresentable", "tables", "default_table", "work_dir", "largest_own_copy",
     }  # fmt: skip
     assert is_dataclass(CONFIG)
     assert {f.name for f in fields(CONFIG)} == free | paths | own

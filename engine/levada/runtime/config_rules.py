@@ -136,6 +136,9 @@ def problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
             yield path, problem
     if problem := number_problem(config.guard_patience_s, 0, float("inf"), fraction=True, positive=False):
         yield "guard_patience_s", problem
+    most = config.largest_own_copy
+    if most is not None and (problem := number_problem(most, 0, float("inf"), fraction=False, positive=False)):
+        yield "largest_own_copy", problem
     yield from _other_problems(config)
     named = ((f"tables[{table}]", its) for table, its in config.tables.items())
     for name, table in (("default_table", config.default_table), *named):
