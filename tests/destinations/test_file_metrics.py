@@ -63,6 +63,8 @@ TYPES: Mapping[str, tuple[pa.DataType, SearchStrategy[Any]]] = {
     "decimal": (pa.decimal128(15, 0), decimals(15, 0)),
     "large decimal": (pa.decimal128(38, 10), decimals(38, 10)),
 }
+_OF_EACH_RUN = {"long", "double", "string", "binary", "timestamptz", "large decimal"}
+"""One type of each form of a bound. `test_a_table_of_all_types` has them all in one file."""
 MODES = ["none", "counts", "truncate(1)", "truncate(16)", "full"]
 
 
@@ -141,7 +143,9 @@ def config_of(jvm: Jvm, schema: pa.Schema, properties: Mapping[str, str], order:
     return getattr(jvm.iceberg.MetricsConfig, "from")(jvm.map(properties), java, builder.build())
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(t, marks=() if t in _OF_EACH_RUN else pytest.mark.nightly) for t in TYPES]
+)
 def test_each_type(jvm: Jvm, folder: FileSystemStorage, name: str) -> None:
     """Counts and bounds are equal in each mode, for all values, over one row group and over several."""
     kind, values = TYPES[name]

@@ -22,7 +22,6 @@ from levada.postgres.publications import (
     CoverageReport,
     Publication,
     inspect_coverage,
-    leave_out_unidentified,
     read_publication,
 )
 from levada.postgres.replica_identity import REFUSES_GENERATED
@@ -193,9 +192,12 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
-        wanted, unidentified = leave_out_unidentified(conn, request.publication, wanted)
-        yield from _identity_problems(conn, unidentified, request)
-        yield from _coverage_problems(inspect_coverage(conn, request.publication, wanted), publication, request)
+        report = inspect_coverage(conn, request.publication, wanted)
+        yield from _identity_problems(conn, report.unidentified, request)
+        if report.unidentified:
+            wanted = wanted.difference(report.unidentified)
+            report = inspect_coverage(conn, request.publication, wanted)
+        yield from _coverage_problems(report, publication, request)
     yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)
     if not wanted and (request.managed or publication is not None):
         yield Problem(

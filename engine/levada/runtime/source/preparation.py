@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -195,20 +196,21 @@ def _discover(
 def _cover(
     connection: psycopg.Connection[Any],
     publication: str,
-    required: Collection[QualifiedTable],
+    required: AbstractSet[QualifiedTable],
     check: Callable[[], None],
 ) -> Transient | None:
-    """Add the required tables to the publication. Return the error of those that other sessions have locked."""
+    """Add the required tables, which it lacks, to the publication. Return the error of those others have locked."""
+    missing = required
     for attempt in range(1, _COVER_ATTEMPTS + 1):
-        missing = set(inspect_coverage(connection, publication, set(required)).missing)
         locks = [lock for lock in read_table_locks(connection) if lock.table in missing] if missing else []
-        free = set(required) - {lock.table for lock in locks}
+        free = required - {lock.table for lock in locks}
         try:
             ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
         except Transient as error:
             # Another session has locked one of them since.
             if error.code != "lock_timeout" or attempt == _COVER_ATTEMPTS:
                 raise
+            missing = set(inspect_coverage(connection, publication, required).missing)
         else:
             break
     return table_locked(f"publication {publication} lacks tables for now", locks) if locks else None
