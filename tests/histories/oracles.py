@@ -27,7 +27,7 @@ _COMPUTED: Final = frozenset({"add computed column", "add identity column"})
 _KEYS: Final = frozenset({"replace key", "add key", "drop key"})
 """Statements that give a table another key."""
 _NARROWED: Final = """
-SELECT FROM pg_publication_rel r CROSS JOIN LATERAL to_jsonb(r) j
+SELECT true FROM pg_publication_rel r CROSS JOIN LATERAL to_jsonb(r) j
 WHERE r.prrelid = %s AND (j ->> 'prqual' IS NOT NULL OR j ->> 'prattrs' IS NOT NULL)
 """
 """Finds a row filter or a list of columns, which no publication has before version 15."""
