@@ -46,14 +46,14 @@ READY: Final = f"{GROUP}/ready"
 """Annotation of the driver's StatefulSet: the digest, as in `RESTART_ON`, of the last spec whose pod became Ready."""
 READY_SPEC: Final = f"{GROUP}/ready-spec"
 """Annotation of the driver's StatefulSet: the Pipeline of that spec, while the StatefulSet has another one."""
+READY_IMAGE: Final = f"{GROUP}/ready-image"
+"""Annotation of the driver's StatefulSet: the image of the last pod that became Ready."""
 CHANGED_AT: Final = f"{GROUP}/changed-at"
 """Annotation of the driver's StatefulSet: since when a spec runs whose pod has not become Ready yet."""
 REJECTED: Final = f"{GROUP}/rejected"
 """Annotation of the driver's StatefulSet: the digest of the spec that was rolled back, and why."""
 UPDATED_AT: Final = f"{GROUP}/updated-at"
 """Annotation of the driver's StatefulSet: when a change of the template last replaced a running pod."""
-LAST_RUN: Final = f"{GROUP}/last-run"
-"""Annotation of the driver's StatefulSet: the image and pod template that ran last, until the newest have run."""
 
 DEFAULT_STORAGE_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",

@@ -16,7 +16,7 @@ from levada_operator.decide.comparison import with_annotation, with_applied_hash
 from levada_operator.decide.staging import with_decided_staging
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
-from levada_operator.names import READY, RESTART_ON
+from levada_operator.names import READY, READY_IMAGE, RESTART_ON
 from levada_operator.observe.objects import (
     ObjectKey,
     OperatorDefaults,
@@ -133,7 +133,9 @@ def _proven(body: dict[str, Any]) -> dict[str, Any]:
     """Return the object. A StatefulSet that runs has the record that its pod became Ready."""
     if body["kind"] != "StatefulSet" or not body["spec"]["replicas"]:
         return body
-    return with_annotation(body, READY, body["spec"]["template"]["metadata"]["annotations"][RESTART_ON])
+    template = body["spec"]["template"]
+    proven = with_annotation(body, READY_IMAGE, template["spec"]["containers"][0]["image"])
+    return with_annotation(proven, READY, template["metadata"]["annotations"][RESTART_ON])
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,7 @@ from tests.operator.samples import at, merge, pipeline, pod, pod_body, progress,
 from levada_operator.decide.acceptance import accept
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.decide.slot import lag_turn, slot_sample
-from levada_operator.desired.last_run import LastRun, last_run_record, read_last_run
-from levada_operator.names import LAST_RUN
+from levada_operator.names import READY_IMAGE, READY_SPEC
 from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, read_pod
@@ -34,8 +34,14 @@ def streaming() -> PlanStore:
     store = PlanStore(running(), changed({"image": "good:1", "podTemplate": ZONE}), [table_sync()])
     store.carry_out(reconcile(store.observe()))
     store.carry_out(reconcile(store.observe()))
-    assert LAST_RUN not in store.owned[DRIVER]["metadata"]["annotations"]
+    assert annotations(store)[READY_IMAGE] == "good:1"
     return store
+
+
+def annotations(store: PlanStore) -> dict[str, str]:
+    """Return the annotations of the driver's StatefulSet."""
+    found: dict[str, str] = store.owned[DRIVER]["metadata"]["annotations"]
+    return found
 
 
 def job(seen: Observed, role: str = "lag") -> tuple[str, dict[str, Any]]:
@@ -62,7 +68,7 @@ def test_lag_is_sampled_with_what_ran_last() -> None:
         assert job(store.observe(pods=(down(),), report=None, now=at(600 * turn))) == ("good:1", {"zone": "a"})
     store.owned[DRIVER] |= {"status": {}}
     store.carry_out(reconcile(store.observe(pods=(pod(),), report=progress())))
-    assert LAST_RUN not in store.owned[DRIVER]["metadata"]["annotations"]
+    assert READY_SPEC not in annotations(store)
     assert job(store.observe(pods=(down(),), report=None, now=at(1800)))[0] == "nowhere:2"
 
 
@@ -87,17 +93,38 @@ def test_clean_up_runs_with_what_ran_last() -> None:
     assert job(store.observe(pods=(), now=at(61)), "cleanup") == ("good:1", {"zone": "a"})
 
 
-@pytest.mark.parametrize("record", ["", "x", "QlpoOTFBWQ==", last_run_record(LastRun("a", {}))[:-20]])
+def test_upgrade_of_the_operator_to_a_broken_image() -> None:
+    """The image of drivers is no part of the spec then. The slot is sampled with the one that ran last all the same."""
+    store = PlanStore(running(), changed({"podTemplate": ZONE}), [table_sync()])
+    for _ in range(2):
+        store.carry_out(reconcile(store.observe()))
+    ran = store.seen.defaults.image
+    broken = replace(store.seen.defaults, image="nowhere:1")
+    store.carry_out(reconcile(store.observe(defaults=broken)))
+    assert "nowhere:1" in str(store.owned[DRIVER]["spec"])
+    assert job(store.observe(pods=(down(),), report=None, now=at(600))) == (ran, {"zone": "a"})
+
+
+@pytest.mark.parametrize("record", ["x", "QlpoOTFBWQ==", "A" * 60_000])
 def test_record_that_was_changed_by_hand_does_not_count(record: str) -> None:
-    """Anybody with rights over StatefulSets can write the annotation."""
-    assert read_last_run(record) is None
+    """Anybody with rights over StatefulSets can write the annotation. The newest template is used then."""
+    store = streaming()
+    store.pipeline = changed(BROKEN)
+    store.carry_out(reconcile(store.observe()))
+    annotations(store)[READY_SPEC] = record
+    assert job(store.observe(pods=(down(),), report=None)) == ("good:1", {"zone": "none"})
 
 
 def test_record_has_a_limit() -> None:
-    """A template that is too large for an annotation is not kept."""
-    large = {"metadata": {"annotations": {f"k{n}": f"{hash((n, 'a'))}" for n in range(5000)}}}
-    assert last_run_record(LastRun("a", large)) == ""
-    assert read_last_run(last_run_record(LastRun("a", ZONE))) == LastRun("a", ZONE)
+    """A template that is too large for an annotation is not kept. The image is."""
+    large = {"metadata": {"annotations": {f"k{n}": f"{hash((n, 'a'))}" for n in range(5000)}}, **ZONE}
+    store = PlanStore(running(), changed({"image": "good:1", "podTemplate": large}), [table_sync()])
+    for _ in range(2):
+        store.carry_out(reconcile(store.observe()))
+    store.pipeline = changed(BROKEN)
+    store.carry_out(reconcile(store.observe()))
+    assert READY_SPEC not in annotations(store)
+    assert job(store.observe(pods=(down(),), report=None)) == ("good:1", {"zone": "none"})
 
 
 def failed_probe(made: float) -> PodState:

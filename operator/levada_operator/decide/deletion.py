@@ -16,19 +16,17 @@ succeed, if the namespace is being deleted, or if the Pipeline never created any
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
 from levada_operator.decide.events import EventDraft
-from levada_operator.decide.last_run import last_run, with_last_run
+from levada_operator.decide.last_run import as_last_run
 from levada_operator.decide.plan import Plan
 from levada_operator.decide.rollback import with_record
 from levada_operator.decide.slot import LOGIN_ERRORS
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import build_cleanup_job
-from levada_operator.desired.last_run import as_last_run
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import build_owner
 from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, driver_name
@@ -59,26 +57,19 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
         draft = _draft(observed, "CleanupStarted", "the driver is being stopped")
-        stopped = _recorded(build_stateful_set(owner, running=False), observed, acceptance)
+        stopped = with_record(build_stateful_set(owner, running=False), observed, acceptance)
         return Plan(apply=(stopped,), events=(draft,))
     if observed.driver is not None:
         return Plan()
     job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
     if job is None:
-        objects = [_recorded(body, observed, acceptance) for body in build_objects(owner, running=False)]
-        return Plan(apply=(*objects, build_cleanup_job(as_last_run(owner, last_run(observed)))))
+        objects = [with_record(body, observed, acceptance) for body in build_objects(owner, running=False)]
+        return Plan(apply=(*objects, build_cleanup_job(as_last_run(owner, observed))))
     if job.succeeded:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
     if obstacle := obstacle_text(observed):
         return Plan(events=(_draft(observed, "CleanupWaiting", obstacle),))
     return Plan()
-
-
-def _recorded(body: dict[str, Any], observed: Observed, acceptance: Acceptance) -> dict[str, Any]:
-    """Return a desired object. The StatefulSet keeps what ran last, and what was rolled back."""
-    if body["kind"] != "StatefulSet":
-        return body
-    return with_record(with_last_run(body, observed, acceptance.before), observed, acceptance)
 
 
 def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:

@@ -28,7 +28,7 @@ from levada_operator.decide.comparison import (
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.deletion import deletion
 from levada_operator.decide.events import EventDraft, transitions
-from levada_operator.decide.last_run import last_run, with_last_run
+from levada_operator.decide.last_run import as_last_run
 from levada_operator.decide.pipeline_conditions import pipeline_conditions
 from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
@@ -44,7 +44,6 @@ from levada_operator.decide.table_status import (
 )
 from levada_operator.decide.updating import updating
 from levada_operator.desired.jobs import build_copy_job, build_lag_job
-from levada_operator.desired.last_run import as_last_run
 from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner, build_owner
@@ -162,11 +161,10 @@ def _running(
     desired = memos.desired.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
     superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
-    desired = [with_last_run(b, observed, acceptance.before) if b["kind"] == "StatefulSet" else b for b in desired]
     rollout = limit_updates(desired, observed, acceptance.changes, held=held)
     desired = [rollback.with_record(body, observed, acceptance, held=held) for body in rollout.objects]
     if (turn := lag_turn(observed, manifests)) is not None:
-        desired.append(build_lag_job(as_last_run(owner, last_run(observed)), turn))
+        desired.append(build_lag_job(as_last_run(owner, observed), turn))
     gone = list(_gone_tables(observed, manifests))
     events = []
     goes_back = rollback.begins(observed, acceptance)

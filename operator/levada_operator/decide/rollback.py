@@ -33,7 +33,16 @@ from levada_operator.desired.manifest import (
 )
 from levada_operator.desired.pod import GRACE_S
 from levada_operator.memo import Memo
-from levada_operator.names import CHANGED_AT, READY, READY_SPEC, REJECTED, RESTART_ON, driver_name
+from levada_operator.names import (
+    CHANGED_AT,
+    DRIVER_CONTAINER,
+    READY,
+    READY_IMAGE,
+    READY_SPEC,
+    REJECTED,
+    RESTART_ON,
+    driver_name,
+)
 from levada_operator.observe.objects import Body, PipelineKey, read_time
 from levada_operator.observe.observed import Observed
 
@@ -52,12 +61,14 @@ _NEVER: Final = re.compile(r"^spec\.staging\b")
 class DriverRecord:
     """The annotations of a driver's StatefulSet. Each may have been changed by hand.
 
-    ``runs`` is the digest of the spec that its pod has. ``ready`` is that of the last one whose pod became Ready.
+    ``runs`` is the digest of the spec that its pod has. ``ready`` is that of the last one whose pod became Ready. An
+    upgrade of the operator changes ``ready_image`` alone.
     """
 
     runs: str = ""
     ready: str = ""
     ready_spec: str = ""
+    ready_image: str = ""
     changed_at: datetime | None = None
     rejection: Rejection | None = None
 
@@ -102,8 +113,9 @@ def with_record(
         return desired
     record, wanted = read_record(live), _restart_on(desired)
     rejection = record.rejection if held else acceptance.rejection
-    ready = record.runs if _has_been_ready(observed, live) else record.ready
-    written = {READY: ready, REJECTED: "" if rejection is None else _json(rejection)}
+    proven = _has_been_ready(observed, live)
+    ready, image = (record.runs, _image(live)) if proven else (record.ready, record.ready_image)
+    written = {READY: ready, READY_IMAGE: image, REJECTED: "" if rejection is None else _json(rejection)}
     if ready and wanted != ready:
         written[READY_SPEC] = _ready_spec(observed, acceptance, record, ready, live)
         if desired["spec"]["replicas"]:
@@ -125,6 +137,7 @@ def read_record(live: Body) -> DriverRecord:
         runs=_restart_on(live),
         ready=annotations.get(READY, ""),
         ready_spec=annotations.get(READY_SPEC, ""),
+        ready_image=annotations.get(READY_IMAGE, ""),
         changed_at=_time(annotations.get(CHANGED_AT, "")),
         rejection=_rejection(annotations.get(REJECTED, "")),
     )
@@ -222,6 +235,11 @@ def _stateful_set(observed: Observed) -> Body | None:
 def _restart_on(stateful_set: Body) -> str:
     template = ((stateful_set.get("spec") or {}).get("template") or {}).get("metadata") or {}
     return str((template.get("annotations") or {}).get(RESTART_ON, ""))
+
+
+def _image(stateful_set: Body) -> str:
+    pod = ((stateful_set.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return next((c.get("image", "") for c in pod.get("containers") or () if c.get("name") == DRIVER_CONTAINER), "")
 
 
 def _listed(fields: Mapping[str, Change]) -> str:

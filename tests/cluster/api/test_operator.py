@@ -400,6 +400,8 @@ def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operato
     try:
         assert f"{kubectl.namespace}/levada-operator" in eventually(lambda: events(kubectl, "ForeignOperator"))[0]
         other.swept_twice()
+        assert "ForeignOperator" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
+        assert condition(kubectl, "Accepted") == ("True", "Valid")
         assert "levada:other" not in str(kubectl.get("statefulset", "shop-driver")["spec"])
         operator.stop()
         eventually(lambda: "levada:other" in str(kubectl.get("statefulset", "shop-driver")["spec"]))

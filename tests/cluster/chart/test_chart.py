@@ -136,6 +136,30 @@ def test_install_upgrade_rollback_uninstall(release: Release) -> None:
     release.helm("install", release.name, CHART)
 
 
+def test_upgrade_after_the_operator_was_scaled(release: Release) -> None:
+    """More replicas are a conflict, unless both agree, it is forced, or the client applies. None become the chart's."""
+    release.install("--set", "crds.install=false")
+
+    def upgrade(*options: str, check: bool = True) -> str:
+        command = ("upgrade", release.name, CHART, "--namespace", release.kubectl.namespace, *options)
+        return run(*command, "--set", "crds.install=false", check=check).stderr
+
+    def replicas(scaled: int, *options: str) -> Any:
+        release.kubectl("scale", "deployment", release.operator, f"--replicas={scaled}")
+        upgrade(*options)
+        return release.kubectl.get("deployment", release.operator)["spec"]["replicas"]
+
+    assert replicas(0) == 1
+    release.kubectl("scale", "deployment", release.operator, "--replicas=2")
+    assert ".spec.replicas" in upgrade("--set", "image.tag=next", check=False)
+    live = release.kubectl.get("deployment", release.operator)["spec"]
+    assert (live["replicas"], "next" in str(live)) == (2, False)
+    assert replicas(1) == 1
+    assert replicas(2, "--set", "replicas=2") == 2
+    assert replicas(3, "--force-conflicts") == 1
+    assert replicas(2, "--server-side=false") == 1
+
+
 def test_the_pod_of_a_test_that_succeeded_is_removed(release: Release) -> None:
     """`helm uninstall` leaves no pod then. The pod of a test that failed stays, for its log."""
     # On no node, so that only this test sets the phase of the pod.
