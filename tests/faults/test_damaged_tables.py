@@ -12,6 +12,7 @@ from tests.rigs.verified_shop import Shop, shop
 
 from levada.errors import NeedsOperator
 from levada.runtime.limits import Limits, VerificationLimits
+from levada.status import TablePhase
 from levada.values import Lsn
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
@@ -262,9 +263,14 @@ def test_damaged_files_are_named_and_repaired(shop: Shop, version: int) -> None:
         report = shop.verify()
         assert not report.equal
         assert report.problems[0].startswith("a file of shop_public.t is missing or damaged: ")
+        assert report.parked == "table_damaged"
+        found = shop.wait(lambda p: p.tables[0].error is not None).tables[0].error
+        assert found is not None
+        assert "levada verify MANIFEST --table public.t --repair" in found.solution
         repaired = shop.verify(repair=True)
         assert repaired.repaired_equal
         assert repaired.source_rows == 990 - i
+        shop.wait(lambda p: p.tables[0].phase is TablePhase.READY)
         shop.db.execute(f"UPDATE t SET b = 'round {i}' WHERE id < 5", f"DELETE FROM t WHERE id = {20 + i}")
         shop.wait_caught_up()
         assert shop.verify().equal

@@ -21,8 +21,9 @@ from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.settings import Settings
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.runtime.config import (
     PipelineConfig,
     PublicationConfig,
@@ -36,7 +37,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.limits import Limits, VerificationLimits
 from levada.runtime.pipeline import Pipeline
 from levada.segments.batch import EventBatch
-from levada.status import TableProgress
+from levada.status import RetryPolicy, TablePhase, TableProgress
 from levada.stores import MemoryStorage, MemoryStore
 from levada.values import Durability, OnUnrepresentable, QualifiedTable, Watermark
 from levada.verify.differences import Kind
@@ -253,6 +254,49 @@ def test_rows_that_are_missing_or_invented_are_found(replicated: Replicated) -> 
     }
     replicated.damage("DELETE FROM t")
     assert replicated.verify().counts[Kind.MISSING] == 500
+
+
+@pytest.mark.parametrize("method", ["chunks", "rows"])
+def test_a_table_with_a_damaged_file_is_not_ready(
+    replicated: Replicated, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The comparison that names the file parks the table, whose rows stay. A retry continues once it is restored."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 50)")
+    replicated.start()
+    replicated.damage("DELETE FROM t WHERE id = 7")
+
+    def damaged(*_: Any) -> None:
+        raise DestinationChanged("table_damaged", "a file is damaged: x.parquet", hint="levada resync MANIFEST TABLE")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresVersion, method, damaged)
+        report = replicated.verify()
+    assert (report.problems, report.parked) == (("a file is damaged: x.parquet",), "table_damaged")
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    found = reach(pipeline, lambda p: p.tables[0].error is not None).tables[0]
+    assert found.error is not None
+    assert (found.phase, found.error.code) == (TablePhase.ERRORED, "table_damaged")
+    assert (found.error.reason, found.error.retry_policy) == ("a file is damaged: x.parquet", RetryPolicy.MANUAL_RETRY)
+    assert "levada resync MANIFEST public.t" in found.error.solution
+    assert replicated.replica.query("SELECT count(*) FROM shop_public.t") == [(49,)]
+    replicated.db.execute("INSERT INTO t VALUES (51)")
+    pipeline.reconfigure(replace(pipeline.config, tables={T: TableConfig(retry_nonce=1)}))
+    replicated.wait_caught_up()
+    assert replicated.replica.query("SELECT count(*) FROM shop_public.t") == [(50,)]
+
+
+def test_a_table_that_is_gone_is_not_ready(replicated: Replicated) -> None:
+    """A comparison that does not find it parks it, without a change of its rows at the source."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 50)")
+    replicated.start()
+    replicated.damage("DROP TABLE t")
+    with pytest.raises(DestinationChanged) as missing:
+        replicated.verify()
+    assert replicated.pipeline is not None
+    parked = reach(replicated.pipeline, lambda p: p.tables[0].error is not None).tables[0].error
+    assert parked is not None
+    assert (parked.code, parked.reason) == (missing.value.code, missing.value.message)
 
 
 def test_no_false_difference_while_rows_and_columns_change(replicated: Replicated) -> None:

@@ -190,6 +190,6 @@ def _verifier(around: Surroundings, look: Callable[[], None]) -> Verifier:
         lambda name, reply: inbox.put(HoldWanted(name, reply)),
         lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
         lambda table, repaired: inbox.put(CutReleased(table, repaired)),
-        lambda held, result, reply: inbox.put(Verified(held, result, reply)),
+        lambda held, result, error, reply: inbox.put(Verified(held, result, error, reply)),
     )
     return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping, look)

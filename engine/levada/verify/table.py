@@ -71,8 +71,8 @@ class Compared:
     report: TableReport
     comparison: Comparison
     hashes: pa.Array
-    damaged: bool = False
-    """True if a file at the destination cannot be read, so that no rows were compared."""
+    damage: DestinationChanged | None = None
+    """The error of a file at the destination that cannot be read, so that no rows were compared."""
 
 
 def scope_of(
@@ -146,7 +146,7 @@ def compare(
         if error.code != "table_damaged":
             raise
         report = replace(report, problems=(*report.problems, error.message))
-        return Compared(report, comparison, pa.array([], pa.int64()), damaged=True)
+        return Compared(report, comparison, pa.array([], pa.int64()), damage=error)
     report = replace(report, counts=keys.counts, examples=examples, unexamined=left)
     return Compared(report, comparison, keys.hashes)
 

@@ -30,7 +30,7 @@ from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently
 from levada.destinations.postgres.fixed_table import PostgresVersion
-from levada.destinations.postgres.intact import check_intact
+from levada.destinations.postgres.intact import check_intact, require_present
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
@@ -257,7 +257,10 @@ class PostgresDestination(Destination):
 
         def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
             row = self._state.find(connection, target.id)
-            return None if row is None or row.lsn is None else (row.place, row.layout, row.lsn)
+            if row is None or row.lsn is None:
+                return None
+            require_present(connection, row)
+            return row.place, row.layout, row.lsn
 
         return self._fixed(target, state_of)
 

@@ -44,6 +44,17 @@ def read_storage(connection: WatchedConnection, row: TableRow) -> Storage:
     return _storage(row, found[2] or {}, found[3])
 
 
+def require_present(connection: WatchedConnection, row: TableRow) -> None:
+    """Raise DestinationChanged ``destination_table_missing`` if the table was dropped."""
+    if connection.execute("SELECT 1 FROM pg_class WHERE oid = %s", [row.relation]).fetchone() is None:
+        raise _missing(row)
+
+
+def _missing(row: TableRow) -> DestinationChanged:
+    message = f"{row.place} is no longer in the destination's database"
+    return DestinationChanged("destination_table_missing", message, hint=resync_command(row.owner.source_name))
+
+
 def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
     """Raise DestinationChanged if another session dropped, renamed or altered the table. Return its storage.
 
@@ -53,8 +64,7 @@ def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
     hint, place = resync_command(row.owner.source_name), row.place
     found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
     if found is None:
-        message = f"{place} is no longer in the destination's database"
-        raise DestinationChanged("destination_table_missing", message, hint=hint)
+        raise _missing(row)
     schema, name, columns, file, guarded, key, cascade, inherits, rule, volatile, subscribed = found
     if (change := _changed(row, QualifiedTable(schema, name), columns or {}, key or ())) is not None:
         raise DestinationChanged("foreign_schema_change", f"{change} by another writer", hint=hint)

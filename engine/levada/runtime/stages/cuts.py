@@ -72,12 +72,18 @@ class CutStage(Stage):
         self._cuts[request.table] = request
 
     def verified(self, report: Verified) -> None:
-        """Record the result of a comparison, unless the table is gone or was copied again meanwhile."""
+        """Record the result of a comparison, unless the table is gone or was copied again meanwhile.
+
+        A Ready table that cannot be read at the destination is parked.
+        """
         record = self._registry.tables.get(report.held.table)
         if record is None or record.copy.committed_at != report.held.copied_at:
             report.reply(_gone())
             return
-        self._note(record.id, last=report.result, error=None)
+        if report.result is not None:
+            self._note(record.id, last=report.result, error=None)
+        if report.error is not None and isinstance(record.phase, Ready):
+            self._registry.phases.park(record, report.error)
         report.reply(None)
 
     def verification_began(self, report: VerificationBegan) -> None:

@@ -33,6 +33,7 @@ from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.runtime.tables.verification_record import verified_progress
+from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
@@ -73,7 +74,9 @@ class Requests:
     hold: Callable[[QualifiedTable, Callable[[Held | LevadaError], None]], None]
     cut: Callable[[TableId, Lsn, Callable[[LevadaError | None], None]], None]
     release: Callable[[TableId, bool], None]
-    verified: Callable[[Held, VerifiedProgress, Callable[[LevadaError | None], None]], None]
+    verified: Callable[
+        [Held, VerifiedProgress | None, DestinationChanged | None, Callable[[LevadaError | None], None]], None
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +95,6 @@ class _Moment:
     """Called with each further version of the table, which is then closed."""
     repaired: Callable[[], None]
     """Called once the table was repaired."""
-
-
-class _Release:
-    """Releases a table once, at the latest after ``limit_s`` seconds."""
-
-    def __init__(self, release: Callable[[], None], limit_s: float) -> None:
-        self._release = release
-        self._lock = threading.Lock()
-        self.done = False
-        self._timer = threading.Timer(limit_s, self.now)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def keep(self) -> bool:
-        """Hold the table without a limit. Return False if it was released before."""
-        with self._lock:
-            self._timer.cancel()
-            return not self.done
-
-    def now(self) -> bool:
-        """Release the table. Return False if it was released before."""
-        with self._lock:
-            first, self.done = not self.done, True
-        if first:
-            self._timer.cancel()
-            self._release()
-        return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,21 +191,45 @@ class Verifier:
                 )
             found = self._compare(moment, moment.lake, options)
             if options.repair and not found.report.equal:
+                if found.damage is not None:
+                    # A repair may not end.
+                    self._record(moment, found, cancelled)
                 try:
                     found = self._repair(moment, found, options)
                 except NeedsOperator as error:
-                    self._record(moment.held, name, found.report, cancelled)
-                    raise NotRepaired(error, replace(found.report, parked=moment.held.parked)) from error
+                    raise NotRepaired(error, self._record(moment, found, cancelled)) from error
             moment.source.guard.release()
-            self._record(moment.held, name, found.report, cancelled)
-            return replace(found.report, parked=moment.held.parked)
+            return self._record(moment, found, cancelled)
 
-    def _record(self, held: Held, name: QualifiedTable, report: TableReport, cancelled: threading.Event) -> None:
-        """Let the result be stored. Raise Transient ``table_changed`` if the table was copied again meanwhile."""
+    def _record(self, moment: _Moment, found: Compared, cancelled: threading.Event) -> TableReport:
+        """Let the result be stored, and a damaged table be parked. Return the report with the code of its error.
+
+        Raise Transient ``table_changed`` if the table was copied again meanwhile.
+        """
+        held, name, error = moment.held, moment.schema.name, None
+        if found.damage is not None and not found.report.repaired_equal:
+            error = found.damage
+            if self._unrepairable(moment) is None:
+                hint = (
+                    f"write its rows again: levada verify MANIFEST --table {name.argument} --repair."
+                    f" Or copy it again: {resync_command(name)}"
+                )
+                error = DestinationChanged(error.code, error.message, hint=hint)
+        self._report(held, name, verified_progress(found.report), error, cancelled)
+        return replace(found.report, parked=held.parked or ("" if error is None else error.code))
+
+    def _report(
+        self,
+        held: Held,
+        name: QualifiedTable,
+        result: VerifiedProgress | None,
+        error: DestinationChanged | None,
+        cancelled: threading.Event,
+    ) -> None:
         answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-        self.requests.verified(held, verified_progress(report), answers.put)
-        if (error := self._wait(name, answers, cancelled, None)) is not None:
-            raise error
+        self.requests.verified(held, result, error, answers.put)
+        if (refused := self._wait(name, answers, cancelled, None)) is not None:
+            raise refused
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
         scope = scope_of(moment.schema, self._known(moment), lake)
@@ -252,15 +252,15 @@ class Verifier:
         self._require_repairable(moment)
         mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
         for _ in range(self.config_ref.current.limits.verifications.rounds):
-            if found.damaged and not self.destination.forget_missing_files(moment.target, mark):
+            if found.damage and not self.destination.forget_missing_files(moment.target, mark):
                 break
-            if len(found.hashes) or (found.report.problems and not found.damaged):
+            if len(found.hashes) or (found.report.problems and not found.damage):
                 rows = self._source_rows(moment, found)
                 moment.source.check()
                 self.destination.repair(moment.target, lake, found.comparison, found.hashes, rows, mark)
                 repaired += len(found.hashes)
                 _log.info("%s: wrote the rows of %d keys again", name, len(found.hashes))
-            elif not found.damaged:
+            elif not found.damage:
                 break
             fixed = self.destination.fixed(moment.target)
             assert fixed is not None
@@ -286,17 +286,18 @@ class Verifier:
 
     def _require_repairable(self, moment: _Moment) -> None:
         name = moment.schema.name
+        if (why := self._unrepairable(moment)) is not None:
+            raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
+
+    def _unrepairable(self, moment: _Moment) -> str | None:
+        """Return why the table cannot be repaired, None if it can."""
         if not self.destination.capabilities.repairs:
-            why = f"the destination {self.destination.name} cannot write single rows again"
-        elif moment.held.needs_resync:
-            why = "it missed changes, which are no longer staged"
-        elif moment.lake.is_history or not moment.schema.key:
-            why = "its rows have no key"
-        elif self._is_behind(moment):
-            why = "the stream has not reached a change of its columns"
-        else:
-            return
-        raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
+            return f"the destination {self.destination.name} cannot write single rows again"
+        if moment.held.needs_resync:
+            return "it missed changes, which are no longer staged"
+        if moment.lake.is_history or not moment.schema.key:
+            return "its rows have no key"
+        return "the stream has not reached a change of its columns" if self._is_behind(moment) else None
 
     def _source_rows(self, moment: _Moment, found: Compared) -> Iterator[pa.RecordBatch]:
         condition = moment.source.of_keys(found.comparison, found.hashes.to_pylist())
@@ -309,7 +310,7 @@ class Verifier:
         self._await_transactions(config, self._patient(name, check, options.patience_s))
         held = self._hold(name, cancelled)
         repaired = threading.Event()
-        release = _Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
+        release = Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
         versions = ExitStack()
 
         def keep(version: FixedTable) -> None:
@@ -327,9 +328,7 @@ class Verifier:
                     hold_table(guards, published, schema, description, config.limits.locks) as guard,
                 ):
                     self._cut(held.table, name, snapshot.lsn, cancelled)
-                    lake = self.destination.fixed(target)
-                    if lake is None:
-                        raise self._without_copy(held.table, name)
+                    lake = self._fixed(held, target, cancelled)
                     keep(lake)
                     if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
@@ -349,6 +348,18 @@ class Verifier:
         finally:
             versions.close()
             release.now()
+
+    def _fixed(self, held: Held, target: TableTarget, cancelled: threading.Event) -> FixedTable:
+        """Return the table at the destination. One that is missing or cannot be opened is parked."""
+        name = target.schema.name
+        try:
+            lake = self.destination.fixed(target)
+            if lake is None:
+                raise self._without_copy(held.table, name)
+        except DestinationChanged as error:
+            self._report(held, name, None, error, cancelled)
+            raise
+        return lake
 
     def _without_copy(self, table: TableId, name: QualifiedTable) -> DestinationChanged:
         """Return the error of a table that the destination does not have: that with which it is parked, if it is."""
