@@ -155,9 +155,9 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
     END;
 """)
 
-# If no publication has a table, directly or by its schema, nothing of it is streamed. Only a transaction of the level READ
-# COMMITTED knows that, others read an older catalog. CREATE TABLE changes nothing of a table above but its partitions, so
-# the new ones are announced alone: a root may have thousands.
+# If no publication has a table, directly or by its schema, nothing of it is streamed. Only a transaction of the level
+# READ COMMITTED knows that: others read an older catalog. CREATE TABLE changes nothing of a table above but its
+# partitions, so the new ones are announced alone: a root may have thousands.
 _ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
     concerned oid[] := altered;
