@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import LiteralString
 
+import psycopg
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S, until
 
+from levada.errors import Transient
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
@@ -225,3 +229,82 @@ def test_children_that_were_published_by_surprise_are_taken_back(versions: Datab
             c.execute(statement.encode())
         assert published(versions) == {"parent", "chosen", "apart"}
         assert inherited_members(c, "p", lambda t: t.name in ("parent", "chosen")) == ()
+
+
+def test_a_key_dropped_by_a_transaction_that_reads_an_older_catalog(managed: Database) -> None:
+    """Its table was published since its first statement, and leaves the publication all the same."""
+    managed.execute("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
+    with managed.connect() as c:
+        c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM media")
+        manage(managed, "late")
+        c.execute("CREATE TABLE aside (id int); ALTER TABLE aside ADD v int")
+        c.execute("ALTER TABLE late DROP CONSTRAINT late_pkey")
+        c.execute("UPDATE late SET id = 2")
+        c.execute("COMMIT")
+    assert published(managed) == {"media"}
+
+
+_TABLES: LiteralString = """
+CREATE TABLE late (id int PRIMARY KEY, v int);
+CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY LIST (id);
+CREATE TABLE mid PARTITION OF root FOR VALUES IN (1, 2, 3) PARTITION BY LIST (id);
+CREATE TABLE leaf PARTITION OF mid FOR VALUES IN (1);
+CREATE TABLE root2 (id int PRIMARY KEY, v int) PARTITION BY LIST (id);
+CREATE TABLE mid2 PARTITION OF root2 FOR VALUES IN (1, 2, 3) PARTITION BY LIST (id);
+CREATE TABLE bare (LIKE root INCLUDING ALL); ALTER TABLE bare REPLICA IDENTITY NOTHING;
+INSERT INTO late VALUES (1, 1); INSERT INTO root VALUES (1, 1); INSERT INTO bare VALUES (1, 1)
+"""
+_LOSSES: tuple[LiteralString, ...] = (
+    "ALTER TABLE late DROP CONSTRAINT late_pkey",
+    "ALTER TABLE leaf REPLICA IDENTITY NOTHING",
+    "ALTER TABLE mid2 ATTACH PARTITION bare FOR VALUES IN (1)",
+)
+
+
+@pytest.mark.parametrize("way", ["before", "open", "meanwhile"])
+def test_an_identity_lost_while_the_table_is_published(managed: Database, way: str) -> None:
+    """The table is not published, or taken out: no UPDATE fails, in whatever order the statements begin and end."""
+    managed.execute(_TABLES)
+    wanted = {QualifiedTable("public", t) for t in ("late", "root", "root2")}
+    begun: list[bool] = []
+    with managed.connect() as application, managed.connection.connect() as c:
+
+        def lose() -> None:
+            if not begun:
+                begun.append(True)
+                application.execute("SELECT 1" if way == "before" else "BEGIN")
+                for statement in _LOSSES:
+                    application.execute(statement)
+
+        if way == "meanwhile":
+            with c.transaction():
+                ensure_coverage(c, "p", wanted, manage=True)
+                application.execute("SET lock_timeout = '50ms'")
+                for statement in _LOSSES:
+                    with pytest.raises(psycopg.errors.LockNotAvailable):
+                        application.execute(statement)
+            application.execute("SET lock_timeout = 0")
+            for statement in _LOSSES:
+                application.execute(statement)
+        elif way == "open":
+            with pytest.raises(Transient):
+                ensure_coverage(c, "p", wanted, manage=True, check=lose, lock_timeout_s=0.05)
+            application.execute("COMMIT")
+        ensure_coverage(c, "p", wanted, manage=True, check=lose)
+        for table in ("root", "root2", "late"):
+            application.execute(f"UPDATE {table} SET v = 2; DELETE FROM {table}")  # type: ignore[arg-type]  # names
+    assert published(managed) == {"media"}
+
+
+@pytest.mark.since(15)
+def test_a_publication_that_waits_for_a_table_is_not_locked(managed: Database) -> None:
+    """Another table that loses its key meanwhile leaves it at once."""
+    managed.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    with managed.connect() as holder, managed.connection.connect() as c, ThreadPoolExecutor(1) as pool:
+        holder.execute("BEGIN; LOCK TABLE late")
+        adding = pool.submit(ensure_coverage, c, "p", {QualifiedTable("public", "late")}, manage=True)
+        until(lambda: managed.query("SELECT FROM pg_locks WHERE NOT granted AND relation = 'late'::regclass"))
+        managed.execute("ALTER TABLE media DROP CONSTRAINT media_pkey", "UPDATE media SET v = 'b'")
+        holder.execute("COMMIT")
+        adding.result(LIMIT_S)
+    assert published(managed) == {"late"}

@@ -155,8 +155,9 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
     END;
 """)
 
-# If no publication has a table, directly or by its schema, nothing of it is streamed. CREATE TABLE changes nothing of a
-# table above but its partitions, so the new ones are announced alone: a root may have thousands.
+# If no publication has a table, directly or by its schema, nothing of it is streamed. Only a transaction of the level
+# READ COMMITTED knows that: others read an older catalog. CREATE TABLE changes nothing of a table above but its
+# partitions, so the new ones are announced alone: a root may have thousands.
 _ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
     concerned oid[] := altered;
@@ -171,13 +172,17 @@ BEGIN
     SELECT array_agg(c.oid ORDER BY c.oid) INTO relations FROM pg_catalog.pg_class c
     WHERE c.oid = ANY (concerned) AND (EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid)
         OR EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables) {or_schema});
-    IF relations IS NULL THEN
+    IF relations IS NULL AND pg_catalog.current_setting('transaction_isolation') = 'read committed' THEN
         RETURN;
     END IF;
     IF parent OR partition THEN
         relations := {streamed}(concerned);
     END IF;
     withdrawn := {withdraw}(concerned);
+    IF withdrawn IS NOT NULL THEN
+        SELECT array_agg(u.relid ORDER BY u.relid) INTO relations
+        FROM (SELECT unnest(relations) UNION SELECT k::oid FROM pg_catalog.jsonb_object_keys(withdrawn) k) AS u(relid);
+    END IF;
     IF relations IS NOT NULL THEN
         FOREACH relation IN ARRAY relations LOOP
             IF created AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL

@@ -13,6 +13,9 @@ from levada.postgres.replica_identity import identified
 # Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
 # engine does so later.
 #
+# A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
+# knows the newest ones. So it is tried with each publication, and an error says that the table is no member.
+#
 # A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
 # ALTER TABLE calls the trigger again, which announces it.
 _WITHDRAW_BODY: Final = sql.SQL("""
@@ -20,6 +23,7 @@ DECLARE
     bare oid[];
     member record;
     withdrawn jsonb;
+    older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     {bare}
     IF bare IS NULL THEN
@@ -60,17 +64,21 @@ BEGIN
             JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
         )
         SELECT c.oid, n.nspname, c.relname, p.pubname
-        FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
-        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
-        JOIN pg_catalog.pg_class c ON c.oid = above.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+        FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        CROSS JOIN pg_catalog.pg_publication p
+        WHERE (p.pubupdate OR p.pubdelete) AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+            AND (older OR EXISTS (
+                SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid AND r.prpubid = p.oid))
     LOOP
         BEGIN
             EXECUTE pg_catalog.format(
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
                 coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
-        EXCEPTION WHEN OTHERS THEN
+        EXCEPTION WHEN undefined_object THEN
+            NULL;
+        WHEN OTHERS THEN
             RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
                 member.nspname, member.relname, member.pubname, SQLERRM;
         END;

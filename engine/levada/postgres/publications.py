@@ -158,6 +158,29 @@ WHERE NOT r.identified OR r.relreplident <> 'f'
 ORDER BY r.oid = r.root, n.nspname, r.relname
 """).format(leaves=leaves_of("c.oid"))
 
+# Without these privileges LOCK TABLE is an error. The owner of a table has them, unless they are taken away. The locks
+# of partitions take no more than half of the server's room for locks, which applications need.
+_LOCKABLE: Final = """
+WITH RECURSIVE tree(relid, relkind, member) AS (
+    SELECT c.oid, c.relkind, true FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
+    JOIN pg_namespace n ON n.nspname = wanted.schema
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
+    UNION ALL
+    SELECT c.oid, c.relkind, false FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid AND tree.relkind = 'p'
+    JOIN pg_class c ON c.oid = i.inhrelid
+), room AS (
+    SELECT count(*) FILTER (WHERE NOT member) * 2 < current_setting('max_locks_per_transaction')::int
+        * current_setting('max_connections')::int AS enough FROM tree
+)
+SELECT string_agg(format('ONLY %%I.%%I', n.nspname, c.relname), ', ' ORDER BY c.oid) FILTER (WHERE member AND strong),
+    string_agg(format('%%I.%%I', n.nspname, c.relname), ', ' ORDER BY c.oid)
+        FILTER (WHERE member AND tree.relkind = 'p' AND enough AND has_table_privilege(c.oid, 'SELECT')),
+    string_agg(format('ONLY %%I.%%I', n.nspname, c.relname), ', ' ORDER BY c.oid)
+        FILTER (WHERE NOT member AND tree.relkind = 'p' AND enough AND strong)
+FROM room, tree JOIN pg_class c ON c.oid = tree.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL has_table_privilege(c.oid, 'UPDATE, DELETE, TRUNCATE') AS privilege(strong)
+"""
+
 
 @source_errors("reading the publication")
 def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | None:
@@ -302,11 +325,35 @@ def _only(tables: Collection[QualifiedTable]) -> sql.Composed:
 def _apply(
     conn: psycopg.Connection[Any], publication: str, missing: Collection[QualifiedTable], lock_timeout_s: float
 ) -> None:
+    """Add the tables, unless one of them has lost its replica identity meanwhile.
+
+    The locks keep all others from losing theirs before the change is committed. From then on the DDL trigger sees it.
+    """
     with source_errors(f"changing publication {publication}"), conn.transaction():
         conn.execute(f"SET LOCAL lock_timeout = '{lock_timeout_s * 1000:.0f}ms'")
         found = read_publication(conn, publication)
         if found is None or missing:
+            _lock(conn, missing)
             conn.execute(_statement(publication, found, missing).encode())
+            if any(t.breaks for t in _read_tables(conn, publication, missing)):
+                raise psycopg.Rollback
+
+
+def _lock(conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]) -> None:
+    """Keep the tables and their partitions as they are. ``ALTER PUBLICATION`` locks no partition.
+
+    The tables are first, because the DDL trigger has to wait for a publication that waits for a table. The locks of
+    partitions are not waited for, because there may be many: waits could be a part of deadlocks with applications.
+    """
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    members, roots, branches = conn.execute(_LOCKABLE, names).fetchone() or (None, None, None)
+    for relations, mode in (
+        (members, "SHARE UPDATE EXCLUSIVE MODE"),
+        (roots, "ACCESS SHARE MODE NOWAIT"),
+        (branches, "SHARE UPDATE EXCLUSIVE MODE NOWAIT"),
+    ):
+        if relations is not None:
+            conn.execute(f"LOCK TABLE {relations} IN {mode}".encode())
 
 
 def _statement(publication: str, found: Publication | None, missing: Collection[QualifiedTable]) -> str:

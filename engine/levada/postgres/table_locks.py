@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +24,7 @@ _HOLDERS: Final = """
 SELECT n.nspname, c.relname, s.nspname, r.relname, l.mode, l.pid,
     coalesce(a.application_name, ''), coalesce(a.state, ''),
     to_char(CASE a.state WHEN 'active' THEN a.query_start ELSE a.state_change END AT TIME ZONE 'UTC',
-        'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+        'YYYY-MM-DD"T"HH24:MI:SS"Z"'), c.relkind = 'p'
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid) JOIN pg_namespace s ON s.oid = r.relnamespace
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -52,6 +52,7 @@ class TableLock:
     application: str
     state: str
     since: str | None
+    partitioned: bool
 
     def __str__(self) -> str:
         if self.pid is None:
@@ -65,6 +66,10 @@ class TableLock:
     def exclusive(self) -> bool:
         """Return True if the table cannot be read."""
         return self.mode == _EXCLUSIVE
+
+    def prevents(self, tables: Collection[QualifiedTable]) -> bool:
+        """Return True if one of the tables cannot be published. All partitions of a root keep their identities then."""
+        return self.table in tables or ((self.exclusive or self.partitioned) and self.root in tables)
 
     @property
     def release(self) -> str:

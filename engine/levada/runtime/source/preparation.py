@@ -202,8 +202,8 @@ def _cover(
     """Add the required tables, which it lacks, to the publication. Return the error of those others have locked."""
     missing = required
     for attempt in range(1, _COVER_ATTEMPTS + 1):
-        locks = [lock for lock in read_table_locks(connection) if lock.table in missing] if missing else []
-        free = required - {lock.table for lock in locks}
+        locks = [lock for lock in read_table_locks(connection) if lock.prevents(missing)] if missing else []
+        free = required - {name for lock in locks for name in (lock.table, lock.root)}
         try:
             ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
         except Transient as error:

@@ -1,8 +1,9 @@
 """The watch over the source's catalog, a thread that looks each second.
 
 It takes tables out of a managed publication that have lost their replica identity. Until then PostgreSQL refuses their
-UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and the watch reads only that. The table is
-parked by the next check of the publication.
+UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and the watch reads only that after its first
+look: before the trigger was there, a table may have lost its identity. The table is parked by the next check of the
+publication.
 
 It also requests a discovery when tables have appeared, which would otherwise wait for the next one that is due.
 """
@@ -63,7 +64,7 @@ class SourceWatch:
             try:
                 with closing(self._config_ref.current.source.connect(application="watch")) as connection:
                     for look in itertools.count():
-                        self._look(connection, new_tables=look % _NEW_TABLES_EVERY == 0)
+                        self._look(connection, first=look == 0, new_tables=look % _NEW_TABLES_EVERY == 0)
                         if self._stop.wait(_EVERY_S):
                             return
             except LevadaError as error:
@@ -73,10 +74,10 @@ class SourceWatch:
             if self._stop.wait(_RETRY_S):
                 return
 
-    def _look(self, connection: psycopg.Connection[Any], *, new_tables: bool) -> None:
+    def _look(self, connection: psycopg.Connection[Any], *, first: bool, new_tables: bool) -> None:
         config = self._config_ref.current
         if config.publication.managed:
             name = config.publication.name
-            withdraw(connection, name, unidentified_members(connection, name, always=False), check=self._check)
+            withdraw(connection, name, unidentified_members(connection, name, always=first), check=self._check)
         if new_tables and self._new_tables.appeared(connection, config):
             self._appeared()
