@@ -15,7 +15,7 @@ assert SHOP  # the example's folder is on the path by its import
 
 
 def test_postgresql_from_apply_to_nothing_left(place: Place) -> None:
-    """Ready and equal under writers, after a deleted pod, a killed engine and a pause too. No JVM, no rights."""
+    """Ready and equal under writers, after a deleted pod, a killed engine and a pause too. No JVM, no right to pods."""
     place.execute(f"CREATE DATABASE {REPLICA}")
     kubectl = place.kubectl
     traffic = Traffic(place.server.uri("shop")).start()
@@ -24,7 +24,9 @@ def test_postgresql_from_apply_to_nothing_left(place: Place) -> None:
     (driver,) = (c for c in place.driver()["spec"]["containers"] if c["name"] == "driver")
     assert driver["resources"] == {"requests": WITHOUT_SPARK, "limits": {"memory": WITHOUT_SPARK["memory"]}}
     assert "java" not in place.in_driver("bash", "-c", "cat /proc/[0-9]*/comm")
-    assert kubectl.get("roles,rolebindings", labels="levada.dev/pipeline") == []
+    rights = kubectl.get("roles,rolebindings", labels="levada.dev/pipeline")
+    verbs = [(rule["verbs"], rule["resources"]) for found in rights for rule in found.get("rules", ())]
+    assert verbs == [(["get"], ["namespaces"]), (["patch"], ["pipelines/status"])]
     traffic.stop()
     equal(place)
 
