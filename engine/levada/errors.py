@@ -6,8 +6,8 @@
     ├── Transient           retried with back-off: connections, timeouts, restarts, a slot still in use
     │   └── Yielded         a copy that waits for other sessions, retried for as long as they last
     ├── NeedsOperator       needs a manual retry: bad data, a missing privilege, an unsupported change
-    │   ├── LoginFailed     a login was refused. Retried with back-off, because the password may be changing
-    │   ├── AccessDenied    the destination or the staging area refused the credentials. Retried likewise
+    │   ├── LoginFailed     a login was refused. Retried for as long as it lasts, because the password may be changing
+    │   ├── AccessDenied    the destination or the staging area refused access. Retried likewise
     │   ├── InvalidManifest the manifest cannot be read
     │   ├── DecodeError     bytes that violate PostgreSQL's protocol
     │   ├── SlotLost        the slot no longer has the changes that the tables need
@@ -55,7 +55,7 @@ class LevadaError(Exception):
     counts: ClassVar[bool] = True
     """Whether it counts as a failed attempt. After ``retries.maxAttempts`` of them a table waits for `levada retry`.
 
-    While the whole destination is away, none counts.
+    While the whole destination is away, none counts, and none of a refused login or access.
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
@@ -114,7 +114,8 @@ class Permanent(LevadaError):  # noqa: N818 - named for the policy that it is
 class LoginFailed(NeedsOperator):
     """A login that was refused, or whose credentials cannot be read.
 
-    It is retried, because a password is changed at the server and in its Secret one after the other.
+    It is retried for as long as it lasts. A person can end the cause within minutes: a password is changed at the
+    server and in its Secret one after the other.
     """
 
     retried = True
@@ -122,7 +123,7 @@ class LoginFailed(NeedsOperator):
 
 
 class AccessDenied(NeedsOperator):
-    """Credentials that the destination or the staging area refuses. It is retried for the same reason."""
+    """A place of the destination or the staging area that may not be read or written. It is retried likewise."""
 
     retried = True
     passes = True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from tests.destinations.orders import ORDERS, apply, copy
 from tests.rigs.lake import Lake
 from tests.servers.mounts import covered, read_only, small_file_system
 
-from levada.errors import DestinationChanged, Transient
+from levada.errors import AccessDenied, DestinationChanged, Transient
 from levada.schema import Kind
 from levada.testing import column
 
@@ -61,3 +64,40 @@ def test_a_lake_that_is_not_mounted_is_waited_for(hadoop: Lake, tmp_path: Path) 
         with pytest.raises(DestinationChanged) as gone:
             apply(hadoop, destination, stream)
         assert gone.value.code == "destination_table_missing"
+
+
+@contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """Take away all permissions of a folder during the block."""
+    mode = folder.stat().st_mode
+    folder.chmod(0)
+    try:
+        if os.access(folder, os.X_OK):
+            pytest.skip("this process may read every folder")
+        yield
+    finally:
+        folder.chmod(mode)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fresh", [False, True], ids=["the same process", "a new process"])
+@pytest.mark.parametrize("below", ["", "metadata", "data"])
+def test_a_folder_without_permission_is_waited_for(hadoop: Lake, below: str, *, fresh: bool) -> None:
+    """Its table is neither missing nor damaged, and goes on once the folder may be read and written again."""
+    destination = hadoop.destination()
+    stream = copy(hadoop, destination)
+    folder = Path(hadoop.manifest["catalog"]["warehouse"].removeprefix("file:")) / "shop_public" / "orders" / below
+    if fresh:
+        destination = hadoop.destination()
+    with closed(folder):
+        if below != "data":
+            with pytest.raises(AccessDenied) as unread:
+                destination.applied(ORDERS.id)
+            assert unread.value.code == "destination_denied"
+        stream.insert(id=50, item="x", note=None)
+        with pytest.raises(AccessDenied) as denied:
+            apply(hadoop, destination, stream)
+        assert denied.value.code == "destination_denied"
+    stream.taken = 1000
+    apply(hadoop, destination, stream)
+    assert len(hadoop.rows()) == 4

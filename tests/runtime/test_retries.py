@@ -79,7 +79,6 @@ def test_a_destination_that_is_away_is_retried_without_end(code: str) -> None:
         park(error, 1000, LIMITS, NOW, alone=3),
         park(error, 1, RetryLimits(max_attempts=1), NOW, alone=0),
         park(Transient("commit_conflict", "again"), 3, LIMITS, NOW, alone=0),
-        park(AccessDenied("destination_denied", "no"), 3, LIMITS, NOW, alone=0),
     ):
         assert parked.retry_policy is RetryPolicy.MANUAL_RETRY
 
@@ -91,10 +90,14 @@ def test_errors_for_the_operator_carry_their_hint() -> None:
 
 
 @pytest.mark.parametrize("kind", [LoginFailed, AccessDenied])
-def test_refused_credentials_are_retried(kind: type[LevadaError]) -> None:
-    """They are retried as Transient errors are, because they may be changing. Then they need a manual retry."""
-    policies = [park(kind("refused", "no"), attempt, LIMITS, NOW).retry_policy for attempt in (1, 2, 3)]
-    assert policies == [RetryPolicy.TIMED_RETRY, RetryPolicy.TIMED_RETRY, RetryPolicy.MANUAL_RETRY]
+def test_a_refusal_is_retried_without_end(kind: type[LevadaError]) -> None:
+    """A person can take it back within minutes, also while other tables are written. The delays grow to their limit."""
+    refused = kind("refused", "no")
+    for attempt in (1, 3, 1000):
+        for alone in (None, attempt):
+            assert park(refused, attempt, LIMITS, NOW, alone=alone).retry_policy is RetryPolicy.TIMED_RETRY
+    assert park(refused, 1000, LIMITS, NOW).next_retry == NOW + timedelta(seconds=15)
+    assert park(refused, 1, RetryLimits(max_attempts=1), NOW).retry_policy is RetryPolicy.MANUAL_RETRY
 
 
 def test_a_copy_that_yields_is_retried_without_end() -> None:
@@ -168,6 +171,7 @@ def test_restart_copies_again_only_what_was_half_copied() -> None:
     [
         ("levada resync MANIFEST app.t", "levada resync MANIFEST app.u"),
         ("copy: levada resync MANIFEST app.t. To avoid it", "copy: levada resync MANIFEST app.u. To avoid it"),
+        ("levada verify MANIFEST --table app.t --repair", "levada verify MANIFEST --table app.u --repair"),
         ("""levada retry MANIFEST 'app."a b"'; or wait""", "levada retry MANIFEST app.u; or wait"),
         ("levada retry MANIFEST. If not, levada resync MANIFEST --all", None),
         ('ALTER TABLE "app"."t" REPLICA IDENTITY FULL; wait', 'ALTER TABLE "app"."u" REPLICA IDENTITY FULL; wait'),

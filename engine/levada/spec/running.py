@@ -169,9 +169,10 @@ class Retries(Model):
     max_attempts: StrictInt = setting(Change.HOT, 5, ge=0, le=1000)
     """The number of retries before the table is parked. 0: the table is parked after the first error. With the default
     delays, 5 retries last for five minutes, and 1000 for a week. While the destination is away or full, so that no
-    table can be written, the retries do not count, and one table at a time tries it, at least once a minute. Those of a
-    copy do not count either while the source is away or refuses it, or while the table is locked. A first start whose
-    destination does not answer is retried as often, before it fails.
+    table can be written, the retries do not count, and one table at a time tries it, at least once a minute. Those
+    after a refused login or access never count. Those of a copy do not count either while the source is away or refuses
+    it, or while the table is locked. A first start whose destination does not answer is retried as often, before it
+    fails.
     """
     delay_seconds: StrictInt = setting(Change.HOT, 10, ge=1, le=86400)
     """Seconds before the first retry."""

@@ -17,7 +17,7 @@ from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.destination import server_of
 from levada.destinations.postgres.settings import Settings
-from levada.errors import LoginFailed, NeedsOperator, Transient
+from levada.errors import AccessDenied, LoginFailed, Transient
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
 from levada.values import TableMode
@@ -35,7 +35,7 @@ def test_a_wrong_password_is_retried_and_a_missing_server_is_transient(replica: 
             destination.startup()
         assert caught.value.code == "destination_auth_failed"
         (tmp_path / "password").write_text("right")
-        with pytest.raises(NeedsOperator) as refused:
+        with pytest.raises(AccessDenied) as refused:
             destination.startup()
         assert refused.value.code == "destination_privilege_missing"
         assert refused.value.message.startswith("opening the destination at 127.0.0.1:")
@@ -78,7 +78,7 @@ def test_lost_privileges_have_the_grants_that_restore_them(
         copy(replica, replica.destination(credentials=tmp_path))
         replica.db.execute(lost)
         destination = replica.destination(credentials=tmp_path)
-        with pytest.raises(NeedsOperator) as refused:
+        with pytest.raises(AccessDenied) as refused:
             copy(replica, destination, epoch=2)
         assert refused.value.code == "destination_privilege_missing"
         assert "…" not in refused.value.hint

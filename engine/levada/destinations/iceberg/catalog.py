@@ -20,7 +20,7 @@ from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetad
 from levada.destinations.iceberg.ownership import Owner, table_id_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.table_folder import TableFolder
+from levada.destinations.iceberg.table_folder import TableFolder, folders_of
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes
 from levada.destinations.iceberg.warehouse_check import try_warehouse
 from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
@@ -144,6 +144,8 @@ class IcebergCatalog:
             with java_errors(f"load {name}"):
                 return self._table(name, self.open().loadTable(self._identifier(name)))
         except Missing:
+            if (folder := self._table_folder(name)) is not None:
+                folder.require_readable()
             return None
 
     def _table(self, name: TableName, java: JavaObject) -> IcebergTable:
@@ -378,7 +380,8 @@ class IcebergCatalog:
         The table itself is None if its newest metadata cannot be read. A table that another tool copied to another
         name, including its properties, is skipped. ``unread`` receives the errors of tables whose owner cannot be read.
         """
-        names = list(among) if among is not None else [n for space in self._namespaces() for n in self._listed(space)]
+        found = (n for s in self._namespaces() for n in (*self._listed(s), *folders_of(self.jvm, self._config, s)))
+        names = list(dict.fromkeys(found if among is None else among))
         for name, loaded in zip(names, self._load_each(names), strict=True):
             table = loaded if isinstance(loaded, IcebergTable) else None
             metadata = None if table is None else table.metadata

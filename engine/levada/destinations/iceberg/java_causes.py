@@ -82,7 +82,7 @@ _MISSING_METADATA: Final = ("Metadata file for version", "Server error: NotFound
 _TEXTS: Final = {os.strerror(number): number for number in errno.errorcode}
 _ERRNO: Final = re.compile(rf"(?:^|[:(]\s?)({'|'.join(sorted(map(re.escape, _TEXTS), key=len, reverse=True))})\)?$")
 """The operating system's text at the end of a message. Java has no number."""
-_HADOOP_MISSING: Final = re.compile(r"File file:(/.*) does not exist\.?")
+_HADOOP_MISSING: Final = re.compile(r"File (?:file:)?(/.*) does not exist\.?")
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.java import Jvm, java_errors
-from levada.errors import NeedsOperator
+from levada.errors import DestinationChanged, NeedsOperator
 from levada.locations import lies_below
 
 _DROPPED: Final = "levada-dropped.json"
@@ -61,6 +62,14 @@ class TableFolder:
             return None
         return read if isinstance(read, dict) else None
 
+    def require_readable(self) -> None:
+        """Raise AccessDenied ``destination_denied`` if the folder may not be read, so that its table seems missing.
+
+        Iceberg takes a folder whose metadata it may not read for one without a table.
+        """
+        with suppress(DestinationChanged), java_errors(f"look for {self._name}"):
+            self._files.listStatus(self._jvm.path(self._path, "metadata"))
+
     def has_lost_its_metadata(self) -> bool:
         """Return True if this is a table's folder without metadata files. No catalog can load or drop such a table."""
         with java_errors(f"look for {self._name}"):
@@ -75,3 +84,18 @@ class TableFolder:
         """Remove the folder with its content."""
         with java_errors(f"remove the remaining files of {self._name}"):
             self._files.delete(self._path, True)
+
+
+def folders_of(jvm: Jvm, config: CatalogConfig, namespace: tuple[str, ...]) -> list[TableName]:
+    """Return the names of a namespace's folders. One that may not be read may be a table that no catalog lists.
+
+    Only a Hadoop catalog has its tables in such folders.
+    """
+    warehouse = config.properties.get("warehouse")
+    if config.properties["type"] != "hadoop" or warehouse is None:
+        return []
+    with suppress(DestinationChanged), java_errors(f"list the folders of {'.'.join(namespace)}"):
+        path = jvm.path("/".join((warehouse.rstrip("/"), *namespace)))
+        entries = path.getFileSystem(jvm.hadoop_conf).listStatus(path)
+        return [TableName(namespace, entry.getPath().getName()) for entry in entries if entry.isDirectory()]
+    return []

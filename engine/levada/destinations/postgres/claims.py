@@ -9,7 +9,7 @@ from typing import Final
 from levada.destinations.ownership import not_ours
 from levada.destinations.postgres.shadow_copy import drop_all
 from levada.destinations.postgres.state import State, TableRow, find_relation, require_epoch
-from levada.errors import NeedsOperator, Transient
+from levada.errors import AccessDenied, NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
@@ -116,7 +116,7 @@ class Claims:
 
 
 def require_create(connection: WatchedConnection, schema: str) -> None:
-    """Raise NeedsOperator ``destination_privilege_missing`` if the role may not create tables in the schema."""
+    """Raise AccessDenied ``destination_privilege_missing`` if the role may not create tables in the schema."""
     found = connection.execute(_MAY_CREATE, [schema]).fetchone()
     assert found is not None
     role, database, exists, may = found
@@ -127,7 +127,7 @@ def require_create(connection: WatchedConnection, schema: str) -> None:
     grant = f"GRANT USAGE, CREATE ON SCHEMA {quote_identifier(schema)} TO {to}"
     if not exists:
         grant = f"GRANT CREATE, TEMPORARY ON DATABASE {quote_identifier(database)} TO {to}"
-    raise NeedsOperator(
+    raise AccessDenied(
         "destination_privilege_missing",
         f"role {role} has no privilege to {what} of database {database}, where its tables are written",
         hint=f"in database {database}: {grant}",

@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 
-from levada.errors import LevadaError, LoginFailed, NeedsOperator, Transient, Yielded
+from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient, Yielded
 from levada.postgres.failures import Failure, source_error
 from levada.values import quote_identifier
 
@@ -102,7 +102,7 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     ),
     "source_access_denied": Failure(
         "destination_access_denied",
-        NeedsOperator,
+        AccessDenied,
         hint="add a line for this role and address to the destination's pg_hba.conf, then SELECT pg_reload_conf()",
     ),
     "source_database_missing": Failure(
@@ -118,11 +118,11 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     ),
     "insufficient_privilege": Failure(
         "destination_privilege_missing",
-        NeedsOperator,
+        AccessDenied,
         hint="let the role of the Secret own the schema and its tables",
     ),
     "row_security": Failure(
-        "destination_privilege_missing", NeedsOperator, hint="let the role of the Secret own the table"
+        "destination_privilege_missing", AccessDenied, hint="let the role of the Secret own the table"
     ),
 }
 
@@ -148,11 +148,11 @@ def grants_named(database: str, role: str) -> Iterator[None]:
     """Give the error of a missing privilege a hint with the statement that grants it."""
     try:
         yield
-    except NeedsOperator as error:
+    except AccessDenied as error:
         hint = _grant(error.message, database, role) if error.code == "destination_privilege_missing" else ""
         if not hint:
             raise
-        raise NeedsOperator(error.code, error.message, hint=hint) from error
+        raise AccessDenied(error.code, error.message, hint=hint) from error
 
 
 def _grant(message: str, database: str, role: str) -> str:

@@ -16,7 +16,7 @@ from levada.destinations.ownership import Owner, TableOwner
 from levada.destinations.postgres.columns import Layout, Storage
 from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.naming import identifier
-from levada.errors import NeedsOperator, StaleEpoch
+from levada.errors import AccessDenied, NeedsOperator, StaleEpoch
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.stores.schema_owner import require_own_schema
@@ -129,7 +129,7 @@ class State:
             raise NeedsOperator("destination_schema_foreign", message, hint=hint) from None
 
     def _require_rights(self, connection: WatchedConnection) -> None:
-        """Raise NeedsOperator ``destination_privilege_missing`` if the role has lost privileges on what it owns."""
+        """Raise AccessDenied ``destination_privilege_missing`` if the role has lost privileges on what it owns."""
         found = connection.execute(_LACKS, {"schema": self.schema, "tables": [TABLES, COPIES, PARTS]}).fetchone()
         schema_lacks, table_lacks, role = found or (False, False, "")
         if not (schema_lacks or table_lacks):
@@ -139,7 +139,7 @@ class State:
             *([f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}"] if schema_lacks else []),
             *([f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}"] * table_lacks),
         ]
-        raise NeedsOperator(
+        raise AccessDenied(
             "destination_privilege_missing",
             f"role {role} may not use schema {self.schema} of database {database}, where the destination's state is",
             hint=f"in database {database}: {'; '.join(grants)};",

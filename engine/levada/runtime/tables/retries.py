@@ -7,13 +7,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from levada.errors import LevadaError, NeedsOperator, Permanent
+from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Permanent
 from levada.runtime.config import RetryLimits
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored
 from levada.values import QualifiedTable
 
-_COMMAND: Final = re.compile(r"(levada (?:resync|retry) MANIFEST) (?:'[^']*'|[^\s';,]+\.[^\s';,]+?)(?=[.,;]?(?:\s|$))")
+_COMMAND: Final = re.compile(
+    r"(levada (?:(?:resync|retry) MANIFEST|verify MANIFEST --table))"
+    r" (?:'[^']*'|[^\s';,]+\.[^\s';,]+?)(?=[.,;]?(?:\s|$))"
+)
 """A command with the name of a table. That of a table's error is its own."""
 
 
@@ -102,6 +105,7 @@ def park(
 
     ``alone`` is the number of these attempts after which another table was written, by default all of them. Of an error
     that may be that of the whole destination, only those count: it is retried for as long as no table can be written.
+    Of a refusal that a person can take back within minutes, none counts: it is retried for as long as it lasts.
 
     With ``needs_resync``, the table missed changes and only a resync repairs it: no retry.
     """
@@ -127,7 +131,11 @@ def park(
 
 def _counted(error: LevadaError, attempt: int, alone: int | None, limits: RetryLimits) -> int:
     """Return the number of attempts that count. Without any retry, the first one does."""
-    return attempt if alone is None or limits.max_attempts <= 1 or not is_away(error) else alone
+    if limits.max_attempts <= 1:
+        return attempt
+    if isinstance(error, AccessDenied | LoginFailed):
+        return 0
+    return attempt if alone is None or not is_away(error) else alone
 
 
 def with_new_name(parked: Errored, former: QualifiedTable, now: QualifiedTable) -> Errored:
