@@ -190,6 +190,19 @@ def test_a_key_with_a_generated_column_fails_its_table(capture: Capture, db: Dat
     assert not capture.store.get_table_schemas()
 
 
+def test_a_primary_key_that_is_dropped_under_full_is_no_key(capture: Capture, db: Database) -> None:
+    """RELATION messages do not change with the key. Two rows can have the same values in its columns from then on."""
+    db.execute(BASE, "ALTER TABLE a REPLICA IDENTITY FULL")
+    capture.prepare()
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (1, 1, 'one')")
+        capture.catch_up()
+        db.execute("ALTER TABLE a DROP CONSTRAINT a_pkey", "INSERT INTO a VALUES (1, 2, 'two')")
+        capture.catch_up()
+    found = [s for _, s in sorted((s.snapshot_id, s) for s in capture.store.get_table_schemas())]
+    assert [s.key for s in found] == [(1,), ()]
+
+
 def test_a_dropped_table_keeps_its_changes(capture: Capture, db: Database) -> None:
     """Changes of a table that is gone by the time they are read are staged all the same."""
     db.execute(BASE, "CREATE TABLE b (id int PRIMARY KEY)")
