@@ -57,6 +57,7 @@ class Shop:
             freshness_s=0.5,
             retries=RetryLimits(max_attempts=1),
             on_unrepresentable=self.policy,
+            default_table=HELD,
             **self.config,
         )
         catalog = {"type": "Hadoop", "warehouse": str(self.folder / "lake")}
