@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.rigs.database import Database
-from tests.rigs.pipeline import reach
+from tests.rigs.pipeline import HELD, reach
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations import DestinationContext
