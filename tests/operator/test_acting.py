@@ -326,6 +326,18 @@ def test_outage_is_no_refusal() -> None:
         assert asyncio.run(carry_out(cluster, observed(now=at(second)), runner=runner)).refusals == ()
 
 
+def test_end_of_the_namespace_is_no_fault_of_the_spec() -> None:
+    """A namespace that is being deleted refuses what the operator would make again. No status and no Event says so."""
+    owned = replace(running().owned, bodies={k: b for k, b in running().owned.bodies.items() if k.kind != "ConfigMap"})
+    cluster = Requests(ConfigMap=RequestFailed(403, "is being terminated", ["NamespaceTerminating"]))
+    refusals = asyncio.run(carry_out(cluster, running(owned=owned))).refusals
+    assert [r.namespace_terminating for r in refusals] == [True]
+    plan = reconcile(running(owned=owned, refusals=refusals))
+    assert not [draft for draft in plan.events if draft.type == "Warning"]
+    told = {c["type"]: c["reason"] for w in plan.statuses if w.key.kind == "Pipeline" for c in w.status["conditions"]}
+    assert told.get("Accepted", "Valid") == "Valid"
+
+
 def test_refused_spec_is_in_the_status_until_it_is_set_back() -> None:
     """A refused pod template keeps the driver and makes Accepted False with the message, until it is corrected."""
     typo = pipeline(spec={"driver": {"podTemplate": {"spec": {"tolerationz": []}}}})

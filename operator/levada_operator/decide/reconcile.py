@@ -88,12 +88,14 @@ def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
     apply = _all_applied(observed, plan, memos)
     rehearse = _rehearsal(observed, acceptance.manifests, apply)
     refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
-    kept = with_refusals(acceptance, refusals, observed.pipeline.namespace)
-    held = bool(_still_wanted(refusals, rehearse)) and acceptance.before is not None
+    # A namespace that ends refuses every new object. That is no fault of the spec, and the Pipeline's deletion follows.
+    told = tuple(r for r in refusals if not r.namespace_terminating)
+    kept = with_refusals(acceptance, told, observed.pipeline.namespace)
+    held = bool(_still_wanted(told, rehearse)) and acceptance.before is not None
     if held and kept.manifests is not None:
         plan = _running(observed, kept, kept.manifests, memos, held=True)
         apply = _all_applied(observed, plan, memos)
-    statuses, events = _statuses_and_events(replace(observed, refusals=refusals), kept, apply, waits=plan.waits)
+    statuses, events = _statuses_and_events(replace(observed, refusals=told), kept, apply, waits=plan.waits)
     return Plan(
         rehearse=rehearse,
         held=held,
