@@ -9,7 +9,7 @@ from levada_operator.observe.objects import PipelineKey
 
 SWEEP_DEADLINE_S: Final = 120.0
 WATCH_DEADLINE_S: Final = 90.0
-"""Time after which a listed change must have arrived by kopf's watch."""
+"""Time after which a listed change must have arrived by the watch."""
 
 
 class Watchdog:
