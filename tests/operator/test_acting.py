@@ -226,6 +226,17 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     # An object that changes all the time is always a moment ahead of its watch.
     dog.compare("data", {SHOP: "12"}, {SHOP: "11"})
     assert dog.unhealthy_reason() == ""
+    # A watch that lags behind reports other objects meanwhile.
+    clock.now += WATCH_DEADLINE_S - 1
+    dog.heard("")
+    clock.now += WATCH_DEADLINE_S - 1
+    dog.heard("others")
+    dog.swept()
+    assert dog.unhealthy_reason() == ""
+    clock.now += WATCH_DEADLINE_S - 1
+    assert "data/shop" in dog.unhealthy_reason()
+    dog.heard("data")
+    assert dog.unhealthy_reason() == ""
     dog.compare("data", {}, {})
     clock.now += WATCH_DEADLINE_S + 1
     dog.swept()

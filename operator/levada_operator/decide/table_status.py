@@ -60,8 +60,8 @@ def table_status(
         "phase": phase.value,
         "display": {
             "table": f"{table.get('schema', 'public')}.{table.get('name', '')}",
-            "copied": f"{shown['percent']}%" if shown else "",
-            "rows": count_text(shown["rows"]) if shown else "",
+            "copied": f"{shown.get('percent', 0)}%" if shown else "",
+            "rows": count_text(shown.get("rows", 0)) if shown else "",
             "lag": seconds_text(lag),
             "left": (seconds_text(shown.get("secondsLeft")) if shown else "") or _left(phase, report),
         },
