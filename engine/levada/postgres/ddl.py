@@ -50,6 +50,8 @@ class DdlMessage:
     """The client's query, if the statement is a part of it and it may retype columns."""
     withdrawn: frozenset[str] = frozenset()
     """The publications that the trigger took the table out of, because it has no replica identity any more."""
+    kept: bool = False
+    """True if it has none, but stays in publications that another session had locked."""
 
     @property
     def casts(self) -> Mapping[int, Cast]:
@@ -94,7 +96,8 @@ def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions:
             bool(data["logged"]),
             {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
             str(data["query"] or ""),
-            frozenset(map(str, data.get("withdrawn") or ())),
+            withdrawn := frozenset(map(str, data.get("withdrawn") or ())),
+            data.get("withdrawn") is not None and not withdrawn,
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(

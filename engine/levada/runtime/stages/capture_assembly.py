@@ -95,12 +95,14 @@ def assemble_worker(
     epoch: int,
     reports: CaptureReports,
     catalog_changed: Callable[[], None],
+    identity_lost: Callable[[], None],
     memory: MemoryBudget,
     marks: ColumnMarks,
 ) -> CaptureWorker:
     """Return the worker that stages the changes of the pipeline's slot.
 
-    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon.
+    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon, and
+    ``identity_lost`` when a table without a replica identity may still be published.
     """
     config = config_ref.current
 
@@ -138,6 +140,7 @@ def assemble_worker(
         altered=reports.table_altered,
         unpublished=reports.tables_unpublished,
         catalog_changed=catalog_changed,
+        identity_lost=identity_lost,
         marks=marks,
     )
     settings = CaptureSettings(
