@@ -36,7 +36,7 @@ class History:
     seed: int
     steps: tuple[Step, ...]
     transform: str = ""
-    """How the table named parted is partitioned in the lake."""
+    """Partitioning in the lake of the table named parted."""
 
     def without(self, start: int, stop: int) -> History:
         """Return the history without some steps."""

@@ -1,4 +1,4 @@
-"""The oracles: rules that hold of every history.
+"""Rules that hold of every history.
 
 a: a Ready table equals its source 30 s after the last statement.
 b: the engine never ends by itself.

@@ -53,7 +53,7 @@ class Form:
     partitioned: bool = False
     """True if each history has a table whose Iceberg table is partitioned."""
     transform: str = ""
-    """How they are all partitioned. Otherwise each differs from the next one."""
+    """Partitioning of all of them. Without it each differs from the next one."""
     external: bool = False
     """True if the publication is made by hand, of all tables."""
     switched: bool = False
