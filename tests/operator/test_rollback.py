@@ -439,7 +439,7 @@ def yaml_of(world: World) -> str:
     "odd",
     [
         {READY_SPEC: "?"},
-        {READY_SPEC: base64.b64encode(bz2.compress(bytes(1 << 28))).decode()},
+        {READY_SPEC: base64.b64encode(bz2.compress(bytes(1 << 24))).decode()},
         {READY_SPEC: "A" * 60_000},
         {CHANGED_AT: "yesterday"},
         {CHANGED_AT: "9999-12-31T23:59:59Z"},
