@@ -378,10 +378,11 @@ _CHEAP: Final = (
     "SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off"
     " SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms'"
 )
-# The text of constants is independent of the session that runs the ALTER.
+# The text of constants and types is independent of the session that runs the ALTER.
 _EXACT: Final = (
     "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'"
     " SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'"
+    " SET quote_all_identifiers = off"
 )
 
 FUNCTIONS: Final = (
