@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.postgres.ddl import CreatedPartitions, DdlMessage
+from levada.postgres.ddl import Announcement
 from levada.values import Lsn, SnapshotId, TableId
 
 
@@ -18,7 +18,7 @@ class Alteration:
     statement. It deletes the rows that the statement may have rewritten.
     """
 
-    ddl: DdlMessage | CreatedPartitions
+    ddl: Announcement
     at: Lsn
     committed: Lsn
     xid: int
@@ -35,7 +35,7 @@ class Alterations:
         self._waiting: list[Alteration] = []
         self._truncated: set[TableId] = set()
 
-    def add(self, ddl: DdlMessage | CreatedPartitions, message: LogicalMessage, at: SnapshotId) -> None:
+    def add(self, ddl: Announcement, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
         self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, ddl.table_id in self._truncated))

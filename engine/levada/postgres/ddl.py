@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -83,12 +83,25 @@ class CreatedPartitions:
     leaves: Mapping[TableId, LeafStorage]
 
 
-def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions:
+@dataclass(frozen=True, slots=True)
+class AlteredPartitions:
+    """Partitions of a table after an ALTER TABLE of themselves, which left the table and its other partitions alone."""
+
+    table_id: TableId
+    leaves: Mapping[TableId, LeafStorage]
+
+
+Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions
+
+
+def parse_ddl_message(content: bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
         if "created" in data:
             return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
+        if "altered" in data:
+            return AlteredPartitions(TableId(data["id"]), leaves_from_json(data["altered"]))
         return DdlMessage(
             TableDescription.from_json(data),
             bool(data["locked"]),

@@ -13,7 +13,7 @@ from typing import Final
 from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
-from levada.postgres.description import CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
 
 DDL_PREFIX: Final = "levada_ddl"
@@ -41,7 +41,7 @@ _PUBLISHED: Final = sql.Identifier(SEAL_SCHEMA, "published")
 _STREAMED: Final = sql.Identifier(SEAL_SCHEMA, "streamed")
 _ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
-_DESCRIBE_CREATED: Final = sql.Identifier(SEAL_SCHEMA, "describe_created")
+_DESCRIBE_LEAVES: Final = sql.Identifier(SEAL_SCHEMA, "describe_leaves")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
 _LONGEST: Final = 32_768
@@ -139,8 +139,8 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
 """)
 
 # If no publication has a table, directly or by its schema, nothing of it is streamed. Only a transaction of the level
-# READ COMMITTED knows that: others read an older catalog. CREATE TABLE changes nothing of a table above but its
-# partitions, so the new ones are announced alone: a root may have thousands.
+# READ COMMITTED knows that: others read an older catalog. CREATE TABLE and ALTER TABLE of partitions that store rows
+# change nothing of a table above but these, so they are announced alone: a root may have thousands.
 #
 # Most tables have a primary key, which one query shows. Only others may have to be withdrawn.
 #
@@ -152,6 +152,7 @@ DECLARE
     altered oid[];
     related boolean;
     keyed boolean;
+    alone boolean;
     withdrawn jsonb;
     relation oid;
     content jsonb;
@@ -159,8 +160,8 @@ DECLARE
     newest boolean := pg_catalog.current_setting('transaction_isolation') = 'read committed';
 BEGIN
     SELECT array_agg(c.oid ORDER BY c.oid), bool_or(c.relhassubclass OR c.relkind = 'p' OR c.relispartition),
-        bool_and(c.relreplident = 'd')
-    INTO altered, related, keyed FROM pg_catalog.pg_class c
+        bool_and(c.relreplident = 'd'), created OR bool_and(c.relispartition AND c.relkind = 'r')
+    INTO altered, related, keyed, alone FROM pg_catalog.pg_class c
     WHERE c.oid = ANY (named) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
         AND (NOT created OR c.relispartition);
     IF altered IS NULL THEN
@@ -198,8 +199,8 @@ BEGIN
     END IF;
     BEGIN
         FOREACH relation IN ARRAY relations LOOP
-            IF created AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL AND newest THEN
-                content := {describe_created}(relation, altered);
+            IF alone AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL AND newest THEN
+                content := {describe_leaves}(relation, altered, created);
             ELSE
                 content := {describe}(relation, sure AND relation = ANY (altered))
                     || pg_catalog.jsonb_build_object('withdrawn', withdrawn->relation::text);
@@ -349,9 +350,13 @@ BEGIN
 END
 """)
 
-# NULL if no new table below the relation stores rows.
-_DESCRIBE_CREATED_BODY: Final = sql.SQL("""
+# NULL if no new table below the relation stores rows, and if no altered one is below it.
+_DESCRIBE_LEAVES_BODY: Final = sql.SQL("""
 BEGIN
+    IF NOT created THEN
+        RETURN (SELECT pg_catalog.jsonb_build_object('id', relation::bigint, 'altered', altered)
+            FROM ({altered}) AS found(altered) WHERE altered IS NOT NULL);
+    END IF;
     RETURN (SELECT pg_catalog.jsonb_build_object(
             'id', relation::bigint, 'created', pg_catalog.jsonb_object_agg(l.oid::text, {leaf}))
         FROM pg_catalog.pg_class c, pg_catalog.pg_class l JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace
@@ -373,17 +378,18 @@ _CHEAP: Final = (
     "SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off"
     " SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms'"
 )
-# The text of constants is independent of the session that runs the ALTER.
+# The text of constants and types is independent of the session that runs the ALTER.
 _EXACT: Final = (
     "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'"
     " SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'"
+    " SET quote_all_identifiers = off"
 )
 
 FUNCTIONS: Final = (
     "emit_table_change", "emit_drop", "announce_types", "related", "published", "streamed", "announce", "describe",
-    "describe_created", "withdraw", "emit", "announce_tables",
+    "describe_leaves", "withdraw", "emit", "describe_created", "announce_tables",
 )  # fmt: skip
-"""The names of the functions in `SEAL_SCHEMA`. The last one is of an earlier version."""
+"""The names of the functions in `SEAL_SCHEMA`. The last two are of an earlier version."""
 
 
 def create_statements(version: int) -> tuple[sql.Composed, ...]:
@@ -403,8 +409,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_PUBLISHED, "concerned oid[]", "oid[]", "", _PUBLISHED_BODY.format(or_schema=schema)),
         _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
         _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
-        _function(_DESCRIBE_CREATED, "relation oid, leaves oid[]", "jsonb", "",
-                  _DESCRIBE_CREATED_BODY.format(leaf=CREATED_LEAF)),
+        _function(_DESCRIBE_LEAVES, "relation oid, leaves oid[], created boolean", "jsonb", "",
+                  _DESCRIBE_LEAVES_BODY.format(leaf=CREATED_LEAF, altered=ALTERED_LEAVES)),
         _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "", _announce_body(failure)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
         _function(_ON_COMMAND, "", "event_trigger", f"{_OUTER} {_CHEAP}", command),
@@ -440,7 +446,7 @@ def _announce_body(failure: sql.Composed) -> sql.Composed:
         streamed=_STREAMED,
         withdraw=_WITHDRAW,
         describe=_DESCRIBE,
-        describe_created=_DESCRIBE_CREATED,
+        describe_leaves=_DESCRIBE_LEAVES,
         emit=EMIT,
         failure=failure,
         separator=sql.Literal(SEPARATOR_PREFIX),

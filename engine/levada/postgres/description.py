@@ -110,28 +110,37 @@ END"""
 # The command's number in a row's version. After a savepoint that was rolled back it is another number.
 _CMIN: Final[LiteralString] = "CASE WHEN x.xmax = 0 THEN x.cmin::text::bigint ELSE -1 END"
 
-_LEAVES: Final[LiteralString] = (
-    """(
-    WITH RECURSIVE tree(oid, born) AS (
-        SELECT c.oid, true
-        UNION ALL
-        SELECT i.inhrelid, tree.born AND i.xmax = 0 AND EXISTS (
+_BORN: Final[LiteralString] = """tree.born AND i.xmax = 0 AND EXISTS (
             SELECT FROM pg_catalog.pg_attribute a
             WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
-            AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)
-        FROM tree
-        JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
-        WHERE c.relkind = 'p'
-    )
-    SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
-        l.relfilenode::bigint, l.xmin::text::bigint,
+            AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)"""
+
+_LEAF: Final[LiteralString] = (
+    """jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
         CASE WHEN tree.born THEN false ELSE """
     + _NO_BLOCK
     + """ END, tree.born, """
     + _FLAW
     + ", "
     + _CMIN.replace("x.", "l.")
-    + """)), '{}')
+    + ")"
+)
+
+_LEAVES: Final[LiteralString] = (
+    """(
+    WITH RECURSIVE tree(oid, born) AS (
+        SELECT c.oid, true
+        UNION ALL
+        SELECT i.inhrelid, """
+    + _BORN
+    + """
+        FROM tree
+        JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+        WHERE c.relkind = 'p'
+    )
+    SELECT coalesce(jsonb_object_agg(l.oid::text, """
+    + _LEAF
+    + """), '{}')
     FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
     JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind IN ('r', 'f')
 )"""
@@ -346,6 +355,26 @@ CREATED_LEAF: Final = sql.SQL(
     + ")"
 )
 """The storage of leaf ``l`` in schema ``s``, which this statement has created below root ``c``."""
+
+ALTERED_LEAVES: Final = sql.SQL(
+    """
+    WITH RECURSIVE tree(leaf, oid, born) AS (
+        SELECT leaf, leaf, true FROM unnest(leaves) AS leaf
+        UNION ALL
+        SELECT tree.leaf, i.inhparent, """
+    + _BORN
+    + """
+        FROM tree JOIN pg_catalog.pg_inherits i ON i.inhrelid = tree.oid AND NOT i.inhdetachpending
+        WHERE tree.oid <> relation
+    )
+    SELECT jsonb_object_agg(l.oid::text, """
+    + _LEAF
+    + """)
+    FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid JOIN pg_catalog.pg_class l ON l.oid = tree.leaf
+    JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE tree.oid = relation
+"""
+)
+"""The storage of the relations ``leaves``, as far as they are below ``relation``, as one JSON object."""
 
 FLAW: Final = sql.SQL(_FLAW)
 """The flaw of leaf ``l`` in schema ``s`` below root ``c`` as a JSON array, NULL for none."""

@@ -157,6 +157,11 @@ def _leaves(
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = [leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)]
+    # TRUNCATE gives no new file to a partition that its own transaction created. All rows of that one are streamed.
+    kept = {
+        oid: leaf for oid, leaf in kept.items()
+        if _new_file(before.leaves[oid], leaf) or before.leaves[oid].xmin not in witness.truncates
+    }  # fmt: skip
     if not renewed or _was_truncated(renewed, kept, witness):
         return None
     return RowsChanged(

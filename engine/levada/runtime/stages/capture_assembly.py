@@ -11,13 +11,18 @@ from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.ddl import CreatedPartitions
+from levada.postgres.ddl import AlteredPartitions, CreatedPartitions
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesUnpublished,
+)
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -57,11 +62,16 @@ class CaptureReports:
         """Report a DDL statement on a table."""
         ddl, recorded = altered.ddl, threading.Event()
         begin = (ddl.table_id, altered.at, altered.committed, altered.xid)
-        self._inbox.put(
-            PartitionsCreated(*begin, ddl.leaves, recorded)
-            if isinstance(ddl, CreatedPartitions)
-            else TableAltered(*begin, ddl.description.storage, ddl.casts, recorded, altered.truncated, altered.emptied)
-        )
+        match ddl:
+            case CreatedPartitions():
+                report: Report = PartitionsCreated(*begin, ddl.leaves, recorded)
+            case AlteredPartitions():
+                report = PartitionsAltered(*begin, ddl.leaves, recorded, altered.truncated, altered.emptied)
+            case _:
+                report = TableAltered(
+                    *begin, ddl.description.storage, ddl.casts, recorded, altered.truncated, altered.emptied
+                )
+        self._inbox.put(report)
         self._wait_for(recorded)
 
     def tables_unpublished(

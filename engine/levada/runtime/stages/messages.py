@@ -18,7 +18,12 @@ from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.silent_columns import Columns, Unmarked
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesUnpublished,
+)
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
@@ -288,6 +293,7 @@ Report = (
     | ResyncEnded
     | TableFailed
     | TableAltered
+    | PartitionsAltered
     | PartitionsCreated
     | TablesUnpublished
     | StorageRead

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
@@ -82,6 +82,23 @@ class PartitionsCreated:
     recorded: threading.Event
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionsAltered:
+    """Partitions of a table that were altered themselves, announced like `TableAltered`."""
+
+    table: TableId
+    at: Lsn
+    committed: Lsn
+    xid: int
+    leaves: Mapping[TableId, LeafStorage]
+    recorded: threading.Event
+    truncated: bool = False
+    emptied: bool = False
+
+
+_Announced: TypeAlias = TableAltered | PartitionsCreated | PartitionsAltered
+
+
 def storage_subject(table: TableId) -> str:
     """Return the store's key of a table's baseline."""
     return f"storage_{int(table)}"
@@ -96,7 +113,7 @@ class StorageJournal:
     def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
         self._store = store
         self._park = park
-        self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished]] = {}
+        self._held: dict[TableId, list[_Announced | TablesUnpublished]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
@@ -135,7 +152,7 @@ class StorageJournal:
             for table in truncate.tables:
                 self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
 
-    def table_altered(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
+    def table_altered(self, record: TableRecord, report: _Announced) -> None:
         """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
         if isinstance(record.phase, DataSync):
             self._held.setdefault(record.id, []).append(report)
@@ -194,7 +211,7 @@ class StorageJournal:
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
-    def _evaluate_announcement(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
+    def _evaluate_announcement(self, record: TableRecord, report: _Announced) -> None:
         known = self._baseline(record.id)
         if known is None or known.has(report) or needs_resync(record.phase):
             return
@@ -202,18 +219,27 @@ class StorageJournal:
             if not self._park_flawed(record, (leaf.flaw for leaf in report.leaves.values() if leaf.flaw is not None)):
                 self._keep(record.id, known.with_created(report.leaves, report))
             return
-        if report.at < known.lsn:
-            known = known.with_doubt(report.storage.leaves)
-        unseen = {oid: made for oid, made in known.created.items() if oid not in report.storage.leaves}
-        now = Baseline(report.at, report.xid, report.storage, unseen)
-        if report.emptied:
-            # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
-            if not self._park_flawed(record, now.storage.flaws):
-                self._keep(record.id, now)
-            return
         truncates = self._truncates.get(record.id, frozenset())
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
-        self._evaluate(record, known, now, Witness(True, report.casts, truncates | own, follows=bool(known.xid)))
+        if isinstance(report, PartitionsAltered):
+            now, casts = known.with_altered(report.leaves, report), dict[int, Cast]()
+            before, after = known.storage_but_for(), now.storage_but_for()
+        else:
+            if report.at < known.lsn:
+                known = known.with_doubt(report.storage.leaves)
+            unseen = {oid: made for oid, made in known.created.items() if oid not in report.storage.leaves}
+            now, casts = Baseline(report.at, report.xid, report.storage, unseen), dict(report.casts)
+            before, after = known.storage_but_for(unseen), now.storage
+        if report.emptied:
+            # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
+            if not self._park_flawed(record, after.flaws):
+                self._keep(record.id, now)
+            return
+        if before == after:
+            self._park_flawed(record, after.flaws)
+            return
+        witness = Witness(True, casts, truncates | own, follows=bool(known.xid))
+        self._compare(record, before, after, now, witness)
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)
@@ -225,14 +251,21 @@ class StorageJournal:
             record.resync.restart()
 
     def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
-        if self._park_flawed(record, now.storage.flaws):
-            return
         before = known.storage_but_for(now.created)
-        if before == now.storage and (now.xid or not (known.xid or known.created)):
+        if before == now.storage and not (known.xid or known.created):
+            self._park_flawed(record, now.storage.flaws)
+            return
+        self._compare(record, before, now.storage, now, witness)
+
+    def _compare(
+        self, record: TableRecord, before: TableStorage, after: TableStorage, now: Baseline, witness: Witness
+    ) -> None:
+        """Park the table if its rows changed unseen, else keep the new baseline."""
+        if self._park_flawed(record, after.flaws):
             return
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
-        found = find_change(record.id, names, before, now.storage, witness)
+        found = find_change(record.id, names, before, after, witness)
         if found is None:
             self._keep(record.id, now)
             return
