@@ -147,7 +147,7 @@ def table_file(storage: FileSource, path: str) -> Iterator[None]:
             yield
         except FileNotFoundError as error:
             raise damaged(path) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             with _missing_is_damage(path):

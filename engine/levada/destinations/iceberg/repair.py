@@ -96,7 +96,7 @@ def forget_missing_files(table: IcebergTable, spark: SparkSession) -> list[str]:
         return []
     lost = table.damaged_files(current)
     files, vectors = table.content_of(current)
-    left = [path for path in files if path not in lost]
+    left = [file for file in files if file.path not in lost]
     lost += changed_files(spark, table.storage(), left, [v for v in vectors if v.path not in lost], str(table.name))
     if lost:
         table.remove_files(lost)

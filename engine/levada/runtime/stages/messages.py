@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
@@ -148,13 +148,13 @@ class ShadowCutWanted:
 class Verified:
     """A thread has compared the table that it held. ``reply`` is called with an error if the table is another one now.
 
-    It returns immediately. ``error`` is that of a table which cannot be read at the destination. ``result`` is None if
-    nothing was compared.
+    It returns immediately. ``error`` is that of a table which cannot be read at the destination, or which differs
+    (`rows_differ`). ``result`` is None if nothing was compared.
     """
 
     held: Held
     result: VerifiedProgress | None
-    error: DestinationChanged | None
+    error: LevadaError | None
     reply: Callable[[LevadaError | None], None]
 
 

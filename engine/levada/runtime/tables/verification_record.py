@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -26,13 +26,23 @@ class VerificationRecord(Part):
     """The last comparison of a table, and the last attempt that the schedule or ``verifyNonce`` began.
 
     ``error`` is the error of that attempt, None if it succeeded or has not ended. ``nonce`` is the value of
-    ``verifyNonce`` that was handled last.
+    ``verifyNonce`` that was handled last. ``differs`` is the error of a table that was found to differ, until it is
+    repaired, copied again, or found equal in all its values.
     """
 
     last: VerifiedProgress | None = None
     tried: Time | None = None
     error: ErrorProgress | None = None
     nonce: int = 0
+    differs: ErrorProgress | None = None
+
+    def compared(self, result: VerifiedProgress, found: ErrorProgress | None) -> VerificationRecord:
+        """Return the record after a comparison. ``found`` is the error if the table differs.
+
+        A sample that is equal says nothing about the rows that differed before.
+        """
+        differs = self.differs if found is None and not (result.equal and result.sample >= 1) else found
+        return replace(self, last=result, error=None, differs=differs)
 
 
 _EMPTY: Final = VerificationRecord()
