@@ -15,26 +15,26 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError, missing
-from levada.destinations.bigquery.intact import check_made, check_same
+from levada.destinations.bigquery.intact import check_made
 from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
-from levada.destinations.bigquery.ownership import MADE, Owner, label
+from levada.destinations.bigquery.ownership import MADE, RecordedOwner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient, check_length
-from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
+from levada.destinations.bigquery.served_table import ServedTable, read_state
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination, check_same_table, require_epoch, rolled_back
+from levada.destinations.interface import Capabilities, DestinationContext, TableMode
+from levada.destinations.ownership import ANOTHERS, Owner
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
-
-_ANOTHERS = frozenset({"table_not_ours", "destination_collision"})
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class _Table:
     copy_epoch: int | None = None
 
 
-class BigQueryDestination(Destination):
+class BigQueryDestination(FencedDestination):
     """Writes each source table to a table of BigQuery, and its watermark in the same transaction.
 
     A table without a usable key is a changelog (`effective_mode`).
@@ -65,7 +65,7 @@ class BigQueryDestination(Destination):
     def __init__(self, settings: Settings, context: DestinationContext) -> None:
         self._settings = settings
         self._context = context
-        self._owner = Owner(context)
+        self._owner = RecordedOwner(Owner(context), self._described_in)
         self._connection = Connection.of(settings, context.credentials)
         self._rest = RestClient(self._connection, settings.project, settings.location)
         self._lock = threading.Lock()
@@ -101,12 +101,6 @@ class BigQueryDestination(Destination):
         """Close all connections."""
         self._rest.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     # -- copies
 
     def check_place(self, target: TableTarget) -> None:
@@ -132,7 +126,7 @@ class BigQueryDestination(Destination):
             served = self._served(table, target.id, fresh=True)
             state = None if served is None else served.read_state()
             if state is not None:
-                check_epoch(state, epoch)
+                require_epoch(state.epoch, epoch)
             self._drop_shadow(table, target.id, epoch)
             if served is not None and state is not None:
                 cleared = state.after(state.epoch if epoch is None else epoch, None, state.description)
@@ -204,7 +198,7 @@ class BigQueryDestination(Destination):
             resource = self._rest.table(served.name)
             if resource is None:
                 return None
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
             check_made(served, state, resource)
             self._check_lsn(known, served, state)
             return state.mark(self._context.pipeline)
@@ -223,13 +217,15 @@ class BigQueryDestination(Destination):
         state = None if served is None else served.read_state()
         if served is None or state is None or state.lsn is None:
             raise missing(self._place(events.target) if served is None else served.name)
-        check_epoch(state, mark.epoch)
+        require_epoch(state.epoch, mark.epoch)
         self._check_lsn(table, served, state)
         if mark.lsn <= state.lsn:
             return
         resource = self._resource(served, schema.id)
         check_made(served, state, resource)
-        check_same(served, state, schema, mode)
+        made = state.description
+        same_key = sorted(made.key) == sorted(schema.key)
+        check_same_table(served.name, schema, mode, made_as=made.mode, same_key=same_key)
         if mode is TableMode.UPSERT:
             check_key(schema, state.description.columns)
         after = max(events.after, state.lsn)
@@ -259,7 +255,7 @@ class BigQueryDestination(Destination):
             state = None if served is None else served.read_state()
             if served is None or state is None or state.lsn is None or resource is None:
                 return False
-            check_epoch(state, mark.epoch)
+            require_epoch(state.epoch, mark.epoch)
             described = self._describe(target, place)
             wanted = table_resource(self._settings, schema, described)
             if not self._fits(served, state, described, resource, wanted):
@@ -301,12 +297,12 @@ class BigQueryDestination(Destination):
             copied = None if shadow is None else shadow.read_state()
             if served is None or shadow is None or state is None or copied is None or state.lsn is None:
                 return False
-            check_epoch(state, mark.epoch)
+            require_epoch(state.epoch, mark.epoch)
             resource = self._rest.table(served.name)
             made = replace(copied.description, made=state.description.made)
             if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
                 return False
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
             check_made(served, state, resource)
             # A shadow copy of another process may have taken the place of this one, also after this comparison.
             now = read_state(self._rest, shadow.state_table)
@@ -333,7 +329,7 @@ class BigQueryDestination(Destination):
             served = self._served(known, table, fresh=True)
             state = None if served is None else served.read_state()
             if state is not None:
-                check_epoch(state, known.copy_epoch)
+                require_epoch(state.epoch, known.copy_epoch)
             self._drop_shadow(known, table, known.copy_epoch)
 
     def _shadow(self, table: _Table, table_id: TableId) -> ServedTable:
@@ -351,7 +347,7 @@ class BigQueryDestination(Destination):
         with suppress(DestinationChanged):
             state = shadow.read_state()
             if state is not None:
-                check_epoch(state, epoch)
+                require_epoch(state.epoch, epoch)
         shadow.drop()
 
     # -- finding tables
@@ -400,7 +396,7 @@ class BigQueryDestination(Destination):
             check_length(f"write {place}", scripts.longest(place, self._metadata(f"changes_{'0' * 32}"), staged))
         return Description(
             pipeline=self._context.full_name,
-            source_id=self._owner.source_id,
+            source_id=self._owner.owner.source_id,
             table=schema.id,
             source=schema.name,
             dataset=place.dataset,
@@ -420,14 +416,14 @@ class BigQueryDestination(Destination):
         """Return the resource of the table of that name, or None. Raise NeedsOperator if a copy must not replace it."""
         resource = self._rest.table(place)
         if resource is not None:
-            self._owner.require_replaceable(place, resource, schema, self._described_in)
+            self._owner.require_replaceable(place, resource, schema)
         return resource
 
     def _resource(self, served: ServedTable, table: TableId) -> Mapping[str, Any]:
         resource = self._rest.table(served.name)
         if resource is None:
             raise missing(served.name)
-        self._owner.require(served.name, resource, table, self._described_in)
+        self._owner.require(served.name, resource, table)
         return resource
 
     def _fits(
@@ -445,11 +441,7 @@ class BigQueryDestination(Destination):
 
     def _check_lsn(self, table: _Table, served: ServedTable, state: StoredState) -> None:
         if state.lsn is not None and state.lsn < table.lsn:
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the state of {served.name} was set back by another writer",
-                hint=resync_command(state.description.source),
-            )
+            raise rolled_back(served.name, resync_command(state.description.source))
         table.lsn = state.lsn or table.lsn
 
     def _check_defaults(self, dataset: str, *, partitioned: bool = False) -> None:
@@ -474,9 +466,9 @@ class BigQueryDestination(Destination):
         if resource is None:
             return
         try:
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
         except DestinationChanged as error:
-            if error.code not in _ANOTHERS:
+            if error.code not in ANOTHERS:
                 raise
             _log.warning("%s is not dropped: %s", served.name, error.message)
             return

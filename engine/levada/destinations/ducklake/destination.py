@@ -24,7 +24,7 @@ from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
-from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
+from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import FullName, last_column_id
@@ -39,12 +39,13 @@ from levada.destinations.ducklake.writes import (
     new_row,
     upsert_batch,
 )
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination, check_same_table, require_epoch, rolled_back
+from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, LoginFailed
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
@@ -90,7 +91,7 @@ class TableState:
             self.replacement = None
 
 
-class DuckLakeDestination(Destination):
+class DuckLakeDestination(FencedDestination):
     """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
 
     Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
@@ -137,12 +138,6 @@ class DuckLakeDestination(Destination):
     def shutdown(self) -> None:
         """Close the connections."""
         self._database.close()
-
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
@@ -251,7 +246,7 @@ class DuckLakeDestination(Destination):
                     row = self._state.find(connection, schema.id, lock=True)
                     if row is None or row.lsn is None or row.name != self._name(target):
                         return False
-                    require_epoch(row, mark.epoch)
+                    require_epoch(row.epoch, mark.epoch)
                     intact = read_intact(connection, catalog.lake.uri, row)
                     last_id = last_column_id(connection, intact.table.id)
             except DestinationChanged:
@@ -308,14 +303,14 @@ class DuckLakeDestination(Destination):
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None:
                 raise missing(self._name(events.target), schema)
-            require_epoch(row, mark.epoch)
+            require_epoch(row.epoch, mark.epoch)
             self._check_not_rolled_back(state, row)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
         state.seen = row.lsn
-        _check_same_table(row, schema, mode)
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
         if mark.lsn <= row.lsn:
             return
         after = max(events.after, row.lsn)
@@ -340,7 +335,7 @@ class DuckLakeDestination(Destination):
             row = self._state.find(connection, table, lock=True)
             if row is None or row.lsn is None:
                 return None
-            require_epoch(row, mark.epoch)
+            require_epoch(row.epoch, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         return made.commit(catalog, row, intact, mark)
 
@@ -385,12 +380,7 @@ class DuckLakeDestination(Destination):
 
     def _check_not_rolled_back(self, state: TableState, row: TableRow) -> None:
         if state.seen is not None and (row.lsn is None or row.lsn < state.seen):
-            # The changes between the two watermarks are no longer staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {row.name} has moved back: the catalog's database was restored",
-                hint=resync_command(row.owner.source_name),
-            )
+            raise rolled_back(row.name, resync_command(row.owner.source_name))
 
 
 def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
@@ -434,21 +424,3 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
 def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
     """Return the values of a changelog's columns in copied rows."""
     return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
-
-
-def _check_same_table(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the table was copied in another mode or with another key."""
-    hint = f"copy the table again: {resync_command(schema.name)}"
-    if row.mode is not mode:
-        raise NeedsOperator(
-            "mode_changed",
-            f"{row.name} was created as {row.mode.value}, but {schema.name} is now written as {mode.value}",
-            hint=hint,
-        )
-    if mode is TableMode.UPSERT and row.key != key_text(schema):
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
-            f"but {row.name} was written with another key",
-            hint=hint,
-        )

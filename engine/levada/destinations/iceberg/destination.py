@@ -15,6 +15,7 @@ from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.fenced import FencedDestination, rolled_back
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
@@ -23,10 +24,10 @@ from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.evolution import backfill, evolve_to
-from levada.destinations.iceberg.foreign_changes import missing, rolled_back
+from levada.destinations.iceberg.foreign_changes import missing, resync_hint
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
-from levada.destinations.iceberg.known_tables import ANOTHERS, KnownTables
+from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
     FILES_EVERY_S,
@@ -46,7 +47,8 @@ from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, NamedCut, TableMode
+from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
+from levada.destinations.ownership import ANOTHERS
 from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
@@ -68,7 +70,7 @@ _MOST_BATCHES: Final = 8
 """The number of usual batches from which a larger one is not faster. This process then has most of the work."""
 
 
-class IcebergDestination(Destination):
+class IcebergDestination(FencedDestination):
     """Writes each source table to an Iceberg table, with its watermark in every commit.
 
     Upsert tables get position deletes, or deletion vectors in format version 3. The positions come from a key index in
@@ -158,12 +160,6 @@ class IcebergDestination(Destination):
     def shutdown(self) -> None:
         """Close the catalog."""
         self._tables.close()
-
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
-        return target.mode if keyed else TableMode.CHANGELOG
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
@@ -475,5 +471,5 @@ class IcebergDestination(Destination):
         found, held = table.check_intact(), table.metadata.mark
         if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
             # The changes between the two watermarks are no longer staged.
-            raise rolled_back(table.name, table.metadata)
+            raise rolled_back(table.name, resync_hint(table.metadata))
         return found

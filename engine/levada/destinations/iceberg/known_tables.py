@@ -13,12 +13,11 @@ from levada.destinations.iceberg.state import TableState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.ownership import ANOTHERS
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import TableId, TableMode
 
-ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
-"""Error codes of a table that belongs to another owner or to another source table."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination
+from levada.destinations.interface import Capabilities, DestinationContext
 from levada.destinations.opensearch.batches import Applied, apply_batch
 from levada.destinations.opensearch.bulk import WriterAliasGone
 from levada.destinations.opensearch.client import Address, Client, NotFound
@@ -32,7 +33,7 @@ from levada.values import Durability, QualifiedTable, TableId, Watermark, resync
 _log = logging.getLogger(__name__)
 
 
-class OpenSearchDestination(Destination):
+class OpenSearchDestination(FencedDestination):
     """Writes each source table to an index with one document per row, behind an alias.
 
     The watermark is stored after the documents. So delivery of a batch is at least once, and the versions of the
@@ -89,12 +90,6 @@ class OpenSearchDestination(Destination):
     def shutdown(self) -> None:
         """Close the connections."""
         self._client.close()
-
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's alias."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from levada.destinations.fenced import rolled_back
 from levada.destinations.opensearch.batches import Applied
 from levada.destinations.opensearch.generations import Generation
-from levada.errors import DestinationChanged
 from levada.values import Lsn, resync_command
 
 
@@ -24,13 +24,7 @@ class TableState:
     def saw(self, lsn: Lsn | None, generation: Generation) -> None:
         """Remember the stored watermark. Raise DestinationChanged ``table_rolled_back`` if it has moved back."""
         if self.seen is not None and (lsn is None or lsn < self.seen):
-            # The changes between the two watermarks may no longer be staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {generation.alias} has moved back: the index or Levada's own one was restored,"
-                " or another driver replaced the index",
-                hint=resync_command(generation.owner.source_name),
-            )
+            raise rolled_back(generation.alias, resync_command(generation.owner.source_name))
         self.seen = lsn
 
     def forget(self) -> None:

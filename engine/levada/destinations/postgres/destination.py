@@ -15,9 +15,9 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.fenced import FencedDestination, require_epoch, rolled_back
 from levada.destinations.interface import (
     Capabilities,
-    Destination,
     DestinationContext,
     OnSchemaChange,
     Ordering,
@@ -34,7 +34,7 @@ from levada.destinations.postgres.intact import check_intact, require_present
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
-from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.client_key import CERTIFICATE
@@ -51,7 +51,7 @@ _AUTHORITY = "ca.crt"
 """The key of the Secret that has the certificate authority."""
 
 
-class PostgresDestination(Destination):
+class PostgresDestination(FencedDestination):
     """Writes each source table to a table in a PostgreSQL database, with its watermark in the same transaction.
 
     The tables keep the source's types. Views, privileges, indexes and foreign keys of theirs outlast a resync. A table
@@ -114,12 +114,6 @@ class PostgresDestination(Destination):
         """Close the connections."""
         self._connections.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the database."""
         return self._naming.target_name(table, name)
@@ -162,7 +156,7 @@ class PostgresDestination(Destination):
             if row is None or row.place != place:
                 self._claims.check(connection, schema, place)
             if row is not None:
-                require_epoch(row, epoch)
+                require_epoch(row.epoch, epoch)
                 shadow_copy.drop_all(connection, self._state, row)
                 if epoch is None:
                     shadow_copy.drop_table(connection, row)
@@ -328,7 +322,7 @@ class PostgresDestination(Destination):
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None or row.place != place:
                 return False
-            require_epoch(row, mark.epoch)
+            require_epoch(row.epoch, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         parts = rows.map_partitions(self._writer(copy))
@@ -374,7 +368,7 @@ class PostgresDestination(Destination):
         with self._transaction("dropping a copy") as connection:
             row = self._state.find(connection, table, lock=True)
             if row is not None:
-                require_epoch(row, self._copy_epochs.get(table))
+                require_epoch(row.epoch, self._copy_epochs.get(table))
                 shadow_copy.drop_all(connection, self._state, row)
 
     # -- parts of the methods above
@@ -422,19 +416,13 @@ class PostgresDestination(Destination):
                 f"the destination's database has no table of {schema.name}",
                 hint=resync_command(schema.name),
             )
-        require_epoch(row, mark.epoch)
+        require_epoch(row.epoch, mark.epoch)
         return row
 
     def _check_not_rolled_back(self, row: TableRow) -> None:
         seen = self._seen.get(row.owner.table)
         if seen is not None and (row.lsn is None or row.lsn < seen):
-            # The changes between the two watermarks are no longer staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {row.place} has moved back: the destination's database was restored, or its state"
-                " was changed",
-                hint=resync_command(row.owner.source_name),
-            )
+            raise rolled_back(row.place, resync_command(row.owner.source_name))
 
 
 class OrderedPostgresDestination(PostgresDestination):
