@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
@@ -26,33 +25,32 @@ from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, check_same_table, require_epoch, rolled_back
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
 from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.ownership import ANOTHERS, Owner
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Table:
-    """The destination's knowledge of a source table. The lock guards the other attributes and each write.
+class _Table(TableState):
+    """The destination's knowledge of a source table. ``copy_epoch`` is that of this object's last shadow copy."""
 
-    ``lsn`` is the highest watermark that was seen, and ``copy_epoch`` the epoch of the last shadow copy of this object.
-    """
-
-    lock: threading.RLock = field(default_factory=threading.RLock)
     state_name: str = ""
     served: ServedTable | None = None
     shadow: ServedTable | None = None
-    lsn: Lsn = field(default_factory=lambda: Lsn(0))
     copy_epoch: int | None = None
 
+    def forget(self) -> None:
+        """Discard the state of the table, which is read again."""
+        self.served, self.state_name, self.seen = None, "", None
 
-class BigQueryDestination(FencedDestination):
+
+class BigQueryDestination(FencedDestination[_Table]):
     """Writes each source table to a table of BigQuery, and its watermark in the same transaction.
 
     A table without a usable key is a changelog (`effective_mode`).
@@ -63,13 +61,12 @@ class BigQueryDestination(FencedDestination):
     settings_model = Settings
 
     def __init__(self, settings: Settings, context: DestinationContext) -> None:
+        self._states = TableStates(lambda _: _Table())
         self._settings = settings
         self._context = context
         self._owner = RecordedOwner(Owner(context), self._described_in)
         self._connection = Connection.of(settings, context.credentials)
         self._rest = RestClient(self._connection, settings.project, settings.location)
-        self._lock = threading.Lock()
-        self._tables: dict[TableId, _Table] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -120,7 +117,7 @@ class BigQueryDestination(FencedDestination):
         a driver newer than ``epoch`` has written the table. The state stays, so that an older driver cannot write the
         next table, unless ``epoch`` is None.
         """
-        table, place = self._table(target.id), self._place(target)
+        table, place = self._table_of(target), self._place(target)
         with table.lock:
             self._check_free(place, target.schema)
             served = self._served(table, target.id, fresh=True)
@@ -138,14 +135,14 @@ class BigQueryDestination(FencedDestination):
                 self._rest.drop_table(place)
             if served is not None and epoch is None:
                 self._rest.drop_table(served.state_table)
-            table.served, table.lsn = None, Lsn(0)
+            table.served = table.seen = None
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows to a staging table, and move them into the table in one transaction with ``mark``.
 
         The transaction removes all earlier rows.
         """
-        table, place, schema = self._table(target.id), self._place(target), target.schema
+        table, place, schema = self._table_of(target), self._place(target), target.schema
         with table.lock:
             described = self._describe(target, place)
             resource = self._check_free(place, schema)
@@ -164,32 +161,17 @@ class BigQueryDestination(FencedDestination):
             else:
                 described = replace(described, made=state.description.made)
             state = served.copy(state, described, schema, rows, mark)
-            table.served, table.lsn = served, mark.lsn
+            table.served, table.seen = served, mark.lsn
         return Durability.DURABLE
-
-    def copied_elsewhere(self, target: TableTarget) -> None:
-        """Forget the state of the table, which is read again."""
-        table = self._table(target.id)
-        with table.lock:
-            table.served, table.state_name, table.lsn = None, "", Lsn(0)
 
     # -- changes
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one transaction with ``mark``. A table without changes stores ``mark`` too."""
-        if not events.only_asks:
-            for table_id in events.tables:
-                table = self._table(table_id)
-                with table.lock:
-                    self._apply(table, events.changes(table_id), mark)
-        return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the watermark of the last transaction.
 
         Raise DestinationChanged if the table belongs to another owner, or if its state was set back.
         """
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served = self._served(known, table, fresh=True)
             state = None if served is None else served.read_state()
@@ -200,12 +182,12 @@ class BigQueryDestination(FencedDestination):
                 return None
             self._owner.require(served.name, resource, table)
             check_made(served, state, resource)
-            self._check_lsn(known, served, state)
+            known.saw(served.name, state.lsn, resync_command(state.description.source))
             return state.mark(self._context.pipeline)
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if the table is missing, or belongs to another owner now."""
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             state = None if known.served is None else known.served.read_state()
             if known.served is not None and state is not None:
@@ -218,7 +200,7 @@ class BigQueryDestination(FencedDestination):
         if served is None or state is None or state.lsn is None:
             raise missing(self._place(events.target) if served is None else served.name)
         require_epoch(state.epoch, mark.epoch)
-        self._check_lsn(table, served, state)
+        table.saw(served.name, state.lsn, resync_command(state.description.source))
         if mark.lsn <= state.lsn:
             return
         resource = self._resource(served, schema.id)
@@ -238,7 +220,7 @@ class BigQueryDestination(FencedDestination):
                 # The reason may be a column that another writer dropped or renamed.
                 check_columns(served, state.description.columns, served.columns(), schema)
             raise
-        table.lsn = mark.lsn
+        table.seen = mark.lsn
 
     # -- the shadow copy of a table
 
@@ -247,7 +229,7 @@ class BigQueryDestination(FencedDestination):
 
         Return False if there is no readable table of ours, or if it has other columns, partitions or clusters.
         """
-        table, place, schema = self._table(target.id), self._place(target), target.schema
+        table, place, schema = self._table_of(target), self._place(target), target.schema
         with table.lock:
             table.copy_epoch = mark.epoch
             resource = self._check_free(place, schema)
@@ -273,7 +255,7 @@ class BigQueryDestination(FencedDestination):
         """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
         (table_id,) = events.tables
         changes = events.changes(table_id)
-        table = self._table(table_id)
+        table = self._states.of(table_id)
         with table.lock:
             shadow = table.shadow
             state = None if shadow is None else shadow.read_state()
@@ -290,7 +272,7 @@ class BigQueryDestination(FencedDestination):
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all rows of the table by those of the shadow copy, in one transaction with ``mark``."""
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served, shadow = self._served(known, table), known.shadow
             state = None if served is None else served.read_state()
@@ -315,7 +297,7 @@ class BigQueryDestination(FencedDestination):
                 + scripts.insert_shadow(served.name, shadow.name, made.columns, made.mode),
             ]
             served.change(state, state.after(mark.epoch, mark.lsn, made), parts)
-            known.lsn = mark.lsn
+            known.seen = mark.lsn
             self._drop_shadow(known, table, mark.epoch)
             return True
 
@@ -324,7 +306,7 @@ class BigQueryDestination(FencedDestination):
 
         Raise StaleEpoch if a newer driver has written the table or begun a copy.
         """
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served = self._served(known, table, fresh=True)
             state = None if served is None else served.read_state()
@@ -351,10 +333,6 @@ class BigQueryDestination(FencedDestination):
         shadow.drop()
 
     # -- finding tables
-
-    def _table(self, table: TableId) -> _Table:
-        with self._lock:
-            return self._tables.setdefault(table, _Table())
 
     def _served(self, table: _Table, table_id: TableId, *, fresh: bool = False) -> ServedTable | None:
         """Return the table that the state describes, or None if there is no state. ``fresh`` reads the state again."""
@@ -438,11 +416,6 @@ class BigQueryDestination(FencedDestination):
         held = replace(state.description, pipeline=described.pipeline, source=described.source, made=described.made)
         ours = served.state_table.name == label(resource) and label(resource, MADE) == state.description.made
         return ours and held == described and same_place(resource, wanted, served.columns())
-
-    def _check_lsn(self, table: _Table, served: ServedTable, state: StoredState) -> None:
-        if state.lsn is not None and state.lsn < table.lsn:
-            raise rolled_back(served.name, resync_command(state.description.source))
-        table.lsn = state.lsn or table.lsn
 
     def _check_defaults(self, dataset: str, *, partitioned: bool = False) -> None:
         resource = self._rest.dataset(dataset)
