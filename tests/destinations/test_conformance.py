@@ -18,7 +18,7 @@ from levada.copy.rows import TableRows
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings, TableSettings
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings as PostgresSettings
 from levada.locations import target_name
@@ -108,7 +108,7 @@ class PartitionedIceberg(IcebergDestination):
         """Write the shadow copy in partitions."""
         return super().copy_replacement(_with_settings(target), rows, mark)
 
-    def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+    def _apply_once(self, state: IcebergState, events: TableEvents, mark: Watermark) -> None:
         events.target = _with_settings(events.target)
         super()._apply_once(state, events, mark)
 

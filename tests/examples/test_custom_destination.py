@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.examples.load import load_example
@@ -94,11 +94,7 @@ def _open(url: str) -> Destination:
 
 
 class TestConformance(DestinationConformance):
-    """The example under the conformance suite. Kills, each of which starts a Python, run nightly."""
-
-    parts_of_each_run: ClassVar[tuple[type | str, ...]] = tuple(
-        part for part in DestinationConformance.__bases__ if part is not Crashes
-    )
+    """The example under the conformance suite."""
 
     @pytest.fixture
     def place(self, service: Service, example: ModuleType) -> DestinationPlace:
@@ -112,3 +108,7 @@ class TestConformance(DestinationConformance):
 
         opening = partial(_open, service.url)
         return DestinationPlace(open=opening, read=read, shown=shown, in_child=opening)
+
+
+# Kills, each of which starts a Python, run nightly.
+TestConformance.parts_of_each_run = tuple(part for part in DestinationConformance.__bases__ if part is not Crashes)

@@ -20,7 +20,7 @@ from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import CommitConflict
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, live_vectors, new_deletes
 from levada.destinations.verification import Comparison
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def rewrite_keys(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     files: FileLayout,
     schema: ReplicatedTableSchema,

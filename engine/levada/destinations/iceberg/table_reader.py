@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.listed_file import ListedFile
+from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes, vector_of
 from levada.destinations.iceberg.file_describer import KnownModes
@@ -21,7 +22,7 @@ from levada.destinations.iceberg.listed_files import listed_file
 from levada.destinations.iceberg.metadata import Snapshot, TableMetadata
 from levada.destinations.iceberg.partitioning import FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, StaleEpoch
+from levada.errors import DestinationChanged
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -258,8 +259,8 @@ class TableReader:
         A mark of another pipeline is that of a former owner under another name, whose epochs say nothing.
         """
         current = self.metadata.mark
-        if current is not None and current.pipeline == mark.pipeline and current.epoch > mark.epoch:
-            raise StaleEpoch(mark.epoch, current.epoch)
+        if current is not None and current.pipeline == mark.pipeline:
+            require_epoch(current.epoch, mark.epoch)
 
 
 def _is_strange(file: JavaObject) -> bool:
