@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.examples.load import load_example
@@ -17,7 +17,6 @@ from levada.destinations import Destination
 from levada.errors import NeedsOperator, Transient
 from levada.schema import Column, TableTarget
 from levada.testing import DestinationConformance, DestinationPlace
-from levada.testing.destinations.crashes import Crashes
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +93,7 @@ def _open(url: str) -> Destination:
 
 
 class TestConformance(DestinationConformance):
-    """The example under the conformance suite. Kills, each of which starts a Python, run nightly."""
-
-    parts_of_each_run: ClassVar[tuple[type | str, ...]] = tuple(
-        part for part in DestinationConformance.__bases__ if part is not Crashes
-    )
+    """The example under the conformance suite."""
 
     @pytest.fixture
     def place(self, service: Service, example: ModuleType) -> DestinationPlace:
