@@ -171,8 +171,9 @@ def _group(item: pytest.Item, needs: frozenset[str]) -> str:
 
 
 def _rank(needs: frozenset[str]) -> int:
-    """Return the place of a test's group among those to be started."""
-    return next((rank for rank, need in enumerate(_SHARED) if need in needs), len(_SHARED) + ("jvm" not in needs))
+    """Return the place of a test's group among those to be started. Short groups fill the end of the run."""
+    others = (len(_SHARED) + (0 if "jvm" in needs else 1)) if needs else len(_SHARED) + 2
+    return next((rank for rank, need in enumerate(_SHARED) if need in needs), others)
 
 
 def _is_another_part(item: pytest.Item) -> bool:

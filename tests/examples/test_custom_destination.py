@@ -17,7 +17,6 @@ from levada.destinations import Destination
 from levada.errors import NeedsOperator, Transient
 from levada.schema import Column, TableTarget
 from levada.testing import DestinationConformance, DestinationPlace
-from levada.testing.destinations.crashes import Crashes
 
 
 @pytest.fixture(scope="module")
