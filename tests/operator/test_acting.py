@@ -328,6 +328,16 @@ def test_lasting_failure_of_any_code_is_a_refusal(code: int) -> None:
     assert outcome(13, driver={"image": "other:1"}).refusals == ()
 
 
+def test_field_that_no_schema_has_is_refused_at_once() -> None:
+    """The API server answers 500 to it, but no attempt more would succeed. At no moment is the spec accepted."""
+    failing = RequestFailed(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema")
+    cluster = Requests(StatefulSet=failing)
+    runner = Runner(cluster, WriteBudget(Clock(), burst=1000), ThreadPoolExecutor(1))
+    outcome = asyncio.run(carry_out(cluster, observed(pipeline()), runner=runner))
+    assert outcome.refusals
+    assert not {write for write in cluster.writes if write[0] == "apply_status"}
+
+
 def test_outage_is_no_refusal() -> None:
     """An API server that was away and then answers once with a passing error has refused nothing yet."""
     cluster = Requests(StatefulSet=RequestFailed(0, "no answer"))

@@ -196,7 +196,8 @@ class Controller:
         if body is None:
             await self._write_lone_tables(key)
             return
-        if other := await self._installations.manager_of(self.cache.child(key, "StatefulSet", driver_name(key.name))):
+        stateful_set = self.cache.child(key, "StatefulSet", driver_name(key.name))
+        if other := await self._installations.manager_of(body, stateful_set):
             await self._report_foreign(key, body, other)
             return
         metadata = body["metadata"]

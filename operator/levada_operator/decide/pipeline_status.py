@@ -43,6 +43,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "tables": tables,
         **_cuts(observed),
         **({"cleanup": before["cleanup"]} if before.get("cleanup") else {}),
+        **({"operator": observed.defaults.identity} if observed.defaults.identity else {}),
     }
     progress_at = timestamp(observed.report.fetched_at) if observed.report else before.get("progressAt")
     return status | ({"progressAt": progress_at} if progress_at else {})
