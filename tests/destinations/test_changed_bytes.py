@@ -183,6 +183,22 @@ def test_a_changed_fact_in_the_metadata_is_found(
     assert ReadFiles(storage)([change(written)]) == [written.path]
 
 
+def test_a_folder_in_the_place_of_a_file_is_damage(storage: FileSystemStorage) -> None:
+    """So is a file in the place of its folder. Neither goes away by itself."""
+    written = data_file(storage)
+    path = Path(written.path)
+    path.unlink()
+    path.mkdir()
+    for gone in (str(path), f"{path}/inside/x.parquet"):
+        with pytest.raises(DestinationChanged) as raised:
+            list(without_deletes(gone).read(storage, list(LAYOUT.arrow)))
+        assert raised.value.code == "table_damaged"
+    path.rmdir()
+    path.touch()
+    with pytest.raises(DestinationChanged):
+        list(without_deletes(f"{path}/x.parquet").read(storage, list(LAYOUT.arrow)))
+
+
 class Failing:
     """A file of an object store that stops to answer. Its errors have no number."""
 

@@ -475,15 +475,6 @@ def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
     require_epoch(max((m.epoch for m in (metadata.mark, lease) if m is not None), default=0), epoch)
 
 
-def is_newer(table: IcebergTable, other: IcebergTable) -> bool:
-    """Return True if ``table`` has the later watermark.
-
-    There are two tables of one source table after an interrupted move.
-    """
-    ours, theirs = table.metadata.mark, other.metadata.mark
-    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))
-
-
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
     """Raise NeedsOperator if the Iceberg table was created for another mode or key."""
     kept = table.metadata.properties

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from levada.destinations.iceberg.catalog import IcebergCatalog, is_newer
+from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
@@ -119,9 +119,18 @@ class KnownTables:
         unread: dict[TableName, LevadaError] = {}
         for found, name, opened in self._catalog.ours(unread, among):
             state = self.states.setdefault(found, self._new_state(found, name))
-            if state.table is None or (opened is not None and is_newer(opened, state.table)):
+            if state.table is None or (opened is not None and _is_newer(opened, state.table)):
                 state.name, state.table, state.loaded_at = name, opened, time.monotonic()
         self.unread, self._searched_at = unread, time.monotonic()
 
     def _new_state(self, table: TableId, name: TableName) -> IcebergState:
         return IcebergState(table, name, TableIndex(self._indexes / str(int(table))))
+
+
+def _is_newer(table: IcebergTable, other: IcebergTable) -> bool:
+    """Return True if ``table`` has the later watermark.
+
+    There are two tables of one source table after an interrupted move.
+    """
+    ours, theirs = table.metadata.mark, other.metadata.mark
+    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))

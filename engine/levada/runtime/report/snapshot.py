@@ -19,6 +19,7 @@ from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
 from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.verification_record import difference_of
 from levada.segments.memory import MemoryBudget
 from levada.status import (
     CaptureProgress,
@@ -35,7 +36,6 @@ from levada.status import (
     TablePhase,
     TableProgress,
 )
-from levada.stores.phases import Ready
 
 _RATE_WINDOW_S = 10.0
 _REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published without a replica identity"
@@ -73,7 +73,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
     """
     pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
     verification = registry.handled.verification(record)
-    differs = verification.differs if isinstance(record.phase, Ready) else None
+    differs = difference_of(verification, record.phase)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # Of a table that missed changes only the destination has the position that it reached.

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from levada.status import ErrorProgress, VerifiedProgress
 from levada.status.document import Part, Time
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import Ready, TableReplicationPhase
 
 if TYPE_CHECKING:
     from levada.values import TableId
@@ -62,6 +63,11 @@ def store_verification(store: PipelineStore, table: TableId, record: Verificatio
         store.delete_fingerprint(_subject(table))
     else:
         store.store_fingerprint(_subject(table), json.dumps(record.to_json()))
+
+
+def difference_of(record: VerificationRecord, phase: TableReplicationPhase) -> ErrorProgress | None:
+    """Return the error of a table that streams and was found to differ, None for one that is Ready or parked."""
+    return record.differs if isinstance(phase, Ready) else None
 
 
 def verified_progress(report: TableReport) -> VerifiedProgress:
