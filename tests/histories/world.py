@@ -26,7 +26,7 @@ from levada.spec.manifests import load_manifests
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched")
+_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "v3")
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -58,6 +58,8 @@ class Form:
     """True if the publication is made by hand, of all tables."""
     switched: bool = False
     """True if the publication streams the partitions for themselves for a while."""
+    v3: bool = False
+    """True if Iceberg tables have format version 3."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -245,7 +247,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
-        "iceberg": lambda: IcebergReader(folder, form.changelog),
+        "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
         "postgres": lambda: PostgresReader(lake, form.changelog),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
