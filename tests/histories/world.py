@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from tests.histories.memory import MemoryReader
 from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
@@ -25,6 +27,7 @@ from levada.spec.manifests import load_manifests
 
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
+_ROOT: Final = Path(__file__).parents[2]
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
 _WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "v3")
 _PARTITIONS: Final = (
@@ -99,7 +102,8 @@ class World:
 
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
-        self.engine.start(*_POLLS)
+        paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
+        self.engine.start(*_POLLS, PYTHONPATH=paths)
         self._until(self._runs, LIMIT_S)
 
     def _runs(self) -> bool:
@@ -249,6 +253,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
         "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
         "postgres": lambda: PostgresReader(lake, form.changelog),
+        "memory": lambda: MemoryReader(folder),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
@@ -256,8 +261,6 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
         "destination": made.reader.section,
         "freshnessSeconds": 1,
     }
-    if form.resync:
-        made.engine.spec["retries"] = {"delaySeconds": 1, "maxDelaySeconds": 2}
     made.engine.write_manifest()
     _write_source(made)
     try:
