@@ -20,6 +20,8 @@ from tests.histories.world import SETTLED_S, World
 
 _SLOWER_S: Final = 1.0
 _KNOWN_S: Final = 5.0
+_UNSETTLED: Final = 4
+"""Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
 """Other hints ask for a change of the manifest."""
 _HINTS: Final = 4
@@ -153,7 +155,7 @@ class Batch:
 
     def _settle(self, parts: list[_Part]) -> None:
         spaces = tuple(part.player.schema for part in parts)
-        self.world.settle(spaces, self.patience_s)
+        self.world.settle(spaces, _UNSETTLED * self.patience_s)
         for oid, table in self.world.tables(spaces).items():
             for part in parts:
                 if part.player.schema in table["schema"]:

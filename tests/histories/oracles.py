@@ -4,7 +4,7 @@ a: a Ready table equals its source 30 s after the last statement.
 b: the engine never ends by itself.
 c: a table of which no statement changes more than rows is never parked. No table leaves the pipeline in silence.
 d: the code of a parked table is one that its statements can cause, the command of its hint heals it, and then it is
-equal. With ``onUnstreamable: Resync`` no command is needed for a table that must be copied again.
+equal. With ``onUnstreamable: Resync`` a table that will be copied again needs no command.
 e: no statement fails, or waits more than a second longer, that does not without Levada.
 f: the engine ends and starts again after every history.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from tests.histories.memory import MemoryReader
 from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
@@ -25,8 +27,9 @@ from levada.spec.manifests import load_manifests
 
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
+_ROOT: Final = Path(__file__).parents[2]
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched")
+_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "v3")
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -58,6 +61,8 @@ class Form:
     """True if the publication is made by hand, of all tables."""
     switched: bool = False
     """True if the publication streams the partitions for themselves for a while."""
+    v3: bool = False
+    """True if Iceberg tables have format version 3."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -97,7 +102,8 @@ class World:
 
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
-        self.engine.start(*_POLLS)
+        paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
+        self.engine.start(*_POLLS, PYTHONPATH=paths)
         self._until(self._runs, LIMIT_S)
 
     def _runs(self) -> bool:
@@ -245,8 +251,9 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
-        "iceberg": lambda: IcebergReader(folder, form.changelog),
+        "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
         "postgres": lambda: PostgresReader(lake, form.changelog),
+        "memory": lambda: MemoryReader(folder),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
@@ -254,8 +261,6 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
         "destination": made.reader.section,
         "freshnessSeconds": 1,
     }
-    if form.resync:
-        made.engine.spec["retries"] = {"delaySeconds": 1, "maxDelaySeconds": 2}
     made.engine.write_manifest()
     _write_source(made)
     try:
