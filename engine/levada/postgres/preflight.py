@@ -392,7 +392,8 @@ def _coverage_problems(
     if publication is None and not request.managed:
         yield Problem(Severity.ERROR, "publication_missing", f"there is no publication {request.publication}", hint)
     elif not report.manageable:
-        missing = publication is None
+        # A running engine creates the publication of the tables that can be added, and so does a start.
+        missing = publication is None and report.blocked == report.missing
         code = "publication_missing" if missing else "publication_incomplete"
         lacking = "does not exist and cannot be created" if missing else "lacks tables that cannot be added"
         for blocker in report.blockers:
