@@ -35,11 +35,17 @@ from levada.destinations.ducklake.writes import (
     append_batch,
     commit,
     is_uncommitted,
-    missing,
     new_row,
     upsert_batch,
 )
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
+from levada.destinations.fenced import (
+    FencedDestination,
+    TableState,
+    TableStates,
+    check_same_table,
+    missing,
+    require_epoch,
+)
 from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
@@ -285,7 +291,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         with self._database.transaction(f"reading {schema.name}") as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None:
-                raise missing(self._name(events.target), schema)
+                raise missing(self._name(events.target), schema.name)
             require_epoch(row.epoch, mark.epoch)
             state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
             intact = read_intact(connection, catalog.lake.uri, row)
