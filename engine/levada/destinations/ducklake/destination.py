@@ -13,6 +13,7 @@ import psycopg
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
@@ -51,12 +52,11 @@ from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError, LoginFailed
+from levada.errors import DestinationChanged, LevadaError
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
-from levada.printable import unreadable_reason
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
@@ -386,20 +386,8 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
 
 def store_properties(settings: Settings, credentials: Path | None) -> Mapping[str, str]:
     """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
-    properties = dict(settings.properties)
-    if credentials is None:
-        return properties
-    try:
-        for file in sorted(credentials.iterdir()):
-            if file.is_file() and file.name not in _LOGIN:
-                properties[file.name] = file.read_text("utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoginFailed(
-            "credentials_unreadable",
-            f"a key of Secret {credentials.name} is unreadable: {unreadable_reason(error)}",
-            hint=f"give Secret {credentials.name} keys of UTF-8 text that this process can read",
-        ) from None
-    return properties
+    secret = {} if credentials is None else read_credentials(credentials)
+    return {**settings.properties, **{name: text for name, text in secret.items() if name not in _LOGIN}}
 
 
 def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
