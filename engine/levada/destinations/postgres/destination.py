@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, require_epoch
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing, require_epoch
 from levada.destinations.interface import (
     Capabilities,
     DestinationContext,
@@ -36,7 +36,7 @@ from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -415,11 +415,7 @@ class PostgresDestination(FencedDestination[_Table]):
         """Lock and return the state of the table. Raise StaleEpoch if a newer driver has written the table."""
         row = self._state.find(connection, schema.id, lock=True)
         if row is None:
-            raise DestinationChanged(
-                "destination_table_missing",
-                f"the destination's database has no table of {schema.name}",
-                hint=resync_command(schema.name),
-            )
+            raise missing(f"the table of {schema.name}", schema.name)
         require_epoch(row.epoch, mark.epoch)
         return row
 
