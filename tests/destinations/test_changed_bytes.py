@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +21,14 @@ from levada.destinations import TableMode
 from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.deletion_vectors import DeletionVector, read_vectors, to_bitmap, write_vectors
 from levada.destinations.data_files.intact import ReadFiles
-from levada.destinations.data_files.layout import project
+from levada.destinations.data_files.layout import FIELD_ID, project
 from levada.destinations.data_files.listed_file import ListedFile
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.position_deletes import read_position_deletes, write_position_deletes
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile
 from levada.destinations.iceberg.listed_files import listed_file
-from levada.destinations.iceberg.metrics import FULL, metrics_json
+from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.schema import initial_layout
 from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.errors import DestinationChanged, Transient
@@ -52,10 +55,10 @@ class Written:
         return self.listed.path
 
 
-def listed(written: WrittenFile, columns: pa.Schema) -> ListedFile:
+def listed(written: WrittenFile, columns: pa.Schema, mode: Mode = FULL) -> ListedFile:
     """Return the facts that Iceberg's manifests would have about a file."""
     counts = {"file-path": written.path, "record-count": written.rows, "file-size-in-bytes": written.bytes}
-    return listed_file({**counts, **metrics_json(written.columns, lambda _: FULL)}, columns)
+    return listed_file({**counts, **metrics_json(written.columns, lambda _: mode)}, columns)
 
 
 @pytest.fixture
@@ -181,6 +184,44 @@ def test_a_changed_fact_in_the_metadata_is_found(
     """A count or a bound by which a reader would pass over rows names the file."""
     written = data_file(storage).listed
     assert ReadFiles(storage)([change(written)]) == [written.path]
+
+
+EDGES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bool": (pa.bool_(), [True, False]),
+    "int": (pa.int32(), [-(2**31), 2**31 - 1]),
+    "long": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "float": (pa.float32(), [math.nan, -0.0, 0.0, math.inf, 1e-45]),
+    "double": (pa.float64(), [math.nan, -0.0, -math.inf, 5e-324]),
+    "wide": (pa.decimal128(38, 10), [Decimal("-9999999999999999999999999999.9999999999"), Decimal(0)]),
+    "narrow": (pa.decimal128(5, 2), [Decimal("-999.99"), Decimal("0.01")]),
+    "date": (pa.date32(), [date.min, date.max]),
+    "time": (pa.time64("us"), [time.min, time.max]),
+    "timestamp": (pa.timestamp("us"), [datetime.min, datetime.max]),
+    "zoned": (pa.timestamp("us", "UTC"), [datetime.min.replace(tzinfo=UTC)]),
+    "text": (pa.string(), ["", "\U0010ffff" * 40, "\uffff" * 30, "a" * 5000]),
+    "bytes": (pa.binary(), [b"", b"\xff" * 40, b"\0", b"x" * 5000]),
+    "uuid": (pa.binary(16), [b"\0" * 16, b"\xff" * 16]),
+    "list": (pa.list_(pa.field("element", pa.int32(), metadata={FIELD_ID: "99"})), [[1, None], []]),
+}
+"""Values at the edges of each type of Arrow that is written."""
+
+
+@pytest.mark.parametrize("mode", [FULL, Mode(True, 16), Mode(True, 1), Mode(True, 0)])
+def test_no_value_is_taken_for_damage(storage: FileSystemStorage, mode: Mode) -> None:
+    """Whatever the metadata has of the bounds, they hold the file's values, also NULL, NaN and those that are cut."""
+    schema = pa.schema(
+        [pa.field(n, kind, metadata={FIELD_ID: str(i)}) for i, (n, (kind, _)) in enumerate(EDGES.items(), start=1)]
+    )
+    rows = max(len(values) for _, values in EDGES.values())
+    for shift in range(rows):
+        columns = [
+            pa.array([None if i == shift else values[(i + shift) % len(values)] for i in range(rows)], kind)
+            for kind, values in EDGES.values()
+        ]
+        with DataWriter(storage, schema) as writer:
+            writer.write(pa.Table.from_arrays(columns, schema=schema))
+        [file] = writer.files
+        assert ReadFiles(storage)([listed(file, schema, mode)]) == []
 
 
 def test_a_folder_in_the_place_of_a_file_is_damage(storage: FileSystemStorage) -> None:

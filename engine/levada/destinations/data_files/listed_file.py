@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Context
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from levada.destinations.data_files.layout import names_by_id
 from levada.destinations.data_files.statistics import Leaf, leaves
 
+_EXACT: Final = Context(prec=76)
 _INTEGERS: Final = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_date32, pa.types.is_time)
 
 
@@ -90,8 +92,9 @@ def physical_bounds(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
     if low is None or low != low:
         return None
     if pa.types.is_decimal(values.type):
+        # The default context would round to 28 digits.
         scale = values.type.scale
-        return int(low.scaleb(scale)), int(high.scaleb(scale))
+        return int(low.scaleb(scale, _EXACT)), int(high.scaleb(scale, _EXACT))
     return low, high
 
 
