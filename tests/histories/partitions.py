@@ -101,9 +101,10 @@ def identity_of_partitions(draw: Draw) -> Made:
     parts = [t for t in draw.model.tables if t.parent == root.sql]
     if not parts:
         raise ImpossibleError
-    identity = draw.one(("FULL", "FULL", "DEFAULT", "NOTHING"))
+    other = "DEFAULT" if root.identity == "f" else "FULL"
+    identity = draw.one((*[other] * 8, "DEFAULT", "NOTHING"))
     order = [*parts, root]
-    if draw.odds(0.4):
+    if draw.odds(0.2):
         draw.rng.shuffle(order)
     statements = []
     for table in order:
