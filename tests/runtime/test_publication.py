@@ -98,6 +98,7 @@ def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Dat
     rig.wait(lambda p: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'") != [])
 
 
+@pytest.mark.since(15)
 def test_a_lost_identity_is_seen_to_though_the_publication_was_locked(rig: Published, db: Database) -> None:
     """The trigger waits for no other session, and the engine takes the table out once that one has ended."""
     rig.start()
