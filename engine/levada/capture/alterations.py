@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.postgres.ddl import CreatedPartitions, DdlMessage
+from levada.postgres.ddl import CreatedPartitions, DdlMessage, DroppedTables
 from levada.values import Lsn, SnapshotId, TableId
 
 
@@ -15,13 +15,15 @@ class Alteration:
     """An announced statement of transaction ``xid``, with a message at LSN ``at``, committed at LSN ``committed``.
 
     ``truncated`` is True if the transaction has a TRUNCATE of the table, and ``emptied`` if one comes after this
-    statement. It deletes the rows that the statement may have rewritten.
+    statement. It deletes the rows that the statement may have rewritten. The statement comes before the transaction's
+    row or truncate message with the number ``ordinal``.
     """
 
-    ddl: DdlMessage | CreatedPartitions
+    ddl: DdlMessage | CreatedPartitions | DroppedTables
     at: Lsn
     committed: Lsn
     xid: int
+    ordinal: int
     truncated: bool = False
     emptied: bool = False
 
@@ -35,10 +37,11 @@ class Alterations:
         self._waiting: list[Alteration] = []
         self._truncated: set[TableId] = set()
 
-    def add(self, ddl: DdlMessage | CreatedPartitions, message: LogicalMessage, at: SnapshotId) -> None:
+    def add(self, ddl: DdlMessage | CreatedPartitions | DroppedTables, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
-        self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, ddl.table_id in self._truncated))
+        truncated = ddl.table_id in self._truncated
+        self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, message.ordinal, truncated))
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Record a TRUNCATE of tables in the transaction with the commit LSN ``at``."""

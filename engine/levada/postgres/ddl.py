@@ -81,10 +81,21 @@ class CreatedPartitions:
     leaves: Mapping[TableId, LeafStorage]
 
 
-def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions:
+@dataclass(frozen=True, slots=True)
+class DroppedTables:
+    """Tables that one statement dropped. Only a baseline shows which of them were partitions, and of what."""
+
+    tables: frozenset[TableId]
+    table_id = TableId(0)
+    """No table: the statement may concern several roots."""
+
+
+def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions | DroppedTables:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
+        if "dropped" in data:
+            return DroppedTables(frozenset(map(TableId, data["dropped"])))
         if "created" in data:
             return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
         return DdlMessage(

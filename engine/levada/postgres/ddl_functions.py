@@ -110,13 +110,23 @@ BEGIN
 END
 """)
 
+# A table that was dropped may have been a partition, which the catalog does not show any more.
+#
 # The table of an index that was dropped alone is in the same schema, and has lost the index of its replica identity.
 _DROP_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
     partition boolean;
     indexed text[];
+    dropped jsonb;
 BEGIN
+    SELECT jsonb_agg(d.objid::bigint) INTO dropped FROM pg_catalog.pg_event_trigger_dropped_objects() d
+    WHERE NOT d.is_temporary AND d.object_type = 'table'
+        AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubviaroot);
+    IF dropped IS NOT NULL THEN
+        PERFORM {emit}(pg_catalog.jsonb_build_object('dropped', dropped)::text);
+        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
+    END IF;
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger_dropped_objects() d
         WHERE NOT d.is_temporary AND (d.object_type = 'table column'
             OR tg_tag <> 'DROP TABLE' AND d.object_type IN ('table constraint', 'index')))
@@ -394,7 +404,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_ANNOUNCE_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(announce=_ANNOUNCE)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
         _function(_ON_COMMAND, "", "event_trigger", _CHEAP, command),
-        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(announce=_ANNOUNCE, failure=failure)),
+        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(
+            announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=sql.Literal(SEPARATOR_PREFIX))),
         *_trigger(TRIGGER, "ddl_command_end", _TAGS, _ON_COMMAND),
         *_trigger(DROP_TRIGGER, "sql_drop", _DROP_TAGS, _ON_DROP),
     )  # fmt: skip

@@ -58,7 +58,7 @@ from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
@@ -243,6 +243,9 @@ class Supervisor:
             case TableAltered(table) | PartitionsCreated(table):
                 if table in tables:
                     self.registry.storage.table_altered(tables[table], report)
+                report.recorded.set()
+            case TablesDropped():
+                self.registry.storage.tables_dropped(tables.values(), report)
                 report.recorded.set()
             case TablesUnpublished(left):
                 for table in left & tables.keys():

@@ -40,10 +40,14 @@ _TEXTS: Final = frozenset({25, 1043})
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ..."."""
+    """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
+
+    ``gone`` has the partitions that the table has lost, if that is the change.
+    """
 
     code: str
     what: str
+    gone: frozenset[TableId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +154,8 @@ def _is_older(leaf: LeafStorage, column: ColumnStorage) -> bool:
 def _leaves(
     columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
 ) -> RowsChanged | None:
-    if before.leaves.keys() - now.leaves.keys():
-        return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it")
+    if gone := frozenset(before.leaves.keys() - now.leaves.keys()):
+        return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it", gone)
     for oid in sorted(now.leaves.keys() - before.leaves.keys()):
         if not (now.leaves[oid].empty or now.leaves[oid].born):
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")

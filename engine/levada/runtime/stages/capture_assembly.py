@@ -11,13 +11,13 @@ from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.ddl import CreatedPartitions
+from levada.postgres.ddl import CreatedPartitions, DdlMessage, DroppedTables
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -56,12 +56,17 @@ class CaptureReports:
     def table_altered(self, altered: Alteration) -> None:
         """Report a DDL statement on a table."""
         ddl, recorded = altered.ddl, threading.Event()
-        begin = (ddl.table_id, altered.at, altered.committed, altered.xid)
-        self._inbox.put(
-            PartitionsCreated(*begin, ddl.leaves, recorded)
-            if isinstance(ddl, CreatedPartitions)
-            else TableAltered(*begin, ddl.description.storage, ddl.casts, recorded, altered.truncated, altered.emptied)
-        )
+        when = (altered.at, altered.committed, altered.xid)
+        match ddl:
+            case DroppedTables():
+                self._inbox.put(TablesDropped(ddl.tables, *when, recorded, altered.ordinal))
+            case CreatedPartitions():
+                self._inbox.put(PartitionsCreated(ddl.table_id, *when, ddl.leaves, recorded))
+            case DdlMessage():
+                storage, flags = ddl.description.storage, (altered.truncated, altered.emptied)
+                self._inbox.put(
+                    TableAltered(ddl.table_id, *when, storage, ddl.casts, recorded, *flags, altered.ordinal)
+                )
         self._wait_for(recorded)
 
     def tables_unpublished(

@@ -18,7 +18,7 @@ from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.silent_columns import Columns, Unmarked
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
@@ -289,6 +289,7 @@ Report = (
     | TableFailed
     | TableAltered
     | PartitionsCreated
+    | TablesDropped
     | TablesUnpublished
     | StorageRead
     | SourceRestarted

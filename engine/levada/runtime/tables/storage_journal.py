@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.baseline import Baseline
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
+from levada.schema import ReplicatedTableSchema
 from levada.schema.flaws import LeafFlaw, flaw_error
+from levada.schema.partitions import KeyColumn, Region, Removal, region_of
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import LeafStorage, TableStorage
@@ -54,6 +57,8 @@ class TableAltered:
     recorded: threading.Event
     truncated: bool = False
     emptied: bool = False
+    ordinal: int = 0
+    """The number of the transaction's row or truncate message that comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,18 @@ class PartitionsCreated:
     recorded: threading.Event
 
 
+@dataclass(frozen=True, slots=True)
+class TablesDropped:
+    """Tables that one statement dropped, announced like `TableAltered`. Some may have been partitions."""
+
+    tables: frozenset[TableId]
+    at: Lsn
+    committed: Lsn
+    xid: int
+    recorded: threading.Event
+    ordinal: int = 0
+
+
 def storage_subject(table: TableId) -> str:
     """Return the store's key of a table's baseline."""
     return f"storage_{int(table)}"
@@ -90,14 +107,23 @@ def storage_subject(table: TableId) -> str:
 class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
-    ``park`` parks a table until it is resynced.
+    ``park`` parks a table until it is resynced. Without ``removals`` the rows of a partition that is gone stay until
+    then.
     """
 
-    def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        park: Callable[[TableRecord, LevadaError], None],
+        removals: Removals | None = None,
+    ) -> None:
         self._store = store
         self._park = park
-        self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished]] = {}
+        self._removals = removals
+        self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
+        self._roots: dict[TableId, TableId] | None = None
+        """The table that has or had each leaf, None until a table is dropped."""
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
         """The oldest snapshot that was not evaluated yet, and the newest, each with the marks written before it."""
@@ -113,11 +139,15 @@ class StorageJournal:
         """Delete the baseline of a table."""
         self._truncates.pop(table, None)
         self.columns.forget(table)
+        if self._removals is not None:
+            self._removals.forget(table)
         self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
+        if self._removals is not None:
+            self._removals.applied(table, lsn)
         if known is None or known.lsn < lsn:
             self._keep(table, Baseline(lsn, 0, storage, {} if known is None else known.created_since(lsn)))
 
@@ -126,6 +156,8 @@ class StorageJournal:
         for report in self._held.pop(record.id, ()):
             if isinstance(report, TablesUnpublished):
                 self._park_unpublished(record, report)
+            elif isinstance(report, TablesDropped):
+                self._evaluate_drop(record, report)
             else:
                 self._evaluate_announcement(record, report)
 
@@ -141,6 +173,20 @@ class StorageJournal:
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
             self._evaluate_announcement(record, report)
+
+    def tables_dropped(self, records: Iterable[TableRecord], report: TablesDropped) -> None:
+        """Evaluate an announced DROP of tables. Tables that are copied hold it like `table_altered`."""
+        known = list(records)
+        if self._roots is None:
+            self._roots = {}
+            for record in known:
+                self._note_leaves(record.id, self._baseline(record.id))
+        roots = {self._roots.get(table) for table in report.tables}
+        for record in known:
+            if isinstance(record.phase, DataSync):
+                self._held.setdefault(record.id, []).append(report)
+            elif record.id in roots and not isinstance(record.phase, Init):
+                self._evaluate_drop(record, report)
 
     def table_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         """Park a table whose changes are not in the stream. While it is copied, hold the report like `table_altered`.
@@ -213,7 +259,25 @@ class StorageJournal:
             return
         truncates = self._truncates.get(record.id, frozenset())
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
-        self._evaluate(record, known, now, Witness(True, report.casts, truncates | own, follows=bool(known.xid)))
+        witness = Witness(True, report.casts, truncates | own, follows=bool(known.xid))
+        self._evaluate(record, known, now, witness, report)
+
+    def _evaluate_drop(self, record: TableRecord, report: TablesDropped) -> None:
+        """Remove the rows of partitions that were dropped.
+
+        If that is not possible, a snapshot of the catalog shows later that they are gone.
+        """
+        known = self._baseline(record.id)
+        if known is None or record.id in report.tables or known.has(report) or needs_resync(record.phase):
+            return
+        before = known.storage_but_for(())
+        gone = before.leaves.keys() & report.tables
+        if not gone or not self._remove(record, before, gone, report):
+            return
+        left = {oid: leaf for oid, leaf in known.storage.leaves.items() if oid not in gone}
+        created = {oid: made for oid, made in known.created.items() if oid not in gone}
+        storage = replace(known.storage, leaves=left)
+        self._keep(record.id, Baseline(max(known.lsn, report.at), report.xid, storage, created))
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)
@@ -224,7 +288,14 @@ class StorageJournal:
         elif record.resync.has_copy and not record.resync.abandoned:
             record.resync.restart()
 
-    def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
+    def _evaluate(
+        self,
+        record: TableRecord,
+        known: Baseline,
+        now: Baseline,
+        witness: Witness,
+        statement: TableAltered | None = None,
+    ) -> None:
         if self._park_flawed(record, now.storage.flaws):
             return
         before = known.storage_but_for(now.created)
@@ -233,11 +304,32 @@ class StorageJournal:
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
         found = find_change(record.id, names, before, now.storage, witness)
+        if found is not None and found.gone and statement is not None:
+            left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
+            rest = find_change(record.id, names, replace(before, leaves=left), now.storage, witness)
+            if rest is not None or self._remove(record, before, found.gone, statement):
+                found = rest
+            else:
+                found = replace(found, what=f"{found.what}, and its bounds do not show exactly which these are")
         if found is None:
             self._keep(record.id, now)
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
+
+    def _remove(
+        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: TableAltered | TablesDropped
+    ) -> bool:
+        """Remove the rows of partitions that are gone. Return False if their bounds do not show them exactly."""
+        version = self._store.get_table_schema(record.id, _NEWEST)
+        if self._removals is None or version is None or not self._removals.can_remove(version):
+            return False
+        region = lost_region(before, gone, version)
+        if region is None:
+            _log.info("table %s: the bounds of a partition that is gone do not show its rows exactly", record.name)
+            return False
+        self._removals.add(record, Removal(at.committed, at.ordinal, region))
+        return True
 
     def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
         """Park a table with a flawed partition, whose changes may be wrong. No copy has begun with one."""
@@ -250,8 +342,24 @@ class StorageJournal:
         text = self._store.get_fingerprint(storage_subject(table))
         return None if text is None else Baseline.from_text(text)
 
+    def _note_leaves(self, table: TableId, baseline: Baseline | None) -> None:
+        if self._roots is not None and baseline is not None:
+            self._roots.update(dict.fromkeys((*baseline.storage.leaves, *baseline.created), table))
+
     def _keep(self, table: TableId, baseline: Baseline) -> None:
+        self._note_leaves(table, baseline)
         self._store.store_fingerprint(storage_subject(table), baseline.to_text())
+
+
+def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:
+    """Return the rows of the leaves ``gone`` of a table, or None if their bounds do not show them exactly."""
+    enums = {oid for oid, kind in before.types.items() if kind.kind == "e"}
+    columns = {
+        held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
+        for attnum, held in before.columns.items()
+        if (column := version.by_attnum.get(attnum)) is not None
+    }
+    return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)
 
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
