@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig, table, wait_for
 from tests.servers.ducklake import DuckLake
 
+import levada.runtime.stages.storage_poller
 from levada.apply.removal import RemovalBatch
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.postgres import PostgresDestination
@@ -20,7 +23,7 @@ from levada.destinations.postgres.settings import Settings
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
 from levada.segments.batch import EventBatch
-from levada.values import Durability, Watermark
+from levada.values import Durability, Lsn, Watermark
 
 Rows = set[tuple[Any, ...]]
 _COLUMNS = "id, extract(epoch FROM ts)::bigint, kind, note"
@@ -49,11 +52,13 @@ class Partitioned:
     def settle(self) -> None:
         """Wait until the lake has what the source has. Fail if the table is parked or is copied again."""
         expected = self.source()
+        ((text,),) = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
+        lsn = Lsn.parse(text)
 
         def equal(progress: Any) -> bool:
             state = table(progress, "t")
             assert state.error is None, state.error
-            return self.read() == expected
+            return (progress.verified_lsn or 0) >= lsn and self.read() == expected
 
         self.rig.wait(equal)
 
@@ -69,6 +74,7 @@ def made(
 ) -> Iterator[Partitioned]:
     """A pipeline that is not started, into each destination."""
     monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setattr(levada.runtime.stages.storage_poller, "poll_interval_s", lambda tables: 0.5)
     context = DestinationContext("shop", tmp_path / "work")
     destination: Destination
     if request.param == "ducklake":
@@ -183,4 +189,118 @@ def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPa
     )
     made.rig.start()
     made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies() == []
+
+
+def test_rows_leave_an_emptied_partition(made: Partitioned) -> None:
+    """TRUNCATE of partitions removes their rows, although it is not in the stream, and rows that come later stay."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    db.execute("TRUNCATE t_1, t_2d", "INSERT INTO t VALUES (8000, '2026-03-03', 'a', 'another')")
+    made.settle()
+    db.execute("INSERT INTO t VALUES (8001, '2026-01-03', 'a', 'later')")
+    made.settle()
+    db.execute("TRUNCATE t_0", "ALTER TABLE t ADD extra int", "DROP TABLE t_1")
+    made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
+    """VACUUM FULL and CLUSTER of a partition cost nothing, also together with TRUNCATE of another one."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    db.execute("VACUUM FULL t_1", "TRUNCATE t_2a", "CLUSTER t_3 USING t_3_pkey", "DELETE FROM t WHERE id % 2 = 0")
+    made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
+    """TRUNCATE and new rows in one transaction cost a copy."""
+    made.db.execute(*_MONTHS)
+    made.rig.copy_again()
+    made.start()
+    with made.db.connect() as c, c.transaction():
+        c.execute("TRUNCATE t_1")
+        c.execute("INSERT INTO t VALUES (9000, '2026-01-03', 'a', 'new')")
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies()
+
+
+class Maintenance:
+    """Random maintenance of the partitions of ``t``, one for each month, with rows written around each statement."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.attached = {1, 2, 3}
+        self.detached: set[int] = set()
+        self.ids = count(10_000)
+
+    @staticmethod
+    def bounds(month: int) -> str:
+        return f"FOR VALUES FROM ('2026-{month:02}-01') TO ('2026-{month + 1:02}-01')"
+
+    def writes(self) -> list[str]:
+        """Return statements that insert, update, move and delete rows of attached partitions."""
+        found = []
+        for _ in range(self.random.randrange(3)):
+            to, at = self.random.choice(sorted(self.attached)), self.random.randrange(1, 28)
+            found.append(f"INSERT INTO t VALUES ({next(self.ids)}, '2026-{to:02}-{at:02}', 'a', 'w')")
+            found.append(f"UPDATE t SET note = note || '!' WHERE id % 7 = {self.random.randrange(7)}")
+            found.append(f"UPDATE t SET ts = '2026-{to:02}-{at:02}' WHERE id % 31 = {self.random.randrange(31)}")
+            found.append(f"DELETE FROM t WHERE id % 41 = {self.random.randrange(41)}")
+        return found
+
+    def step(self) -> list[str]:
+        """Return the statements of one transaction."""
+        kind = self.random.choice(["create", "detach", "drop", "truncate", "attach", "vacuum"])
+        month = self.random.choice(sorted(self.attached))
+        if len(self.attached) < 3 and kind in ("detach", "drop"):
+            kind = "create"
+        match kind:
+            case "create":
+                month = next(m for m in range(1, 12) if m not in self.attached | self.detached)
+                statement = f"CREATE TABLE t_m{month} PARTITION OF t {self.bounds(month)}"
+            case "attach" if self.detached:
+                month = self.random.choice(sorted(self.detached))
+                statement = f"TRUNCATE t_m{month}; ALTER TABLE t ATTACH PARTITION t_m{month} {self.bounds(month)}"
+            case "drop":
+                statement = f"DROP TABLE t_m{month}"
+            case "truncate":
+                return [f"TRUNCATE t_m{month}"]
+            case "vacuum":
+                return [f"VACUUM FULL t_m{month}"]
+            case _:
+                kind, statement = "detach", f"ALTER TABLE t DETACH PARTITION t_m{month}"
+        before = self.writes()
+        (self.attached.discard if kind in ("detach", "drop") else self.attached.add)(month)
+        (self.detached.add if kind == "detach" else self.detached.discard)(month)
+        return [*before, *statement.split("; "), *self.writes()]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
+def test_maintenance_of_partitions(made: Partitioned, seed: int) -> None:
+    """After each statement the lake has the rows of the source, and nothing was copied again."""
+    maintenance = Maintenance(seed)
+    made.db.execute(
+        "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts))"
+        " PARTITION BY RANGE (ts)",
+        *(f"CREATE TABLE t_m{m} PARTITION OF t {maintenance.bounds(m)}" for m in (1, 2, 3)),  # type: ignore[arg-type]
+        "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours', 'a', 'n'"
+        " FROM generate_series(0, 300) i",
+    )
+    made.start()
+    for _ in range(6):
+        statements = maintenance.step()
+        with made.db.connect() as c:
+            if len(statements) == 1:
+                c.execute(statements[0])  # type: ignore[arg-type]
+            else:
+                with c.transaction():
+                    for statement in statements:
+                        c.execute(statement)  # type: ignore[arg-type]
+        made.settle()
     assert made.copies() == []

@@ -37,6 +37,7 @@ class Backlog:
         self._tables: dict[TableId, TableBacklog] = {}
         self._shadows: dict[TableId, TableBacklog] = {}
         self._removals: dict[TableId, tuple[Removal, ...]] = {}
+        self._holds: dict[TableId, Lsn] = {}
 
     def track(self, table: TableId, position: Lsn | None, *, holds: bool = True, shadow: bool = False) -> None:
         """Start to keep segments for a table from ``position`` on, or set the position after a copy or a resync.
@@ -71,6 +72,7 @@ class Backlog:
         state = self._of(shadow).pop(table, None)
         if not shadow:
             self._removals.pop(table, None)
+            self._holds.pop(table, None)
         if state is not None:
             self._drop(state.release())
 
@@ -146,6 +148,16 @@ class Backlog:
         self._removals.pop(table, None)
         if removals:
             self._removals[table] = tuple(removals)
+
+    def hold(self, table: TableId, lsn: Lsn | None) -> None:
+        """Let the table apply no change with a commit LSN of at least ``lsn``, or any if it is None."""
+        self._holds.pop(table, None)
+        if lsn is not None:
+            self._holds[table] = lsn
+
+    def held_at(self, table: TableId) -> Lsn | None:
+        """Return the LSN at which the table is held, None if it is not."""
+        return self._holds.get(table)
 
     def removal(self, table: TableId) -> Removal | None:
         """Return the next removal of the table, None without one."""

@@ -42,12 +42,13 @@ _TEXTS: Final = frozenset({25, 1043})
 class RowsChanged:
     """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
 
-    ``gone`` has the partitions that the table has lost, if that is the change.
+    ``gone`` has the partitions that the table has lost, and ``renewed`` those with a new file, if that is the change.
     """
 
     code: str
     what: str
     gone: frozenset[TableId] = frozenset()
+    renewed: frozenset[TableId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,11 @@ def _leaves(
         if not (now.leaves[oid].empty or now.leaves[oid].born):
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
-    renewed = [leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)]
-    if not renewed or _was_truncated(renewed, kept, witness):
+    renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}
+    if not renewed or _was_truncated(renewed.values(), kept, witness):
         return None
-    return RowsChanged(
-        "partition_changed", "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
-    )
+    what = "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
+    return RowsChanged("partition_changed", what, renewed=frozenset(renewed))
 
 
 def _was_truncated(renewed: Collection[LeafStorage], kept: Mapping[TableId, LeafStorage], witness: Witness) -> bool:

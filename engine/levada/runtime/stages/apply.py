@@ -126,6 +126,9 @@ class ApplyStage(Stage):
     def _is_cut(self, record: TableRecord) -> bool:
         if record.cut.leaves_nothing(self._registry.position(record)):
             return True
+        held = self._registry.backlog.held_at(record.id)
+        if held is not None and not self._registry.backlog.pending_below(record.id, held):
+            return True
         return record.tag.until is not None and not self._registry.backlog.pending_below(record.id, record.tag.until)
 
     def _highest_position(self) -> Lsn:
@@ -149,6 +152,7 @@ class ApplyStage(Stage):
             record.apply.pending_since = None
         until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
         until = min([until, *(removal.at for r in records if (removal := backlog.removal(r.id)) is not None)])
+        until = min([until, *(held for r in records if (held := backlog.held_at(r.id)) is not None)])
         self._batches += 1
         self._pool.submit(self._run, positions, manifests, until)
 

@@ -64,6 +64,23 @@ class Removals:
             record.resync.restart()
         _log.info("table %s: the rows of a partition that is gone at %s are removed", record.name, removal.at)
 
+    def is_pending(self, table: TableId) -> bool:
+        """Return True if rows of a partition that is gone are still in the table."""
+        return self._tables.backlog.removal(table) is not None
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether a table can wait while the others go on."""
+        return self._destination.capabilities.ordering is Ordering.TABLE
+
+    def hold(self, table: TableId) -> None:
+        """Let the table apply nothing beyond what is staged now, until `release`."""
+        self._tables.backlog.hold(table, self._tables.staged_lsn)
+
+    def release(self, table: TableId) -> None:
+        """Let the table apply all changes again."""
+        self._tables.backlog.hold(table, None)
+
     def applied(self, table: TableId, position: Lsn) -> None:
         """Forget the removals below a table's watermark, or below the snapshot of its copy."""
         if self._tables.backlog.removal(table) is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.baseline import Baseline
+from levada.runtime.tables.emptied_partitions import EmptiedPartitions
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.rules import needs_resync
@@ -122,6 +123,7 @@ class StorageJournal:
         self._removals = removals
         self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
+        self._emptied = EmptiedPartitions()
         self._roots: dict[TableId, TableId] | None = None
         """The table that has or had each leaf, None until a table is dropped."""
         self.columns = SilentColumns(store, park)
@@ -139,8 +141,10 @@ class StorageJournal:
         """Delete the baseline of a table."""
         self._truncates.pop(table, None)
         self.columns.forget(table)
+        self._emptied.forget(table)
         if self._removals is not None:
             self._removals.forget(table)
+            self._removals.release(table)
         self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
@@ -198,6 +202,39 @@ class StorageJournal:
         elif not isinstance(record.phase, Init):
             self._park_unpublished(record, report)
 
+    def take_examined(self) -> Mapping[TableId, int | None]:
+        """Return the partitions that the next snapshot has to examine."""
+        return self._emptied.take_wanted()
+
+    @property
+    def still_examined(self) -> Mapping[TableId, int | None]:
+        """The partitions that were not examined yet."""
+        return self._emptied.waiting
+
+    def add_examined(self, snapshot: StorageSnapshot, records: Mapping[TableId, TableRecord]) -> None:
+        """Remove the rows of partitions that were empty at the end of a snapshot.
+
+        Park the table if another one has no row from before, because it may have been truncated and filled again.
+        """
+        for table, leaves in self._emptied.answered(snapshot).items():
+            record, storage, known = records.get(table), snapshot.tables.get(table), self._baseline(table)
+            assert self._removals is not None
+            if record is not None and storage is not None and known is not None and not needs_resync(record.phase):
+                # The rows of one that is gone meanwhile leave with it.
+                left = leaves & storage.leaves.keys() & known.storage.leaves.keys()
+                empty = left & snapshot.emptied
+                if left - empty <= snapshot.kept and (
+                    not empty or self._remove(record, storage, empty, snapshot.end, 0)
+                ):
+                    renewed = {leaf: storage.leaves[leaf] for leaf in left}
+                    stored = replace(known.storage, leaves={**known.storage.leaves, **renewed})
+                    self._keep(table, replace(known, storage=stored))
+                    self._emptied.explained(table, left, snapshot.end)
+                else:
+                    what = "a partition was rewritten (VACUUM FULL, CLUSTER), or truncated and filled again"
+                    self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what)))
+            self._removals.release(table)
+
     def add_snapshot(self, snapshot: StorageSnapshot, marked: Mapping[TableId, Columns] | None = None) -> None:
         """Queue a snapshot of the catalog for `evaluate_snapshots`. ``marked`` has the marks written just before it.
 
@@ -212,13 +249,22 @@ class StorageJournal:
         while self._snapshots and staged >= self._snapshots[0][0].end:
             snapshot, marked = self._snapshots.pop(0)
             self._evaluate_snapshot(snapshot, tables)
-            if self.columns.compare(snapshot, marked, tables):
+            if self.columns.compare(snapshot, marked, tables) and not self._explains(tables):
                 self.verified_lsn = max(self.verified_lsn, snapshot.start)
+
+    def _explains(self, tables: Iterable[TableRecord]) -> bool:
+        """Return True if a table still has rows of a partition that this snapshot shows as emptied or gone."""
+        if self._removals is None:
+            return False
+        streaming = (r.id for r in tables if not (isinstance(r.phase, Errored) or r.suspended))
+        return bool(self._emptied.waiting) or any(map(self._removals.is_pending, streaming))
 
     def _evaluate_snapshot(self, snapshot: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
         for record in tables:
             storage, known = snapshot.tables.get(record.id), self._baseline(record.id)
             if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
+                continue
+            if self._emptied.is_examined(record.id):
                 continue
             if known is None:
                 if not storage.flaws:
@@ -229,6 +275,7 @@ class StorageJournal:
                 continue
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
+            storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             truncates = self._truncates.pop(record.id, frozenset())
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
             self._evaluate(
@@ -237,6 +284,8 @@ class StorageJournal:
                 Baseline(snapshot.start, 0, storage, unseen),
                 Witness(truncates=truncates, follows=bool(known.xid)),
             )
+            if not needs_resync(record.phase) and not self._emptied.is_examined(record.id):
+                self._emptied.intact(record.id, snapshot.horizon)
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
@@ -272,7 +321,7 @@ class StorageJournal:
             return
         before = known.storage_but_for(())
         gone = before.leaves.keys() & report.tables
-        if not gone or not self._remove(record, before, gone, report):
+        if not gone or not self._remove(record, before, gone, report.committed, report.ordinal):
             return
         left = {oid: leaf for oid, leaf in known.storage.leaves.items() if oid not in gone}
         created = {oid: made for oid, made in known.created.items() if oid not in gone}
@@ -307,18 +356,44 @@ class StorageJournal:
         if found is not None and found.gone and statement is not None:
             left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
             rest = find_change(record.id, names, replace(before, leaves=left), now.storage, witness)
-            if rest is not None or self._remove(record, before, found.gone, statement):
-                found = rest
-            else:
+            at = statement.committed, statement.ordinal
+            if (rest is None or rest.renewed) and self._remove(record, before, found.gone, *at):
+                found, before = rest, replace(before, leaves=left)
+            elif rest is None:
                 found = replace(found, what=f"{found.what}, and its bounds do not show exactly which these are")
+            else:
+                found = rest
         if found is None:
             self._keep(record.id, now)
+            return
+        if found.renewed and self._examine(record, names, before, now.storage, found, witness):
+            # Until that is known, the baseline has the former files.
+            former = {leaf: before.leaves[leaf] for leaf in found.renewed}
+            self._keep(record.id, replace(now, storage=replace(now.storage, leaves={**now.storage.leaves, **former})))
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
 
+    def _examine(
+        self,
+        record: TableRecord,
+        names: Mapping[int, str],
+        before: TableStorage,
+        now: TableStorage,
+        found: RowsChanged,
+        witness: Witness,
+    ) -> bool:
+        """Find out what happened to partitions with new files. Return False if that would not help."""
+        renewed = {leaf: now.leaves[leaf] for leaf in found.renewed}
+        rest = find_change(record.id, names, replace(before, leaves={**before.leaves, **renewed}), now, witness)
+        if rest is not None or self._removals is None or not self._removals.can_hold:
+            return False
+        self._removals.hold(record.id)
+        self._emptied.examine(record.id, found.renewed)
+        return True
+
     def _remove(
-        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: TableAltered | TablesDropped
+        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: Lsn, ordinal: int
     ) -> bool:
         """Remove the rows of partitions that are gone. Return False if their bounds do not show them exactly."""
         version = self._store.get_table_schema(record.id, _NEWEST)
@@ -328,7 +403,7 @@ class StorageJournal:
         if region is None:
             _log.info("table %s: the bounds of a partition that is gone do not show its rows exactly", record.name)
             return False
-        self._removals.add(record, Removal(at.committed, at.ordinal, region))
+        self._removals.add(record, Removal(at, ordinal, region))
         return True
 
     def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
