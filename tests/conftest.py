@@ -17,7 +17,7 @@ from tests.rigs.kept_processes import KeptProcessTasks
 from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
-from tests.servers.postgres import server_options
+from tests.servers.postgres import memory_folder, server_options
 from tests.servers.s3 import ObjectStore, object_store
 from tests.tiers import (
     pytest_addoption,
@@ -82,12 +82,12 @@ def kept_processes() -> Iterator[None]:
 def start_postgres(request: pytest.FixtureRequest) -> StartPostgres:
     """Return the function that runs a server of a test's own in a temporary folder."""
     wanted = request.config.getoption("--server")
-    if wanted is None:
-        return temporary_postgres
-    options = server_options(wanted)
+    options = {} if wanted is None else server_options(wanted)
+    parent = memory_folder()
 
     def start(**more: Any) -> AbstractContextManager[EmbeddedPostgres]:
-        return temporary_postgres(**({} if more.keys() & {"version", "programs"} else options), **more)
+        usual = {} if more.keys() & {"version", "programs"} else options
+        return temporary_postgres(parent=parent, **usual, **more)
 
     return start
 

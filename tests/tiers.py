@@ -171,17 +171,21 @@ def _group(item: pytest.Item, needs: frozenset[str]) -> str:
 
 
 def _rank(needs: frozenset[str]) -> int:
-    """Return the place of a test's group among those to be started."""
-    return next((rank for rank, need in enumerate(_SHARED) if need in needs), len(_SHARED) + ("jvm" not in needs))
+    """Return the place of a test's group among those to be started. Short groups fill the end of the run."""
+    others = (len(_SHARED) + (0 if "jvm" in needs else 1)) if needs else len(_SHARED) + 2
+    return next((rank for rank, need in enumerate(_SHARED) if need in needs), others)
 
 
 def _is_another_part(item: pytest.Item) -> bool:
-    """Return True for a test of a conformance suite whose part is none of those that its class names for each run."""
+    """Return True for a test of a conformance suite that its class does not name for each run.
+
+    The class names parts of the suite, and single tests.
+    """
     parts = getattr(getattr(item, "cls", None), "parts_of_each_run", None)
     function = getattr(item, "function", None)
     if parts is None or function is None:
         return False
-    return not any(function.__name__ in vars(part) for part in parts)
+    return not any(part == item.name if isinstance(part, str) else function.__name__ in vars(part) for part in parts)
 
 
 def _is_long_scenario(item: pytest.Item, needs: frozenset[str]) -> bool:

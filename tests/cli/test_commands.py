@@ -412,6 +412,7 @@ def test_the_manifest_may_be_named_by_the_environment(
         assert "'MANIFEST'" in levada(command, "other.yaml", "name").output
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(
     ("words", "found"),

@@ -131,6 +131,7 @@ def test_a_suspended_pipeline(manifest: Path, db: Database) -> None:
         }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("policy", ["Hold", "Resync"])
 def test_parked_tables(manifest: Path, db: Database, policy: str) -> None:
     """Each has its error and what resolves it. With onUnstreamable Resync, one that missed changes is copied again."""

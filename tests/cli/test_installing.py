@@ -138,6 +138,7 @@ def test_a_store_in_config_maps_needs_its_extra(tmp_path: Path) -> None:
     assert "hint: pip install 'levada[kubernetes]'" in done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("destination", "module", "extra"),
     [

@@ -103,6 +103,7 @@ def test_empty_columns_make_room_for_names() -> None:
     assert len(lines) == 24
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
 def test_a_terminal_is_filled(width: int, height: int) -> None:

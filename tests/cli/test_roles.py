@@ -57,9 +57,11 @@ SETTINGS = {
     "array_nulls": "off",
     "backslash_quote": "off",
     "bytea_output": "escape",
+    "check_function_bodies": "off",
     "client_encoding": "LATIN1",
     "client_min_messages": "error",
     "DateStyle": "German",
+    "default_table_access_method": "other",
     "default_transaction_deferrable": "on",
     "default_transaction_isolation": "serializable",
     "escape_string_warning": "on",
@@ -69,9 +71,11 @@ SETTINGS = {
     "IntervalStyle": "sql_standard",
     "lc_messages": "'C'",
     "lock_timeout": "'1ms'",
+    "plpgsql.variable_conflict": "use_column",
     "quote_all_identifiers": "on",
     "row_security": "off",
     "search_path": "evil, pg_catalog",
+    "session_replication_role": "replica",
     "standard_conforming_strings": "off",
     "statement_timeout": "'1ms'",
     "synchronous_commit": "off",
@@ -86,6 +90,7 @@ SETTINGS = {
 def test_settings_of_the_role(db: Database, manifest: Path, odd: str) -> None:
     """They are for applications, and change neither what Levada reads nor how long it may take."""
     db.execute(
+        "CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler",
         "CREATE SCHEMA evil",
         "CREATE FUNCTION evil.current_database() RETURNS name LANGUAGE sql AS 'SELECT 1/0'",
         "CREATE TABLE kinds (id int PRIMARY KEY, at timestamptz, day date, i interval, b bytea, f float8, t text)",

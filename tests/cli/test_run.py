@@ -94,6 +94,7 @@ def test_first_signal_is_remembered_and_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal_leaves_at_once(number: signal.Signals) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
 import yaml
-from tests.rigs.command_line import manifest, on
+from tests.rigs.command_line import kept, manifest, on, publish
 from tests.rigs.database import Database
 from tests.rigs.waiting import until
 
@@ -14,6 +15,10 @@ from levada.cli.exit_codes import Exit
 from levada.cli.verify import lines, verdict
 from levada.errors import NeedsOperator
 from levada.runtime.report.verifications import Verifications
+from levada.runtime.tables.verification_record import VerificationRecord, store_verification
+from levada.status import ErrorProgress, RetryPolicy
+from levada.stores import PostgresStore
+from levada.stores.phases import Ready
 from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
 from levada.verify.report import NotRepaired, TableReport
@@ -51,6 +56,23 @@ def test_a_suspended_pipeline_has_no_engine(manifest: Path, db: Database) -> Non
     assert result.exit_code == Exit.FAILED, result.output
     assert "is suspended (spec.suspend: true), so no engine was started for it [pipeline_suspended]" in result.stderr
     assert "set spec.suspend: false in the manifest" in result.stderr
+
+
+def test_a_table_that_differs_is_not_ready_without_an_engine(manifest: Path, db: Database) -> None:
+    """The engine that compared it may have lasted for the comparison alone. The store has the result."""
+    publish(db)
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"levada_{db.name}")
+    table = kept(db, "orders", Ready())
+    store = PostgresStore(db.connection, db.name.replace("_", "-"))
+    store.load_fingerprints()
+    store.next_epoch()
+    found = ErrorProgress("rows_differ", "1 key", "levada resync MANIFEST public.orders", RetryPolicy.MANUAL_RETRY)
+    store_verification(store, table, VerificationRecord(differs=found))
+    store.close()
+    result = on(manifest, "status", "-o", "json")
+    assert result.exit_code == Exit.TABLE_ERRORED, result.output
+    [shown] = json.loads(result.stdout)["tables"]
+    assert (shown["phase"], shown["error"]["code"]) == ("Errored", "rows_differ")
 
 
 def test_a_table_with_a_damaged_file_has_no_number_of_rows() -> None:

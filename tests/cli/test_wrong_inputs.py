@@ -48,6 +48,7 @@ def answering(body: bytes) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("command", [["schema"], ["version"], ["--help"]])
 def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
@@ -56,6 +57,7 @@ def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
 def test_a_time_limit_is_a_number(tmp_path: Path, seconds: str) -> None:

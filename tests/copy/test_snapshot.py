@@ -22,6 +22,11 @@ from levada.copy.tasks import TaskRunner
 from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.values import OnUnrepresentable
 
+nightly_in_spark = pytest.mark.parametrize(
+    "runner", ["processes", pytest.param("spark", marks=pytest.mark.nightly)], indirect=True
+)
+"""For what Spark's tasks do as other tests here have them do."""
+
 
 def rows_of(copy: SnapshotRows) -> list[dict[str, Any]]:
     """All rows, through map_partitions, in the order of their first column."""
@@ -44,6 +49,7 @@ def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
     assert {(r["id"], r["v"]) for r in rows} == {(i, f"v{i}") for i in range(1, 1001)}
 
 
+@nightly_in_spark
 def test_many_ranges_have_every_row_once(db: Database, copy_of: CopyOf) -> None:
     """A table that is read in several ranges gives each row exactly once, also from blocks added since the plan."""
     db.execute(
@@ -270,6 +276,7 @@ def test_snapshot_that_is_gone_is_not_tried_again(db: Database, copy_of: CopyOf)
     assert raised.value.code == "snapshot_gone"
 
 
+@nightly_in_spark
 def test_cancel_ends_a_copy_that_hangs(db: Database, copy_of: CopyOf, tmp_path: Path) -> None:
     """Setting the event ends a copy whose tasks would never end, and leaves no connection of it."""
     db.execute("CREATE TABLE t (id int)", "INSERT INTO t VALUES (1)", "CREATE PUBLICATION pub FOR TABLE t")

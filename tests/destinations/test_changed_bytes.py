@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
@@ -18,10 +19,13 @@ from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.deletion_vectors import DeletionVector, read_vectors, to_bitmap, write_vectors
 from levada.destinations.data_files.intact import ReadFiles
 from levada.destinations.data_files.layout import project
+from levada.destinations.data_files.listed_file import ListedFile
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.position_deletes import read_position_deletes, write_position_deletes
 from levada.destinations.data_files.row_lookup import RowLookup
-from levada.destinations.data_files.storage import FileSystemStorage
+from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile
+from levada.destinations.iceberg.listed_files import listed_file
+from levada.destinations.iceberg.metrics import FULL, metrics_json
 from levada.destinations.iceberg.schema import initial_layout
 from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.errors import DestinationChanged, Transient
@@ -36,11 +40,22 @@ Read = Callable[[FileSystemStorage], Any]
 
 @dataclass
 class Written:
-    """A file, and what each reader of it returns."""
+    """A file, what each reader of it returns, and the facts that a table has about it."""
 
-    path: str
+    listed: ListedFile
     readers: list[Read]
     vectors: list[DeletionVector] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self.listed.path
+
+
+def listed(written: WrittenFile, columns: pa.Schema) -> ListedFile:
+    """Return the facts that Iceberg's manifests would have about a file."""
+    counts = {"file-path": written.path, "record-count": written.rows, "file-size-in-bytes": written.bytes}
+    return listed_file({**counts, **metrics_json(written.columns, lambda _: FULL)}, columns)
 
 
 @pytest.fixture
@@ -56,7 +71,7 @@ def data_file(storage: FileSystemStorage) -> Written:
         writer.write(project(pa.Table.from_pylist(rows, SCHEMA.arrow), LAYOUT, SCHEMA))
     path, some = writer.files[0].path, np.arange(0, ROWS, 10)
     return Written(
-        path,
+        listed(writer.files[0], LAYOUT.arrow),
         [
             lambda s: pa.Table.from_batches([rows for rows, _ in without_deletes(path).read(s, list(LAYOUT.arrow))]),
             lambda s: RowLookup(s, LAYOUT, SCHEMA).read(["id", "item", "n"], [path], np.zeros(len(some), int), some),
@@ -69,7 +84,7 @@ def delete_file(storage: FileSystemStorage) -> Written:
     positions = np.arange(0, ROWS, 3)
     written = write_position_deletes(storage, POSITION_DELETES, ["data"], np.zeros(len(positions), np.int64), positions)
     read: Read = lambda s: read_position_deletes(s, POSITION_DELETES, [written.path])["data"].tolist()  # noqa: E731 - typed
-    return Written(written.path, [read])
+    return Written(listed(written, LAYOUT.arrow), [read])
 
 
 def vector_file(storage: FileSystemStorage) -> Written:
@@ -78,7 +93,7 @@ def vector_file(storage: FileSystemStorage) -> Written:
         storage, [(name, to_bitmap(np.arange(0, ROWS, step))) for name, step in (("a", 3), ("b", 7))]
     )
     read: Read = lambda s: [list(bitmap) for _, bitmap in read_vectors(s, vectors)]  # noqa: E731 - typed
-    return Written(vectors[0].path, [read], vectors)
+    return Written(ListedFile(vectors[0].path, 0, 0), [read], vectors)
 
 
 def flips(path: str) -> Iterator[int]:
@@ -99,11 +114,11 @@ def test_a_changed_bit_is_found(storage: FileSystemStorage, write: Callable[[Fil
     written = write(storage)
     expected = [read(storage) for read in written.readers]
     check = ReadFiles(storage)
-    paths = [] if written.vectors else [written.path]
-    assert check(paths, written.vectors) == []
+    files = [] if written.vectors else [written.listed]
+    assert check(files, written.vectors) == []
     found = 0
     for at in flips(written.path):
-        damaged = check(paths, written.vectors)
+        damaged = check(files, written.vectors)
         for read, before in zip(written.readers, expected, strict=True):
             try:
                 assert read(storage) == before, at
@@ -112,7 +127,76 @@ def test_a_changed_bit_is_found(storage: FileSystemStorage, write: Callable[[Fil
                 assert (named, damaged) == (True, [written.path]), at
         found += bool(damaged)
     assert found > 50
-    assert check(paths, written.vectors) == []
+    assert check(files, written.vectors) == []
+
+
+@pytest.mark.parametrize("write", [data_file, delete_file], ids=["data", "deletes"])
+def test_a_changed_bit_in_a_footer_is_found(
+    storage: FileSystemStorage, write: Callable[[FileSystemStorage], Written]
+) -> None:
+    """A file that passes has the columns, rows and bounds by which a reader with a filter finds its rows."""
+    written = write(storage)
+    check, before = ReadFiles(storage), facts(written.path)
+    original = Path(written.path).read_bytes()
+    footer = len(original) - 8 - int.from_bytes(original[-8:-4], "little")
+    for at in range(footer, len(original) - 8):
+        changed = bytearray(original)
+        changed[at] ^= 1 << at % 8
+        Path(written.path).write_bytes(changed)
+        assert check([written.listed]) or facts(written.path) == before, at
+
+
+def facts(path: str) -> list[object]:
+    """Return what a reader with a filter relies on: IDs, rows and bounds that are not narrower than the values."""
+    metadata = pq.read_metadata(path)
+    ids = [f.metadata and f.metadata.get(b"PARQUET:field_id") for f in metadata.schema.to_arrow_schema()]
+    return [ids, metadata.num_rows, *(bounds(metadata, i) for i in range(metadata.num_columns))]
+
+
+def bounds(metadata: pq.FileMetaData, column: int) -> object:
+    """Return True if the bounds of a column hold all values, which are ordered as their bytes are."""
+    wanted = {0: (0, 2999), 1: (b"item 0", b"item 999"), 2: (0, 6)} if metadata.num_columns == 3 else {}
+    found = metadata.row_group(0).column(column).statistics
+    if found is None or not found.has_min_max:
+        return True
+    low, high = wanted.get(column, ((b"data", b"data"), (0, 2997))[column % 2])
+    return found.min_raw <= low and found.max_raw >= high
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: replace(f, rows=f.rows + 1),
+        lambda f: replace(f, bytes=f.bytes + 1),
+        lambda f: replace(f, columns={**f.columns, 1: replace(f.columns[1], low=1)}),
+        lambda f: replace(f, columns={**f.columns, 1: replace(f.columns[1], high=2998)}),
+        lambda f: replace(f, columns={**f.columns, 2: replace(f.columns[2], low=b"item 1")}),
+        lambda f: replace(f, columns={**f.columns, 3: replace(f.columns[3], nulls=1)}),
+        lambda f: replace(f, columns={**f.columns, 7: f.columns[1]}),
+    ],
+)
+def test_a_changed_fact_in_the_metadata_is_found(
+    storage: FileSystemStorage, change: Callable[[ListedFile], ListedFile]
+) -> None:
+    """A count or a bound by which a reader would pass over rows names the file."""
+    written = data_file(storage).listed
+    assert ReadFiles(storage)([change(written)]) == [written.path]
+
+
+def test_a_folder_in_the_place_of_a_file_is_damage(storage: FileSystemStorage) -> None:
+    """So is a file in the place of its folder. Neither goes away by itself."""
+    written = data_file(storage)
+    path = Path(written.path)
+    path.unlink()
+    path.mkdir()
+    for gone in (str(path), f"{path}/inside/x.parquet"):
+        with pytest.raises(DestinationChanged) as raised:
+            list(without_deletes(gone).read(storage, list(LAYOUT.arrow)))
+        assert raised.value.code == "table_damaged"
+    path.rmdir()
+    path.touch()
+    with pytest.raises(DestinationChanged):
+        list(without_deletes(f"{path}/x.parquet").read(storage, list(LAYOUT.arrow)))
 
 
 class Failing:

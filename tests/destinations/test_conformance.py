@@ -18,7 +18,7 @@ from levada.copy.rows import TableRows
 from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings, TableSettings
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings as PostgresSettings
 from levada.locations import target_name
@@ -29,8 +29,12 @@ from levada.segments.batch import TableEvents
 from levada.testing import DestinationConformance, DestinationPlace, MemoryDestination, MemoryTables, fold_changelog
 from levada.testing.destinations.changes import Changes
 from levada.testing.destinations.crashes import Crashes
+from levada.testing.destinations.errors import Errors
 from levada.testing.destinations.watermarks import Watermarks
 from levada.values import Durability, Watermark
+
+REMOVALS = ("test_truncate", "test_keys_that_change", "test_partial_rows")
+"""Tests of the suite that remove rows, and find them by their keys."""
 
 
 class TestMemory(DestinationConformance):
@@ -46,11 +50,14 @@ class TestMemory(DestinationConformance):
 class TestIceberg(DestinationConformance):
     """The Iceberg destination in a Hadoop catalog, read by PyIceberg and by Spark.
 
-    A process that is killed has a JVM of its own, so kills run nightly.
+    A process that is killed has a JVM of its own, so kills run nightly. So do all but one of the errors, which pass
+    through the same code.
     """
 
-    parts_of_each_run: ClassVar[tuple[type, ...]] = tuple(
-        p for p in DestinationConformance.__bases__ if p is not Crashes
+    parts_of_each_run: ClassVar[tuple[type | str, ...]] = (
+        *(part for part in DestinationConformance.__bases__ if part not in (Crashes, Errors)),
+        "test_an_unrepresentable_value",
+        "test_errors_keep_their_class[Transient]",
     )
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -66,9 +73,9 @@ class TestIceberg(DestinationConformance):
 
 
 class TestIcebergVersion3(TestIceberg):
-    """The same in format version 3, with deletion vectors: changes can differ, the rest runs nightly."""
+    """The same in format version 3, with deletion vectors: what removes rows can differ, the rest runs nightly."""
 
-    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes,)
+    parts_of_each_run: ClassVar[tuple[type | str, ...]] = REMOVALS
 
     settings: ClassVar[dict[str, Any]] = {"formatVersion": 3}
 
@@ -76,10 +83,10 @@ class TestIcebergVersion3(TestIceberg):
 class TestPartitionedIceberg(TestIceberg):
     """The same with partitions and a sort order by columns of each table, which change with its schema.
 
-    What writes and finds rows can differ. The rest runs nightly.
+    What finds and moves rows can differ. The rest runs nightly.
     """
 
-    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes,)
+    parts_of_each_run: ClassVar[tuple[type | str, ...]] = REMOVALS
 
     @pytest.fixture
     def place(self, hadoop: Lake) -> DestinationPlace:
@@ -101,7 +108,7 @@ class PartitionedIceberg(IcebergDestination):
         """Write the shadow copy in partitions."""
         return super().copy_replacement(_with_settings(target), rows, mark)
 
-    def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+    def _apply_once(self, state: IcebergState, events: TableEvents, mark: Watermark) -> None:
         events.target = _with_settings(events.target)
         super()._apply_once(state, events, mark)
 
@@ -171,9 +178,16 @@ class TestPostgres(DestinationConformance):
 
 
 class TestOrderedPostgres(TestPostgres):
-    """The same with all tables in one transaction. What does not write changes is the same, and runs nightly."""
+    """The same with all tables in one transaction.
 
-    parts_of_each_run: ClassVar[tuple[type, ...]] = (Changes, Watermarks, Crashes)
+    What does not write changes is the same, and runs nightly. So do kills in a batch of one table.
+    """
+
+    parts_of_each_run: ClassVar[tuple[type | str, ...]] = (
+        Changes,
+        Watermarks,
+        *(f"test_a_batch_of_several_tables_that_is_killed[{at}]" for at in ("first", "third", "read", "returned")),
+    )
 
     settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
 

@@ -58,7 +58,7 @@ def updates(lake: Lake, destination: IcebergDestination, stream: Stream, n: int 
         apply(lake, destination, stream)
 
 
-@pytest.mark.parametrize("mode", list(TableMode))
+@pytest.mark.parametrize("mode", [pytest.param(TableMode.CHANGELOG, marks=pytest.mark.nightly), TableMode.UPSERT])
 def test_rows_are_the_same_in_one_file(lake: Lake, mode: TableMode) -> None:
     """On each catalog and store. The next batch finds rows and unchanged values in the new file."""
     destination = lake.destination(maintenance=EVERY_LOOK)

@@ -59,6 +59,7 @@ def test_custom_destination(shop: Database, service: Service, tmp_path: Path) ->
     assert shop.query("SELECT evtname FROM pg_event_trigger") == []
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("example", ["custom-destination/custom_destination.py", "change-capture/change_capture.py"])
 def test_an_example_without_arguments_prints_its_usage(example: str) -> None:

@@ -236,11 +236,12 @@ def cut(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Change one bit of a file, whose size stays. Spark lists delete files that are gone and apply to no file."""
+    """Change one bit of a value, and not the size. Spark lists delete files that are gone and apply to no file."""
     if not path.exists():
         return
     content = bytearray(path.read_bytes())
-    content[20 if path.suffix == ".puffin" else len(content) // 3] ^= 4
+    footer = int.from_bytes(content[-8:-4], "little") + 8
+    content[20 if path.suffix == ".puffin" else len(content) - footer - 3] ^= 4
     path.write_bytes(content)
 
 

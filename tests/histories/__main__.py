@@ -21,9 +21,10 @@ from tests.histories.world import Form, server
 from levada.local.postgres import EmbeddedPostgres
 
 WORLDS = (
-    "ducklake-18", "ducklake-16-notrigger", "ducklake-18-resync", "postgres-18", "ducklake-16-changelog",
-    "postgres-16-notrigger-resync", "iceberg-18", "ducklake-14", "postgres-17-resync", "ducklake-15-notrigger",
-    "iceberg-16-changelog", "postgres-14-notrigger", "iceberg-18-partitioned",
+    "ducklake-18", "ducklake-16-notrigger-resync", "postgres-18-resync", "ducklake-16-changelog", "iceberg-18-resync",
+    "postgres-16-notrigger", "ducklake-17-resync-switched", "ducklake-14-resync", "iceberg-18-v3", "postgres-17",
+    "ducklake-15-notrigger", "iceberg-16-changelog", "postgres-14-notrigger-resync", "iceberg-18-partitioned",
+    "memory-17-resync", "memory-15-notrigger",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 
@@ -38,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun, seed = time.monotonic(), options.seed
     with ExitStack() as stack:
-        forms = [Form.parse(w) for w in options.world]
+        forms = [Form.parse(world) for world in options.world]
         servers = _servers(stack, {form.server for form in forms})
-        searches = [Search(servers[f.server], f, options.size) for f in forms if f.server in servers]
+        forms = [form for form in forms if form.server in servers]
+        searches = [Search(servers[form.server], form, options.size, options.first or "") for form in forms]
         for search in searches:
             stack.callback(search.close)
         turn = 0
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seed, turn = seed + options.size, turn + 1
             if turn % options.stay == 0:
                 search.close()
-            if options.first and search.findings:
+            if options.first is not None and search.findings:
                 break
     print_report(searches, time.monotonic() - begun)
     return 1 if any(search.findings for search in searches) else 0
@@ -103,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", nargs="*", default=list(WORLDS), help="such as ducklake-16-notrigger-resync")
     parser.add_argument("--size", type=int, default=12, help="the histories of a batch")
     parser.add_argument("--stay", type=int, default=4, help="the batches of one engine")
-    parser.add_argument("--first", action="store_true", help="end with the first finding")
+    parser.add_argument("--first", nargs="?", const="", metavar="SIGN", help="end with the first finding, of this sign")
     return parser
 
 

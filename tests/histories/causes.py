@@ -37,9 +37,9 @@ CAUSES: Final = {
     "partition_unlogged": frozenset({"persistence", "attach partition"}),
     "key_changed": _IDENTITY | {"rename column", "swap columns", "widen column"},
     "mode_changed": _IDENTITY,
-    "table_not_published": _IDENTITY | {"persistence", "publication"},
+    "table_not_published": _IDENTITY | {"persistence", "publication", "switch publication"},
     "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
-    "publication_changed": frozenset({"publication"}),
+    "publication_changed": frozenset({"publication", "switch publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY | {"create table"},
     "destination_collision": _NAMES,
@@ -51,7 +51,7 @@ CAUSES: Final = {
 }
 _WITHOUT_TRIGGER: Final = {"table_rewritten": frozenset({"truncate", "truncate partition", "persistence"})}
 """Without the trigger, two kinds of statements between two readings of the catalog may look like another one."""
-CALM: Final = frozenset({"rename schema"})
+CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""
 
 

@@ -8,12 +8,23 @@ from tests.histories.values import COMPUTED, VALUES, WIDER, value
 
 _NAMES = (*("c1", "c2", "c3", "a") * 3, "Ä 1", "select", "x.y")
 """Few names, so that one comes back for another column."""
-ALIKE = ("sira", "s\u0131ra", "Sira", "k", "\u212a")
-"""Names of which some readers take two for one."""
+_ALIKE = (
+    ("sira", "s\u0131ra", "SIRA", "s\u0130ra"), ("k", "\u212a", "K"), ("us", "u\u017f", "US"),
+    ("\u00b5", "\u03bc", "\u039c"), ("\u00e9", "\u00c9", "e\u0301"), ("\u00df", "\u1e9e", "ss"),
+    ("\u03c3", "\u03c2"), ("x", "x ", "X", "x\u00a0"),
+)  # fmt: skip
+"""Names that some readers take for one: by case, dots, or composition, letter by letter, or by blanks at their end."""
 
 
 def _name(draw: Draw) -> str:
-    return quoted(draw.one(ALIKE if draw.trait("names alike", 0.15) else _NAMES))
+    return quoted(draw.one(alike(draw) if draw.trait("names alike", 0.3) else _NAMES))
+
+
+def alike(draw: Draw) -> tuple[str, ...]:
+    """Return the names of which a history has some."""
+    if not draw.alike:
+        draw.alike = draw.one(_ALIKE)
+    return draw.alike
 
 
 def _constant(draw: Draw, kind: str) -> str:

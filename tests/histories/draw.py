@@ -27,6 +27,8 @@ class Draw:
     calm: frozenset[str] = field(default=frozenset({"calm"}))
     """Names of tables that get changes of rows alone."""
     traits: dict[str, bool] = field(default_factory=dict)
+    alike: tuple[str, ...] = ()
+    """Names of which a reader may take two for one."""
     focus: str = ""
     """The name of the table that is drawn wherever it fits."""
 

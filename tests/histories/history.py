@@ -35,6 +35,8 @@ class History:
 
     seed: int
     steps: tuple[Step, ...]
+    transform: str = ""
+    """Partitioning in the lake of the table named parted."""
 
     def without(self, start: int, stop: int) -> History:
         """Return the history without some steps."""
@@ -49,7 +51,8 @@ class History:
         return max((step.phase for step in self.steps), default=0) + 1
 
     def __str__(self) -> str:
-        return "\n".join([f"seed {self.seed}, phase/session: statement", *(f"  {step}" for step in self.steps)])
+        parted = f", parted by {self.transform}" if self.transform else ""
+        return "\n".join([f"seed {self.seed}{parted}, phase/session: statement", *(f"  {step}" for step in self.steps)])
 
 
 def rendered(text: str, schema: str, publication: str = "") -> str:

@@ -1,10 +1,10 @@
-"""The oracles: rules that hold of every history.
+"""Rules that hold of every history.
 
 a: a Ready table equals its source 30 s after the last statement.
 b: the engine never ends by itself.
 c: a table of which no statement changes more than rows is never parked. No table leaves the pipeline in silence.
 d: the code of a parked table is one that its statements can cause, the command of its hint heals it, and then it is
-equal.
+equal. With ``onUnstreamable: Resync`` a table that will be copied again needs no command.
 e: no statement fails, or waits more than a second longer, that does not without Levada.
 f: the engine ends and starts again after every history.
 """
@@ -31,6 +31,9 @@ SELECT true FROM pg_publication_rel r CROSS JOIN LATERAL to_jsonb(r) j
 WHERE r.prrelid = %s AND (j ->> 'prqual' IS NOT NULL OR j ->> 'prattrs' IS NOT NULL)
 """
 """Finds a row filter or a list of columns, which no publication has before version 15."""
+SQL: Final = re.compile(r"(?:ALTER|CREATE|DROP) [A-Z]+ [^;,]*(?=[;,]|$)")
+"""Statements in a hint."""
+UNHEALED: Final = "not copied again"
 Suspect = tuple[str, str, str]
 """The letter of the oracle, the kind of fault, and the details."""
 
@@ -90,6 +93,8 @@ class Look:
         error, kinds = table["error"], self.player.kinds(table["id"])
         if healed and "levada re" in error["solution"] and not any(d in error["solution"] for d in _DECISIONS):
             yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
+        elif error["retryPolicy"] == "TimedRetry" and self.world.form.resync and not SQL.search(error["solution"]):
+            yield "d", f"{UNHEALED} {error['code']}", f"{table['name']}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm", trigger=self.world.form.trigger):
             oracle = "c" if table["name"] == "calm" else "d"
             yield oracle, error["code"], f"{table['name']}: {error['reason']} Its statements: {sorted(kinds)}"

@@ -178,7 +178,7 @@ def _taken_for_one(source: psycopg.Connection[Any], table: Watched) -> str:
     """Return names that Java's equalsIgnoreCase, and so Spark, takes for one. It compares capitals, then small ones."""
     seen: dict[str, str] = {}
     for name in _columns(source, table):
-        plain = "".join(c.upper().lower() if len(c.upper()) == 1 else c for c in name)
+        plain = "".join((c.upper() if len(c.upper()) == 1 else c).lower()[0] for c in name)
         if plain in seen:
             return f"Spark takes the columns {seen[plain]} and {name} for one"
         seen[plain] = name

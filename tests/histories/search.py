@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.histories.batch import Batch
@@ -30,7 +30,8 @@ class Search:
     server: EmbeddedPostgres
     form: Form
     size: int = 12
-    shrink: bool = True
+    wanted: str = ""
+    """The sign of the findings that are shortened, empty for all."""
     tally: Tally = field(default_factory=Tally)
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind, shortened."""
@@ -60,7 +61,8 @@ class Search:
         for finding in new.values():
             print(f"    ({finding.oracle}) {finding.sign}, seed {finding.history.seed}: {finding.detail}", flush=True)
         for finding in sorted(new.values(), key=lambda f: f.oracle):
-            self._report(finding)
+            if self.wanted in ("", finding.sign):
+                self._report(finding)
 
     @property
     def world(self) -> World:
@@ -76,10 +78,24 @@ class Search:
 
     def _report(self, finding: Finding) -> None:
         begun = time.monotonic()
-        shorter = shortened(finding, self._play) if self.shrink else finding
+        with self._of_one_transform(finding.history.transform):
+            shorter = shortened(finding, self._play)
         took = f"shortened in {time.monotonic() - begun:.0f} s" if shorter else "not shown by its history alone"
         self.findings.append(shorter or finding)
         print(f"\nFINDING, {took}\n{shorter or finding}\n", flush=True)
+
+    @contextmanager
+    def _of_one_transform(self, transform: str) -> Iterator[None]:
+        """Play on a world whose tables are all partitioned in one way, if a history has such a table."""
+        if not transform:
+            yield
+            return
+        former = self.form
+        self.close()
+        self.form = replace(former, transform=transform)
+        yield
+        self.close()
+        self.form = former
 
     def _play(self, histories: Sequence[History], plan: Plan) -> list[Finding]:
         """Play candidates, each alone once one of them has ended the engine."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.histories.columns import ALIKE
+from tests.histories.columns import alike
 from tests.histories.draw import Draw, ImpossibleError, Made, statement
 from tests.histories.history import MARK, quoted
 from tests.histories.values import KEYS, VALUES
@@ -14,8 +14,8 @@ SCHEMAS = (MARK, f"b_{MARK}", f"{MARK}_v2")
 def _definition(draw: Draw) -> str:
     keys = [f"k{i} {draw.one(list(KEYS))}" for i in range(draw.one((1, 1, 2, 2, 2, 3)))]
     columns = [f"c{i} {draw.one(list(VALUES))}" for i in range(1, draw.one((2, 3, 4, 6)))]
-    if draw.trait("names alike", 0.15):
-        columns += [f"{quoted(name)} int" for name in draw.rng.sample(ALIKE, 2)]
+    if draw.trait("names alike", 0.3):
+        columns += [f"{quoted(name)} int" for name in draw.rng.sample(alike(draw), draw.one((1, 2)))]
     names = [k.split()[0] for k in keys]
     if draw.trait("generated key", 0.2):
         keys[0] = "base int"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from tests.histories.memory import MemoryReader
 from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
@@ -25,14 +27,15 @@ from levada.spec.manifests import load_manifests
 
 SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
+_ROOT: Final = Path(__file__).parents[2]
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned", "external")
+_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "v3")
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
 )  # fmt: skip
 """The partitions of the tables named parted, in turn by the number of their history."""
-_SPACES: Final = 200
+_SPACES: Final = 400
 """Histories of a world that have TableSyncs for their partitioned tables."""
 _numbers = itertools.count(1)
 
@@ -52,8 +55,14 @@ class Form:
     changelog: bool = False
     partitioned: bool = False
     """True if each history has a table whose Iceberg table is partitioned."""
+    transform: str = ""
+    """Partitioning of all of them. Without it each differs from the next one."""
     external: bool = False
     """True if the publication is made by hand, of all tables."""
+    switched: bool = False
+    """True if the publication streams the partitions for themselves for a while."""
+    v3: bool = False
+    """True if Iceberg tables have format version 3."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -87,9 +96,14 @@ class World:
         """Return the name of a schema that no history of this world had."""
         return f"n{next(self._spaces)}_h"
 
+    def transform(self, space: str) -> str:
+        """Return how a history's table is partitioned in the lake, empty if it has none."""
+        return _transform(self.form, int(space[1:].split("_")[0])) if self.form.partitioned else ""
+
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
-        self.engine.start(*_POLLS)
+        paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
+        self.engine.start(*_POLLS, PYTHONPATH=paths)
         self._until(self._runs, LIMIT_S)
 
     def _runs(self) -> bool:
@@ -178,6 +192,11 @@ class World:
             return str(error)
         return ""
 
+    def switch(self, *, root: bool) -> None:
+        """Let the publication stream partitions as their root, or for themselves."""
+        name = f"levada_{self.db.name}"
+        self.db.execute(f"ALTER PUBLICATION {name} SET (publish_via_partition_root = {root})")  # type: ignore[arg-type]  # the name is the rig's
+
     def forget(self, space: str) -> None:
         """Drop the schemas of a history, at the source and at the twin."""
         for db in (self.db, self.twin):
@@ -232,8 +251,9 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
-        "iceberg": lambda: IcebergReader(folder, form.changelog),
+        "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
         "postgres": lambda: PostgresReader(lake, form.changelog),
+        "memory": lambda: MemoryReader(folder),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
@@ -268,14 +288,18 @@ def _write_source(made: World) -> None:
         made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES WITH (publish_via_partition_root)")  # type: ignore[arg-type]  # the name is the rig's
         source["publication"] = {"name": name, "management": "External"}
     made.engine.spec["source"] = source
-    made.engine.write_manifest(*(_partitioned(n) for n in range(1, _SPACES) if made.form.partitioned))
+    made.engine.write_manifest(*(_partitioned(made.form, n) for n in range(1, _SPACES) if made.form.partitioned))
 
 
 def _on_unstreamable(form: Form) -> str:
     return "Resync" if form.resync else "Hold"
 
 
-def _partitioned(number: int) -> dict[str, Any]:
+def _transform(form: Form, number: int) -> str:
+    return form.transform or _PARTITIONS[number % len(_PARTITIONS)]
+
+
+def _partitioned(form: Form, number: int) -> dict[str, Any]:
     """Return the TableSync of a history's partitioned table."""
     return {
         "apiVersion": "levada.dev/v1alpha1",
@@ -284,7 +308,7 @@ def _partitioned(number: int) -> dict[str, Any]:
         "spec": {
             "pipelineRef": {"name": "shop"},
             "table": {"schema": f"n{number}_h", "name": "parted"},
-            "iceberg": {"partitionBy": [_PARTITIONS[number % len(_PARTITIONS)]]},
+            "iceberg": {"partitionBy": [_transform(form, number)]},
         },
     }
 

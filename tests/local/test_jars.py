@@ -116,6 +116,7 @@ def test_bundle_fills_another_cache(cache: Path, tmp_path: Path, monkeypatch: py
     assert ensure_jars([JAR])[0].read_bytes() == CONTENT
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", ["text", "other jar", "cut short", "link"])
 def test_unusable_bundle_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """A file that is no bundle, lacks a jar, was cut short or has a link in its place changes nothing in the cache."""

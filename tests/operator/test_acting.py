@@ -226,6 +226,17 @@ def test_watchdog_tells_a_quiet_watch_and_a_sweep_that_hangs() -> None:
     # An object that changes all the time is always a moment ahead of its watch.
     dog.compare("data", {SHOP: "12"}, {SHOP: "11"})
     assert dog.unhealthy_reason() == ""
+    # A watch that lags behind reports other objects meanwhile.
+    clock.now += WATCH_DEADLINE_S - 1
+    dog.heard("")
+    clock.now += WATCH_DEADLINE_S - 1
+    dog.heard("others")
+    dog.swept()
+    assert dog.unhealthy_reason() == ""
+    clock.now += WATCH_DEADLINE_S - 1
+    assert "data/shop" in dog.unhealthy_reason()
+    dog.heard("data")
+    assert dog.unhealthy_reason() == ""
     dog.compare("data", {}, {})
     clock.now += WATCH_DEADLINE_S + 1
     dog.swept()
@@ -315,6 +326,16 @@ def test_lasting_failure_of_any_code_is_a_refusal(code: int) -> None:
     cluster.failures.clear()
     assert outcome(12).refusals == (refusal,)
     assert outcome(13, driver={"image": "other:1"}).refusals == ()
+
+
+def test_field_that_no_schema_has_is_refused_at_once() -> None:
+    """The API server answers 500 to it, but no attempt more would succeed. At no moment is the spec accepted."""
+    failing = RequestFailed(500, "failed to create typed patch object (a/b): .spec.x: field not declared in schema")
+    cluster = Requests(StatefulSet=failing)
+    runner = Runner(cluster, WriteBudget(Clock(), burst=1000), ThreadPoolExecutor(1))
+    outcome = asyncio.run(carry_out(cluster, observed(pipeline()), runner=runner))
+    assert outcome.refusals
+    assert not {write for write in cluster.writes if write[0] == "apply_status"}
 
 
 def test_outage_is_no_refusal() -> None:

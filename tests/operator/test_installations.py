@@ -32,14 +32,15 @@ class Leases:
         return None if self.found is None else {"spec": self.found}
 
 
-def manager(leases: Leases, annotation: str | None, times: int = 1) -> str:
-    """Return the other installation that manages a StatefulSet with the annotation."""
-    body = {"metadata": {} if annotation is None else {"annotations": {OPERATOR: annotation}}}
+def manager(leases: Leases, annotation: str | None, times: int = 1, **pipeline: Any) -> str:
+    """Return the other installation that manages a Pipeline whose StatefulSet has the annotation, if it has one."""
+    stateful_set = None if annotation is None else {"metadata": {"annotations": {OPERATOR: annotation}}}
+    body = {"metadata": {}} | pipeline
 
     async def script() -> str:
         with ThreadPoolExecutor(1) as executor:
             installations = Installations(leases, executor, "mine/levada-operator", lambda: 0.0)  # type: ignore[arg-type]  # it reads alone
-            return [await installations.manager_of(body) for _ in range(times)][-1]
+            return [await installations.manager_of(body, stateful_set) for _ in range(times)][-1]
 
     return asyncio.run(script())
 
@@ -68,6 +69,18 @@ def test_living_operator_keeps_its_pipelines() -> None:
 def test_pipelines_of_an_operator_that_is_gone_are_taken_over(found: dict[str, Any] | None) -> None:
     """Its Lease was deleted, released or not renewed."""
     assert manager(Leases(found), "other/levada-operator") == ""
+
+
+def test_pipeline_without_a_stateful_set_is_its_last_writers() -> None:
+    """The first spec of a Pipeline may be refused, so that only its status shows who serves it."""
+    status = {"operator": "other/levada-operator"}
+    assert manager(Leases(renewed(2)), None, status=status) == "other/levada-operator"
+    for found in (renewed(3600), None, RequestFailed(403, "no")):
+        assert manager(Leases(found), None, status=status) == ""
+    # Its deletion waits for nobody, since any account of a driver may write the status.
+    assert manager(Leases(renewed(2)), None, status=status, metadata={"deletionTimestamp": "now"}) == ""
+    # The StatefulSet decides where there is one.
+    assert manager(Leases(renewed(2)), "mine/levada-operator", status=status) == ""
 
 
 def test_own_and_new_pipelines_are_managed() -> None:

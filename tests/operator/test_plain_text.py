@@ -29,6 +29,12 @@ def test_message_has_no_go_structures(name: str) -> None:
     assert plain_text(message) == expected
 
 
+def test_long_message_is_cut() -> None:
+    """Anybody can write Events. A message of a megabyte of structures would take minutes."""
+    assert plain_text(": core.X{}" * 100_000 + ": no") == ""
+    assert len(plain_text("no " * 1_000_000)) <= 10_000
+
+
 def test_combined_events_read_as_one() -> None:
     """Kubernetes combines many Events into one with a prefix, behind which the message is the same."""
     words = 'create Pod shop-driver-0 in StatefulSet shop-driver failed error: pods "p" is forbidden: no'

@@ -149,6 +149,9 @@ def test_a_damaged_sample_of_the_slot_is_no_missing_slot() -> None:
     assert sample is not None
     assert sample.report is None
     assert "[progress_unreadable]" in sample.failure
+    deep = {**state, "state": {"terminated": {"exitCode": 0, "message": "[" * 4096}}}
+    nested = pod("lag", "shop-lag-1-x", phase="Succeeded", containerStatuses=[deep])
+    assert slot_sample(running(report=None, pods=(nested,))) is None
 
 
 def test_the_status_has_each_phase_of_the_engine() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.operator.kstatus import kstatus, waited_for
-from tests.operator.samples import at, merge, waiting, written
+from tests.operator.samples import at, error_document, merge, waiting, written
 from tests.operator.world import DRIVER, World
 
 from levada_operator.decide.reconcile import reconcile
@@ -19,7 +19,8 @@ from levada_operator.observe.objects import ObjectKey
 
 OLD, BAD, FIXED = "levada:1", "levada:none", "levada:2"
 NO_IMAGE = waiting("driver", "ImagePullBackOff", "no such image")
-NO_START = waiting("preflight", "CrashLoopBackOff", exitCode=1, message="error: cannot connect [source_unreachable]")
+AWAY = waiting("preflight", "CrashLoopBackOff", exitCode=1, message="error: cannot connect [source_unreachable]")
+NO_START = waiting("preflight", "CrashLoopBackOff", exitCode=1, message="error: it is minimal [wal_level_not_logical]")
 CRASHES = waiting("driver", "CrashLoopBackOff", exitCode=1, message="error: no place is left [work_folder_full]")
 NO_NODE = {
     "phase": "Pending",
@@ -72,7 +73,7 @@ def text(world: World) -> str:
     [
         (NO_IMAGE, "ImagePullFailed: no such image"),
         (NO_NODE, "Unschedulable: no node takes the pod: 0/1 nodes"),
-        (NO_START, "PreflightFailed: cannot connect"),
+        (NO_START, "PreflightFailed: it is minimal"),
         (CRASHES, "CrashLooping: no place is left"),
         ({"conditions": [{"type": "Ready", "status": "False"}]}, "Starting: pod shop-driver-0 is not ready yet"),
     ],
@@ -96,6 +97,53 @@ def test_goes_back_and_stays(status: dict[str, Any], cause: str) -> None:
     days_pass(world)
     assert (world.store.applied, world.image, kstatus(world.store.pipeline)) == ([], OLD, "Failed")
     assert world.condition("Stalled")["reason"] == "RolledBack"
+
+
+def test_source_that_is_away_breaks_no_change() -> None:
+    """While it is away nothing goes back. Once the preflight has passed, the pod has the whole deadline."""
+    world = changed(World(), AWAY)
+    days_pass(world)
+    assert (world.image, world.condition("Accepted")["status"], world.condition("Stalled")["status"]) == (
+        BAD, "True", "True")  # fmt: skip
+    passed = {"name": "preflight", "restartCount": 90, "state": {"terminated": {
+        "exitCode": 0, "finishedAt": written(at(world.seconds))}}}  # fmt: skip
+    world.fails(initContainerStatuses=[passed], conditions=[{"type": "Ready", "status": "False"}])
+    world.later(DEADLINE - 10)
+    world.passes(2)
+    assert (world.image, world.condition("Accepted")["status"]) == (BAD, "True")
+    rolled_back(world)
+    assert world.image == OLD
+
+
+def test_source_that_goes_away_before_the_driver_is_ready() -> None:
+    """The driver that waits for it does not go back, nor in the moment between its connection and its readiness."""
+    world = changed(World(), {"conditions": [{"type": "Ready", "status": "False"}]})
+    world.later(DEADLINE + 1)
+    world.reports(capture={"connected": False, "error": error_document(code="source_unreachable")})
+    world.passes(2)
+    assert world.image == BAD
+    world.later(10_000)
+    world.reports()
+    world.passes(2)
+    world.later(30)
+    world.passes(2)
+    assert world.image == BAD
+    world.ready()
+    world.reads()
+    world.passes(2)
+    assert (kstatus(world.store.pipeline), world.image) == ("Current", BAD)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"source": {"host": "nowhere"}}, {"driver": {"podTemplate": {"spec": {"dnsPolicy": "None"}}}}],
+    ids=["host", "template"],
+)
+def test_change_of_the_way_to_the_source_goes_back(change: dict[str, Any]) -> None:
+    """A source that cannot be reached may be the fault of the address, or of the pod's network."""
+    world = changed(World(), AWAY, **change)
+    rolled_back(world)
+    assert "cannot connect" in world.condition("Accepted")["message"]
 
 
 def test_is_at_no_moment_current() -> None:
@@ -391,7 +439,7 @@ def yaml_of(world: World) -> str:
     "odd",
     [
         {READY_SPEC: "?"},
-        {READY_SPEC: base64.b64encode(bz2.compress(bytes(1 << 28))).decode()},
+        {READY_SPEC: base64.b64encode(bz2.compress(bytes(1 << 24))).decode()},
         {READY_SPEC: "A" * 60_000},
         {CHANGED_AT: "yesterday"},
         {CHANGED_AT: "9999-12-31T23:59:59Z"},

@@ -59,6 +59,18 @@ def test_table_status_tells_copy_lag_and_error() -> None:
     assert "TableErrored" in {n.reason for n in plan.events}
 
 
+def test_a_table_that_differs_is_not_ready() -> None:
+    """Its reason is TableDiffers, and the Pipeline is not Ready either. A person is needed."""
+    differs = table_document(phase="Errored", lagSeconds=2, error=error_document(code="rows_differ"))
+    whole, table = statuses(running(WAS_READY, report=progress(differs)))
+    conditions = {c["type"]: (c["status"], c["reason"]) for c in table["conditions"]}
+    assert conditions["Ready"] == ("False", "TableDiffers")
+    assert conditions["Stalled"] == ("True", "TableDiffers")
+    assert (table["lagSeconds"], whole["display"]["tables"]) == (2, "0/1")
+    of_pipeline = {c["type"]: (c["status"], c["reason"]) for c in whole["conditions"]}
+    assert of_pipeline["Ready"] == ("False", "TablesErrored")
+
+
 def test_a_table_that_is_copied_again_by_itself_says_why() -> None:
     """The cause is in the status until the table is Ready, with the time that the copy needs."""
     copying = table_document(

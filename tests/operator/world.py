@@ -93,9 +93,9 @@ class World:
         self.digest = self.store.owned[MANIFEST]["metadata"]["annotations"][MANIFEST_DIGEST]
         self.reports()
 
-    def reports(self) -> None:
+    def reports(self, **changes: Any) -> None:
         """Let the operator read the driver's progress."""
-        report = progress(fetched=self.seconds, manifest={"digest": self.digest})
+        report = progress(fetched=self.seconds, manifest={"digest": self.digest}, **changes)
         self.store.observe(report=report, now=at(self.seconds), moved_at=at(self.seconds))
 
     @property

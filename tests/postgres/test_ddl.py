@@ -12,6 +12,7 @@ from tests.rigs.database import Database
 from levada.errors import DecodeError
 from levada.postgres.catalog import read_table_description, read_table_schema
 from levada.postgres.ddl import (
+    AlteredPartitions,
     CreatedPartitions,
     DdlMessage,
     foreign_trigger_owner,
@@ -69,14 +70,17 @@ def stream(versions: Database) -> Iterator[ReplicationStream]:
 
 
 def test_change_lies_between_old_rows_and_new_ones(versions: Database, stream: ReplicationStream) -> None:
-    """The message is in its transaction's order, and equals what the catalog says afterwards."""
+    """The message is in its transaction's order, and equals what the catalog says afterwards, whatever the settings."""
     with versions.connect() as c, c.transaction():
         c.execute("SET datestyle = 'German'; SET bytea_output = 'escape'; SET search_path = pg_catalog")
+        c.execute("SET quote_all_identifiers = on; SET standard_conforming_strings = off; SET array_nulls = off")
+        c.execute("SET plpgsql.variable_conflict = use_column; SET transform_null_equals = on")
         c.execute("INSERT INTO public.t VALUES (1, 'a')")
         c.execute("CREATE TYPE public.mood AS ENUM ('good', 'bad')")
         c.execute("ALTER TABLE public.t RENAME v TO w")
         c.execute(
-            "ALTER TABLE public.t ADD d date DEFAULT '2020-02-01', ADD m public.mood, ADD b bytea DEFAULT '\\x00ff'"
+            "ALTER TABLE public.t ADD d date DEFAULT '2020-02-01', ADD m public.mood,"
+            " ADD b bytea DEFAULT decode('00ff', 'hex')"
         )
         c.execute("INSERT INTO public.t (id) VALUES (2)")
     messages = receive_until(stream, lambda m: "C" in kinds(m))
@@ -176,7 +180,7 @@ def test_rolled_back_and_unpublished_changes_are_not_told(versions: Database, st
 
 
 def test_a_partition_that_does_not_fit_for_a_while_is_told(versions: Database, stream: ReplicationStream) -> None:
-    """The root is announced with each change of a partition's identity or persistence, in their order."""
+    """Each change of a partition's identity or persistence is announced as one of the root, in their order."""
     versions.execute(
         "CREATE TABLE r (id int PRIMARY KEY, v int NOT NULL) PARTITION BY RANGE (id)",
         "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
@@ -190,9 +194,10 @@ def test_a_partition_that_does_not_fit_for_a_while_is_told(versions: Database, s
         c.execute("ALTER TABLE r1 SET UNLOGGED")
         c.execute("ALTER TABLE r1 SET LOGGED")
         c.execute("ALTER TABLE r REPLICA IDENTITY FULL")
-    messages = told(stream, 5)
-    assert {m.name.name for m in messages} == {"r"}
-    flaws = [[flaw.kind for flaw in m.description.storage.flaws] for m in messages]
+    messages = [content(m) for m in receive_until(stream, lambda m: sum(map(is_ddl, m)) == 5) if is_ddl(m)]
+    assert len({m.table_id for m in messages}) == 1
+    leaves = [m.description.storage.leaves if isinstance(m, DdlMessage) else m.leaves for m in messages]
+    flaws = [[leaf.flaw.kind for leaf in those.values() if leaf.flaw is not None] for those in leaves]
     assert flaws == [["identity"], [], ["unlogged"], [], ["identity"]]
 
 
@@ -239,6 +244,35 @@ def test_a_new_partition_is_announced_alone(versions: Database, stream: Replicat
     assert {oid: (stored[oid].filenode, stored[oid].flaw) for leaves in created for oid in leaves} == {
         oid: (leaf.filenode, leaf.flaw) for leaves in created for oid, leaf in leaves.items()
     }
+
+
+def test_an_altered_partition_is_announced_alone(versions: Database, stream: ReplicationStream) -> None:
+    """The message says of the partition what the catalog has, whether it was created or attached, at each level."""
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE r2 (id int PRIMARY KEY, v int)",
+        "INSERT INTO r2 VALUES (10)",
+        "ALTER TABLE r ATTACH PARTITION r2 FOR VALUES FROM (10) TO (20)",
+        "CREATE TABLE mid PARTITION OF r FOR VALUES FROM (20) TO (30) PARTITION BY RANGE (id)",
+        "CREATE TABLE r3 PARTITION OF mid FOR VALUES FROM (20) TO (25)",
+        "ALTER PUBLICATION p ADD TABLE r",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        "ALTER TABLE r1 ALTER v SET NOT NULL",
+        "ALTER TABLE r2 SET (fillfactor = 50)",
+        "ALTER TABLE r3 REPLICA IDENTITY NOTHING",
+    )
+    names = {TableId(oid): name for name, oid in versions.query("SELECT relname, oid FROM pg_class")}
+    found = [content(m) for m in receive_until(stream, lambda m: sum(map(is_ddl, m)) == 3) if is_ddl(m)]
+    altered = [m for m in found if isinstance(m, AlteredPartitions)]
+    assert [(names[m.table_id], {names[o] for o in m.leaves}) for m in altered] == [
+        ("r", {"r1"}), ("r", {"r2"}), ("r", {"r3"}),
+    ]  # fmt: skip
+    with versions.connect() as c:
+        root = next(oid for oid, name in names.items() if name == "r")
+        assert {o: leaf for m in altered for o, leaf in m.leaves.items()} == read_table_description(
+            c, root
+        ).storage.leaves
 
 
 def test_typed_tables_change_with_their_type(versions: Database, stream: ReplicationStream) -> None:

@@ -184,6 +184,15 @@ def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
     db.execute("UPDATE media SET v = 'b'")
 
 
+def test_a_failure_to_describe_keeps_the_table_out(managed: Database) -> None:
+    """The statement succeeds, and its UPDATEs do, whatever the trigger cannot read."""
+    with managed.connect() as c:
+        c.execute("ALTER FUNCTION levada_ddl.describe RENAME TO elsewhere")
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+    assert "media" not in published(managed)
+    managed.execute("UPDATE media SET v = 'b'")
+
+
 def test_many_tables_in_one_block(managed: Database) -> None:
     """Each table that loses its key within one statement of a client leaves, whatever the others do."""
     managed.execute(*[f"CREATE TABLE m{n} (id int PRIMARY KEY)" for n in range(80)])  # type: ignore[arg-type]  # numbers

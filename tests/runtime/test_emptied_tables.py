@@ -26,6 +26,11 @@ _STREAMED = {
     " ALTER TABLE {} DROP v; INSERT INTO {} (id) VALUES (5)",
     "parted": "ALTER TABLE {} ADD c int; TRUNCATE {}; INSERT INTO {} (id) VALUES (5)",
     "parted_later": "TRUNCATE {}; INSERT INTO {} (id) VALUES (5); ALTER TABLE {} ADD c int DEFAULT 4",
+    "parted_more": "CREATE TABLE {}_3 PARTITION OF {} FOR VALUES FROM (9) TO (19); TRUNCATE {};"
+    " INSERT INTO {} VALUES (9, 7)",
+    "parted_then": "TRUNCATE {}; CREATE TABLE {}_3 PARTITION OF {} FOR VALUES FROM (9) TO (19);"
+    " INSERT INTO {} VALUES (9, 7)",
+    "parted_alone": "ALTER TABLE {}_1 ALTER v SET NOT NULL; TRUNCATE {}; INSERT INTO {} VALUES (2, 7)",
     "never_filled": "ALTER TABLE {} ALTER v TYPE bigint USING v * 10; INSERT INTO {} VALUES (5, 7)",
 }
 _REWRITTEN = {

@@ -25,6 +25,7 @@ from levada.values import Lsn, QualifiedTable, Watermark
 __all__ = ["rig"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stage", ["before", "between", "after"])
 def test_a_cut_goes_on_after_a_restart(rig: BankRig, db: Database, stage: str) -> None:
     """An engine that ends before a cut's end continues it with the same LSN, wherever it ended."""

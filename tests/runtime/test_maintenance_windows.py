@@ -119,6 +119,7 @@ def test_a_database_that_is_read_only_for_a_while(rig: Rig, db: Database) -> Non
     assert rig.destination.applied_rows == {"orders": 1}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
 def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path: Path, running: bool) -> None:
     """Tables that are copied stream on. A new one waits, however often it is tried, until a slot is free."""

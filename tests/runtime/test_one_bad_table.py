@@ -66,14 +66,16 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
         made.config,
         publication=replace(made.config.publication, name="p", managed=False),
         selects=Only("orders", "bad"),
-        discovery_s=0.2,
+        discovery_s=0.5,
         retries=RetryLimits(delay_s=0.2, max_delay_s=0.2),
     )
     yield made
     made.stop()
 
 
-@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+@pytest.mark.parametrize(
+    "running", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["at the start", "while running"]
+)
 @pytest.mark.parametrize("fault", [pytest.param(f, id=f.code, marks=pytest.mark.since(f.since)) for f in FAULTS])
 def test_a_bad_table_spares_the_good_one(rig: Rig, db: Database, fault: Fault, running: bool) -> None:
     """Its error has the code, over a restart too. A resync copies it once the fault has ended."""

@@ -116,7 +116,7 @@ def test_wal_that_cannot_be_read_for_a_while(start_postgres: StartPostgres, tmp_
                 admin.execute("CHECKPOINT")
             assert name is not None
             segment = server.data / "pg_wal" / name[0]
-            kept = segment.rename(tmp_path / name[0])
+            kept = segment.rename(server.data.parent / name[0])
             segment.write_bytes(kept.read_bytes())
             damage(segment)
             proxy.lead_to(server.port)

@@ -98,6 +98,23 @@ def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Dat
     rig.wait(lambda p: db.query("SELECT FROM pg_publication_tables WHERE tablename = 'orders'") != [])
 
 
+def test_a_lost_identity_is_seen_to_though_the_publication_was_locked(rig: Published, db: Database) -> None:
+    """The trigger waits for no other session, and the engine takes the table out once that one has ended."""
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE aside (id int)")
+    with db.connect() as holder:
+        holder.execute("BEGIN")
+        holder.execute(f"ALTER PUBLICATION {rig.publication} ADD TABLE aside".encode())
+        db.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
+        members = "SELECT FROM pg_publication_rel WHERE prrelid = 'orders'::regclass"
+        assert db.query(members)
+        holder.execute("ROLLBACK")
+    until(lambda: db.query(members), lambda found: not found)
+    db.execute("UPDATE orders SET note = 'new'")
+    rig.code("orders", "table_not_published")
+
+
 def test_a_refused_copy_is_no_damage_of_an_earlier_one(rig: Published, db: Database) -> None:
     """A table whose resync waits for an identity has this error after a restart too, whatever it missed before."""
     rig.start()

@@ -71,7 +71,10 @@ def test_a_table_that_leaves_the_selection_waits(
 
 
 def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(app: Rig, db: Database) -> None:
-    """A name that the manifest does not select is not read. Once the table has its name again, it is copied."""
+    """A name that the manifest does not select is not read. Once the table has its name again, it is copied.
+
+    Until then it waits, also after restarts.
+    """
 
     waiting = {"t", "quiet"}
 
@@ -85,10 +88,28 @@ def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(app: Ri
     app.start()
     app.wait(lambda p: [t.error.code for t in p.tables if t.error] == ["table_renamed"])
     assert waiting.isdisjoint(copy[0] for copy in app.destination.copies)
+    for _ in range(2):
+        app.stop()
+        app.start()
+        app.wait(lambda p: [t.error.code for t in p.tables if t.error] == ["table_renamed"])
     app.stop()
     db.execute(f"ALTER TABLE other.{min(waiting)} SET SCHEMA app")  # type: ignore[arg-type]  # a name of this module
     app.start()
     app.wait(lambda p: p.ready and waiting <= {copy[0] for copy in app.destination.copies})
+
+
+def test_a_table_that_was_renamed_twice_waits_also_after_a_restart(app: Rig, db: Database) -> None:
+    """The manifest means it by its second name, which no copy had."""
+    app.start()
+    app.wait_caught_up()
+    app.change(selects=lambda table: str(table) in ("app.t", "app.u", "app.quiet"))
+    db.execute("ALTER TABLE app.t RENAME TO u")
+    app.wait(lambda p: any(str(t.table) == "app.u" for t in p.tables))
+    app.change(selects=lambda table: str(table) in ("app.u", "app.quiet"))
+    app.stop()
+    db.execute("ALTER TABLE app.u RENAME TO v")
+    app.start()
+    app.wait(lambda p: {(str(t.table), t.error.code) for t in p.tables if t.error} == {("app.u", "table_renamed")})
 
 
 def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Database) -> None:

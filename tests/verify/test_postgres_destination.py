@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +55,9 @@ class Replicated:
         self.replica = Database(db.server, replica)
         self.folder = folder
         self.pipeline: Pipeline | None = None
+        self.storage = MemoryStorage()
 
-    def start(self, ordering: str = "Table", **more: Any) -> None:
+    def start(self, ordering: str = "Table", *, wait: bool = True, **more: Any) -> None:
         """Start the pipeline, and wait until it has caught up."""
         name = self.db.name.replace("_", "-")
         config = PipelineConfig(
@@ -77,9 +78,10 @@ class Replicated:
             {**server, "tls": {"mode": "Disable"}, "schema": "shop_{schema}", "ordering": ordering}
         )
         destination = PostgresDestination.from_settings(settings, DestinationContext(name, self.folder / "work"))
-        self.pipeline = Pipeline(config, store=MemoryStore(name, MemoryStorage()), destination=destination)
+        self.pipeline = Pipeline(config, store=MemoryStore(name, self.storage), destination=destination)
         self.pipeline.start()
-        self.wait_caught_up()
+        if wait:
+            self.wait_caught_up()
 
     def wait_caught_up(self) -> None:
         """Wait until the destination has what is committed now."""
@@ -254,6 +256,50 @@ def test_rows_that_are_missing_or_invented_are_found(replicated: Replicated) -> 
     }
     replicated.damage("DELETE FROM t")
     assert replicated.verify().counts[Kind.MISSING] == 500
+
+
+def test_a_table_that_differs_is_not_ready_and_streams_on(replicated: Replicated) -> None:
+    """Also after a restart, and after an equal sample. A complete comparison that is equal, or a resync, ends that."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t SELECT generate_series(1, 50)")
+    replicated.start()
+    replicated.damage("UPDATE t SET a = 'theirs' WHERE id = 7")
+    assert not replicated.verify().equal
+
+    def table(done: Callable[[TableProgress], bool]) -> TableProgress:
+        assert replicated.pipeline is not None
+        return reach(replicated.pipeline, lambda p: len(p.tables) == 1 and done(p.tables[0])).tables[0]
+
+    found = table(lambda t: t.error is not None)
+    assert found.error is not None
+    assert (found.phase, found.error.code) == (TablePhase.ERRORED, "rows_differ")
+    assert found.error.reason.endswith("in 1 key (1 changed) in the columns a")
+    assert found.error.solution == "copy it again: levada resync MANIFEST public.t"
+    assert replicated.pipeline is not None
+    assert not replicated.pipeline.progress().ready
+    with pytest.raises(NeedsOperator, match="rows_differ"):
+        replicated.wait_caught_up()
+
+    replicated.pipeline.stop()
+    replicated.start(wait=False)
+    replicated.db.execute("INSERT INTO t VALUES (51)")
+    count = "SELECT count(*) FROM shop_public.t"
+    until(lambda: replicated.replica.query(count) == [(51,)])
+    found = table(lambda t: t.lag_seconds is not None and t.rows_applied == 1)
+    assert (found.phase, found.differs) == (TablePhase.ERRORED, True)
+
+    replicated.damage("UPDATE t SET a = NULL WHERE id = 7")
+    assert replicated.verify(sample=0.01).equal
+    assert table(lambda t: t.verified is not None and t.verified.equal).differs
+    assert replicated.verify().equal
+    assert table(lambda t: not t.differs).phase is TablePhase.READY
+
+    replicated.damage("DELETE FROM t WHERE id = 7")
+    assert replicated.verify(sample=0.01).counts[Kind.MISSING] == 1
+    assert table(lambda t: t.differs).phase is TablePhase.ERRORED
+    pipeline = replicated.pipeline
+    pipeline.reconfigure(replace(pipeline.config, tables={T: TableConfig(resync_nonce=1)}))
+    assert table(lambda t: not t.differs and t.resync is None and t.resync_nonce == 1).phase is TablePhase.READY
+    assert replicated.replica.query(count) == [(51,)]
 
 
 @pytest.mark.parametrize("method", ["chunks", "rows"])

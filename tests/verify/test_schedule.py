@@ -53,13 +53,13 @@ def verified(table: QualifiedTable, equal: bool) -> Callable[[Progress], bool]:
 
 
 def test_the_schedule_finds_a_difference_and_its_end(shop: Shop) -> None:
-    """Each table is compared again and again. A difference is reported, and gone once the table was copied again."""
+    """Each table is compared again and again. The table that differs is not Ready until it was copied again."""
     prepare(shop, verify=VerifyConfig(every_s=2.0))
     shop.wait(lambda p: verified(T, True)(p) and verified(U, True)(p))
     shop.sql("UPDATE {t} SET a = 'theirs' WHERE id = 5")
     found = of(shop.wait(verified(T, False)), T)
     assert found.verified is not None
-    assert (found.verified.differences, found.error) == (1, None)
+    assert (found.verified.differences, found.differs) == (1, True)
     assert of(shop.wait(verified(U, True)), U).verify_error is None
     reconfigure(shop, verify=VerifyConfig(), tables={T: TableConfig(resync_nonce=1)})
     shop.wait(lambda p: of(p, T).resync_nonce == 1 and of(p, T).resync is None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from levada.pgoutput.changes import LogicalMessage
-from levada.postgres.ddl import CreatedPartitions, DdlMessage, DroppedTables
+from levada.postgres.ddl import Announcement
 from levada.values import Lsn, SnapshotId, TableId
 
 
@@ -19,7 +19,7 @@ class Alteration:
     row or truncate message with the number ``ordinal``.
     """
 
-    ddl: DdlMessage | CreatedPartitions | DroppedTables
+    ddl: Announcement
     at: Lsn
     committed: Lsn
     xid: int
@@ -37,7 +37,7 @@ class Alterations:
         self._waiting: list[Alteration] = []
         self._truncated: set[TableId] = set()
 
-    def add(self, ddl: DdlMessage | CreatedPartitions | DroppedTables, message: LogicalMessage, at: SnapshotId) -> None:
+    def add(self, ddl: Announcement, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
         truncated = ddl.table_id in self._truncated

@@ -24,7 +24,14 @@ from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import CreatedPartitions, DdlMessage, DroppedTables, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import (
+    AlteredPartitions,
+    CreatedPartitions,
+    DdlMessage,
+    DroppedTables,
+    parse_ddl_message,
+    read_ddl_seal,
+)
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
@@ -64,7 +71,8 @@ class TableResolver(SchemaResolver):
     because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
     version, when its transaction is complete. ``unpublished`` is called for tables, replicated or not,
     whose changes are not in the stream after an announced change, with the LSN of its commit. ``catalog_changed`` is
-    called if a RELATION shows that the catalog entry of a table changed. ``excluded_columns`` returns the excluded
+    called if a RELATION shows that the catalog entry of a table changed, and ``identity_lost`` if a table without a
+    replica identity may still be published. ``excluded_columns`` returns the excluded
     columns of a table that has no version yet. Each version keeps those of the version before it, until
     `exclude_columns` sets others. ``marks`` has the marks that the pipeline writes.
     """
@@ -82,6 +90,7 @@ class TableResolver(SchemaResolver):
         altered: Callable[[Alteration], None] = lambda alteration: None,
         unpublished: Unpublished = lambda tables, error, lsn: None,
         catalog_changed: Callable[[], None] = lambda: None,
+        identity_lost: Callable[[], None] = lambda: None,
         marks: ColumnMarks | None = None,
     ) -> None:
         self._connection = connection
@@ -94,6 +103,7 @@ class TableResolver(SchemaResolver):
         self._alterations = Alterations(altered)
         self._unpublished = unpublished
         self._catalog_changed = catalog_changed
+        self._identity_lost = identity_lost
         self._marks = marks or ColumnMarks()
         self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
@@ -169,11 +179,12 @@ class TableResolver(SchemaResolver):
                 error.message,
             )
             self._unreadable = True
+            self._identity_lost()
             return None
         if isinstance(ddl, DroppedTables):
             self._alterations.add(ddl, message, at)
             return None
-        if isinstance(ddl, CreatedPartitions):
+        if isinstance(ddl, CreatedPartitions | AlteredPartitions):
             if self._before(ddl.table_id, at) is not None and ddl.table_id not in self._left_out:
                 self._alterations.add(ddl, message, at)
             return None
@@ -191,6 +202,8 @@ class TableResolver(SchemaResolver):
             remedy = identity_statements(self._connected(), [name]).get(name, identify_again(name))
             self._unpublished(frozenset({ddl.table_id}), partial(lost_identity, remedy=remedy), Lsn(at))
             return None
+        if ddl.kept:
+            self._identity_lost()
         if partitions := ddl.partitions.get(self._publication):
             self._unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)

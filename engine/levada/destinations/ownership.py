@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from levada.destinations.interface import DestinationContext, Source
 from levada.errors import DestinationChanged, LevadaError
@@ -13,12 +14,17 @@ from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
+ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
+"""The codes of the errors for a table that is not this pipeline's, or not that of the source table."""
+UNKNOWN: Final = QualifiedTable("", "")
+"""The name of a source table that a destination cannot read any more."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """The owner of one table. ``pipeline`` is the pipeline's full name.
+    """The owner of one table. ``pipeline`` is the pipeline's full name, or empty if Levada did not create the table.
 
-    ``source_name`` is the source table's name when the table was created.
+    ``source_name`` is the source table's name when the table was created, or UNKNOWN.
     """
 
     pipeline: str
@@ -50,56 +56,83 @@ class Owner:
         """Return True if ``owner`` is this pipeline's source table."""
         return owner.table == table and owner.source_id == self.source_id and self._is_ours(owner)
 
-    def require_replaceable(self, name: object, owner: TableOwner, schema: ReplicatedTableSchema) -> None:
-        """Raise DestinationChanged unless a copy of the source table may replace the table of ``owner``.
+    def wrote(self, owner: TableOwner) -> bool:
+        """Return True if ``owner`` is this pipeline, with its source or a former one."""
+        source = self.context.source
+        former = source is not None and source.is_former(owner.source_id)
+        return (former or owner.source_id == self.source_id) and self._is_ours(owner)
 
-        It may replace its own table, that of a dropped source table of the same name, and any table of the pipeline's
-        former source. The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for
-        that of another source table. ``name`` is the table's name at the destination, as its errors print it.
+    def require(
+        self,
+        name: object,
+        owner: TableOwner,
+        table: TableId,
+        wanted: QualifiedTable | None = None,
+        *,
+        otherwise: str = "",
+    ) -> None:
+        """Raise DestinationChanged unless ``owner`` is this pipeline's source table.
+
+        The code is ``table_not_ours`` for a table of another owner, and ``destination_collision`` for that of another
+        source table. ``name`` is the table's name at the destination, as its errors print it, ``wanted`` that of the
+        source table, if it is known, and ``otherwise`` another solution of a collision.
         """
-        source, ours = self.context.source, self._is_ours(owner)
-        if ours and source is not None and source.is_former(owner.source_id):
-            _log.warning("%s is a table of the former source of pipeline %s", name, self.context.full_name)
-            return
+        ours = self._is_ours(owner)
+        if not owner.pipeline:
+            raise not_ours(name)
         if not ours or owner.source_id != self.source_id:
             whose = f"Pipeline {owner.pipeline}" + (" with another source database" if ours else "")
             raise not_ours(name, f"belongs to {whose}, but this is Pipeline {self.context.full_name}")
-        if owner.table == schema.id:
-            return
-        if source is not None and owner.source_name == schema.name and not source.has_table(owner.table):
-            _log.warning("%s is the table of an earlier %s, which was dropped", name, schema.name)
-            return
-        raise collision(name, owner.table, owner.source_name, source, schema.id, schema.name)
+        if owner.table != table:
+            raise collision(name, owner, self.context.source, table, wanted, otherwise=otherwise)
+
+    def require_replaceable(
+        self, name: object, owner: TableOwner, schema: ReplicatedTableSchema, *, otherwise: str = ""
+    ) -> None:
+        """Raise DestinationChanged as `require` does, unless a copy of the source table may replace the table.
+
+        It may replace that of a dropped source table of the same name, and any table of the pipeline's former source.
+        """
+        source = self.context.source
+        if source is not None and self._is_ours(owner):
+            if source.is_former(owner.source_id):
+                _log.warning("%s is a table of the former source of pipeline %s", name, self.context.full_name)
+                return
+            same = owner.source_id == self.source_id and owner.source_name == schema.name
+            if same and owner.table != schema.id and not source.has_table(owner.table):
+                _log.warning("%s is the table of an earlier %s, which was dropped", name, schema.name)
+                return
+        self.require(name, owner, schema.id, schema.name, otherwise=otherwise)
 
     def _is_ours(self, owner: TableOwner) -> bool:
         # Check the former names last, because reading them needs the store.
-        return owner.pipeline == self.context.full_name or owner.pipeline in self.context.former_names()
+        named = owner.pipeline
+        return bool(named) and (named == self.context.full_name or named in self.context.former_names())
 
 
 def collision(
     name: object,
-    owner: TableId,
-    copied_as: QualifiedTable | None,
+    owner: TableOwner,
     source: Source | None,
     table: TableId,
     wanted: QualifiedTable | None = None,
     *,
     otherwise: str = "",
 ) -> DestinationChanged:
-    """Return the error for a place that has the table of the source table ``owner``, when ``table`` needs it.
+    """Return the error for a place that has the table of another source table, when ``table`` needs it.
 
-    ``copied_as`` is the owner's name at its copy, and ``wanted`` the name of ``table``. None if they are unknown.
-    ``otherwise`` is another solution, which begins with "or".
+    ``wanted`` is the name of ``table``, or None. ``otherwise`` is another solution, which begins with "or".
     """
-    now = None
+    now, copied_as = None, owner.source_name
     if source is not None:
         with suppress(LevadaError):
-            now = source.table_name(owner)
-    whose = f"the source table with OID {int(owner)}" if copied_as is None else f"{copied_as} (OID {int(owner)})"
+            now = source.table_name(owner.table)
+    oid = f"OID {int(owner.table)}"
+    whose = f"the source table with {oid}" if copied_as == UNKNOWN else f"{copied_as} ({oid})"
     if now is not None and now != copied_as:
         whose += f", which is called {now} now"
     hint = f"set destinationTable in a TableSync of {wanted or 'one of the two'}"
-    if now is not None and copied_as == wanted:
+    if now is not None and copied_as == (wanted or UNKNOWN):
         hint += f". Or, if {now} is not needed any more, drop it at the source"
     elif otherwise:
         hint += f", {otherwise}"
@@ -110,7 +143,7 @@ def collision(
     )
 
 
-def not_ours(name: object, why: str) -> DestinationChanged:
+def not_ours(name: object, why: str = "was not created by Levada") -> DestinationChanged:
     """Return the error for a table that this pipeline does not own. ``why`` completes the sentence."""
     return DestinationChanged(
         "table_not_ours",

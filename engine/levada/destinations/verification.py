@@ -122,6 +122,13 @@ class FixedTable(ABC):
     is_history: bool = False
     """True for a table that holds every change. Its rows are then the inserted ones without the deleted ones."""
 
+    def check_files(self) -> None:
+        """Raise DestinationChanged ``table_damaged`` if the bytes of this version's files are not those written.
+
+        Also bytes that make no difference to `chunks`, and do so to a reader with a filter.
+        """
+        return
+
     @abstractmethod
     def chunks(self, comparison: Comparison) -> pa.Table:
         """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""

@@ -173,10 +173,11 @@ def temporary_postgres(
     settings: Mapping[str, str] | None = None,
     address: str | None = None,
     network: str | None = None,
+    parent: Path | None = None,
 ) -> Iterator[EmbeddedPostgres]:
-    """Run a server in a temporary folder, which is removed afterwards."""
+    """Run a server in a temporary folder, which is removed afterwards. ``parent`` is the folder that has it."""
     with (
-        tempfile.TemporaryDirectory(prefix="levada-postgres-") as folder,
+        tempfile.TemporaryDirectory(prefix="levada-postgres-", dir=parent) as folder,
         EmbeddedPostgres(
             Path(folder) / "data",
             version=version,

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -50,6 +50,8 @@ class DdlMessage:
     """The client's query, if the statement is a part of it and it may retype columns."""
     withdrawn: frozenset[str] = frozenset()
     """The publications that the trigger took the table out of, because it has no replica identity any more."""
+    kept: bool = False
+    """True if it has none, but stays in publications that another session had locked."""
 
     @property
     def casts(self) -> Mapping[int, Cast]:
@@ -90,7 +92,18 @@ class DroppedTables:
     """No table: the statement may concern several roots."""
 
 
-def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions | DroppedTables:
+@dataclass(frozen=True, slots=True)
+class AlteredPartitions:
+    """Partitions of a table after an ALTER TABLE of themselves, which left the table and its other partitions alone."""
+
+    table_id: TableId
+    leaves: Mapping[TableId, LeafStorage]
+
+
+Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions | DroppedTables
+
+
+def parse_ddl_message(content: bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
@@ -98,6 +111,8 @@ def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions | Droppe
             return DroppedTables(frozenset(map(TableId, data["dropped"])))
         if "created" in data:
             return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
+        if "altered" in data:
+            return AlteredPartitions(TableId(data["id"]), leaves_from_json(data["altered"]))
         return DdlMessage(
             TableDescription.from_json(data),
             bool(data["locked"]),
@@ -105,7 +120,8 @@ def parse_ddl_message(content: bytes) -> DdlMessage | CreatedPartitions | Droppe
             bool(data["logged"]),
             {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
             str(data["query"] or ""),
-            frozenset(map(str, data.get("withdrawn") or ())),
+            withdrawn := frozenset(map(str, data.get("withdrawn") or ())),
+            data.get("withdrawn") is not None and not withdrawn,
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(

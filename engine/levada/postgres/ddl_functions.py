@@ -13,7 +13,7 @@ from typing import Final
 from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
-from levada.postgres.description import CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
 
 DDL_PREFIX: Final = "levada_ddl"
@@ -36,12 +36,12 @@ _DROP_TAGS: Final = tuple(
 _ON_COMMAND: Final = sql.Identifier(SEAL_SCHEMA, "emit_table_change")
 _ON_DROP: Final = sql.Identifier(SEAL_SCHEMA, "emit_drop")
 _ANNOUNCE_TYPES: Final = sql.Identifier(SEAL_SCHEMA, "announce_types")
-_ANNOUNCE_TABLES: Final = sql.Identifier(SEAL_SCHEMA, "announce_tables")
 _RELATED: Final = sql.Identifier(SEAL_SCHEMA, "related")
+_PUBLISHED: Final = sql.Identifier(SEAL_SCHEMA, "published")
 _STREAMED: Final = sql.Identifier(SEAL_SCHEMA, "streamed")
 _ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
-_DESCRIBE_CREATED: Final = sql.Identifier(SEAL_SCHEMA, "describe_created")
+_DESCRIBE_LEAVES: Final = sql.Identifier(SEAL_SCHEMA, "describe_leaves")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 
 _LONGEST: Final = 32_768
@@ -49,34 +49,22 @@ _LONGEST: Final = 32_768
 _LONGEST_BELOW: Final = 2048
 """The same for a table below the one that the statement names, because there may be thousands."""
 
-# Most statements concern temporary tables. A table that is created is of interest only as a partition. Every other one
-# is found by the engine's discovery.
+# Most statements concern temporary tables, which are known without a look at the catalog. A table that is created is of
+# interest only as a partition. Every other one is found by the engine's discovery.
 _COMMAND_BODY: Final = sql.SQL("""
+DECLARE
+    altered oid[];
 BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
         PERFORM {announce_types}();
-    ELSIF EXISTS (
-        SELECT FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
-        WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND (tg_tag = 'ALTER TABLE' OR c.relispartition))
-    THEN
-        PERFORM {announce_tables}(tg_tag = 'ALTER TABLE');
+        RETURN;
+    END IF;
+    SELECT array_agg(d.objid) INTO altered FROM pg_catalog.pg_event_trigger_ddl_commands() d
+    WHERE d.object_type IN ('table', 'table column') AND d.schema_name <> 'pg_temp';
+    IF altered IS NOT NULL THEN
+        PERFORM {announce}(altered, true, tg_tag <> 'ALTER TABLE');
     END IF;
 {failure}END
-""")
-
-_TABLES_BODY: Final = sql.SQL("""
-DECLARE
-    altered oid[];
-    parent boolean;
-    partition boolean;
-BEGIN
-    SELECT array_agg(c.oid), bool_or(c.relhassubclass OR c.relkind = 'p'), bool_or(c.relispartition)
-    INTO altered, parent, partition
-    FROM pg_catalog.pg_event_trigger_ddl_commands() d JOIN pg_catalog.pg_class c ON c.oid = d.objid
-    WHERE d.classid = 'pg_catalog.pg_class'::regclass AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-        AND (every_table OR c.relispartition);
-    PERFORM {announce}(altered, true, parent, partition, NOT every_table);
-END
 """)
 
 # ALTER TYPE changes every table that has a column of the type, also within an array, a domain or another type. With
@@ -84,7 +72,6 @@ END
 _TYPES_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
-    parent boolean;
 BEGIN
     WITH RECURSIVE used(type) AS (
         SELECT CASE d.classid WHEN 'pg_catalog.pg_type'::regclass THEN d.objid
@@ -98,14 +85,12 @@ BEGIN
             ON d.refclassid = 'pg_catalog.pg_type'::regclass AND d.refobjid = used.type
         WHERE d.classid IN ('pg_catalog.pg_type'::regclass, 'pg_catalog.pg_class'::regclass)
     )
-    SELECT array_agg(c.oid), bool_or(c.relhassubclass OR c.relkind = 'p') INTO altered, parent
+    SELECT array_agg(d.objid) INTO altered
     FROM used JOIN pg_catalog.pg_depend d
         ON d.refclassid = 'pg_catalog.pg_type'::regclass AND d.refobjid = used.type
-        AND d.classid = 'pg_catalog.pg_class'::regclass
-    JOIN pg_catalog.pg_class c ON c.oid = d.objid
-    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't';
+        AND d.classid = 'pg_catalog.pg_class'::regclass;
     IF altered IS NOT NULL THEN
-        PERFORM {announce}(altered, false, parent, false, false);
+        PERFORM {announce}(altered, false, false);
     END IF;
 END
 """)
@@ -116,7 +101,6 @@ END
 _DROP_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
-    partition boolean;
     indexed text[];
     dropped jsonb;
 BEGIN
@@ -133,24 +117,23 @@ BEGIN
     THEN
         RETURN;
     END IF;
-    SELECT array_agg(c.oid), bool_or(c.relispartition),
+    SELECT array_agg(c.oid),
         array_agg(DISTINCT d.schema_name) FILTER (WHERE d.object_type = 'index' AND tg_tag <> 'DROP TABLE')
-    INTO altered, partition, indexed
+    INTO altered, indexed
     FROM pg_catalog.pg_event_trigger_dropped_objects() d LEFT JOIN pg_catalog.pg_class c
         ON c.oid = CASE d.object_type WHEN 'table column' THEN d.objid WHEN 'table constraint' THEN
             pg_catalog.to_regclass(pg_catalog.format('%I.%I', d.address_names[1], d.address_names[2])) END
         AND c.relkind IN ('r', 'p')
     WHERE NOT d.is_temporary AND d.object_type IN ('table column', 'table constraint', 'index');
     IF indexed IS NOT NULL THEN
-        SELECT array_agg(c.oid), bool_or(partition OR c.relispartition) INTO altered, partition
-        FROM pg_catalog.pg_class c
+        SELECT array_agg(c.oid) INTO altered FROM pg_catalog.pg_class c
         WHERE c.oid = ANY (altered) OR c.relreplident = 'i' AND c.relkind = 'r'
             AND c.relnamespace IN (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = ANY (indexed))
             AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident);
     END IF;
     altered := array_remove(altered, NULL);
     IF altered <> '{{}}' THEN
-        PERFORM {announce}(altered, true, false, partition, false);
+        PERFORM {announce}(altered, true, false);
     END IF;
 {failure}END
 """)
@@ -166,84 +149,114 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
 """)
 
 # If no publication has a table, directly or by its schema, nothing of it is streamed. Only a transaction of the level
-# READ COMMITTED knows that: others read an older catalog. CREATE TABLE changes nothing of a table above but its
-# partitions, so the new ones are announced alone: a root may have thousands.
+# READ COMMITTED knows that: others read an older catalog. CREATE TABLE and ALTER TABLE of partitions that store rows
+# change nothing of a table above but these, so they are announced alone: a root may have thousands.
+#
+# Most tables have a primary key, which one query shows. Only others may have to be withdrawn.
+#
+# A block of its own describes, so that a failure there leaves the withdrawal as it is.
 _ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
-    concerned oid[] := altered;
+    concerned oid[];
     relations oid[];
+    altered oid[];
+    related boolean;
+    keyed boolean;
+    alone boolean;
     withdrawn jsonb;
     relation oid;
     content jsonb;
+    message pg_lsn;
+    newest boolean := pg_catalog.current_setting('transaction_isolation') = 'read committed';
 BEGIN
-    IF parent OR partition THEN
-        concerned := {related}(altered, partition);
-    END IF;
-    SELECT array_agg(c.oid ORDER BY c.oid) INTO relations FROM pg_catalog.pg_class c
-    WHERE c.oid = ANY (concerned) AND (EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid)
-        OR EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables) {or_schema});
-    IF relations IS NULL AND pg_catalog.current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT array_agg(c.oid ORDER BY c.oid), bool_or(c.relhassubclass OR c.relkind = 'p' OR c.relispartition),
+        bool_and(c.relreplident = 'd'), created OR bool_and(c.relispartition AND c.relkind = 'r')
+    INTO altered, related, keyed, alone FROM pg_catalog.pg_class c
+    WHERE c.oid = ANY (named) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+        AND (NOT created OR c.relispartition);
+    IF altered IS NULL THEN
         RETURN;
     END IF;
-    IF parent OR partition THEN
-        relations := {streamed}(concerned);
+    concerned := altered;
+    IF related THEN
+        concerned := {related}(altered);
     END IF;
-    withdrawn := {withdraw}(concerned);
+    SELECT array_agg(DISTINCT r.prrelid) INTO relations
+    FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = ANY (concerned);
+    IF related OR relations IS DISTINCT FROM altered THEN
+        relations := {published}(concerned);
+        IF relations IS NULL AND newest THEN
+            RETURN;
+        END IF;
+        IF related THEN
+            relations := {streamed}(concerned);
+        END IF;
+    END IF;
+    IF NOT keyed OR related OR (
+        SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i
+        WHERE i.indrelid = ANY (altered) AND i.indisprimary AND i.indisvalid AND i.indimmediate
+            AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                WHERE a.attrelid = i.indrelid AND a.attgenerated <> '' AND a.attnum = ANY (i.indkey))
+    ) <> pg_catalog.cardinality(altered) THEN
+        withdrawn := {withdraw}(concerned);
+    END IF;
     IF withdrawn IS NOT NULL THEN
         SELECT array_agg(u.relid ORDER BY u.relid) INTO relations
         FROM (SELECT unnest(relations) UNION SELECT k::oid FROM pg_catalog.jsonb_object_keys(withdrawn) k) AS u(relid);
     END IF;
-    IF relations IS NOT NULL THEN
+    IF relations IS NULL THEN
+        RETURN;
+    END IF;
+    BEGIN
         FOREACH relation IN ARRAY relations LOOP
-            IF created AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL
-                AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
-            THEN
-                content := {describe_created}(relation, altered);
+            IF alone AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL AND newest THEN
+                content := {describe_leaves}(relation, altered, created);
             ELSE
                 content := {describe}(relation, sure AND relation = ANY (altered))
                     || pg_catalog.jsonb_build_object('withdrawn', withdrawn->relation::text);
             END IF;
-            PERFORM {emit}(content::text) WHERE content IS NOT NULL;
+            IF content IS NOT NULL THEN
+                message := {emit}(content::text);
+            END IF;
         END LOOP;
-        -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
-        -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
-        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
-    END IF;
+    {failure}END;
+    -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
+    -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
+    message := pg_catalog.pg_logical_emit_message(true, {separator}, '');
+END
+""")
+# Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
+_RELATED_BODY: Final = sql.SQL("""
+BEGIN
+    RETURN (WITH RECURSIVE below(relid) AS (
+        SELECT unnest(altered)
+        UNION
+        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
+    ), above(relid) AS (
+        SELECT unnest(altered)
+        UNION
+        SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+        JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+    )
+    SELECT array_agg(u.relid) FROM (SELECT relid FROM below UNION SELECT relid FROM above) AS u(relid));
 END
 """)
 
 _OR_SCHEMA: Final = sql.SQL("""
-        OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnnspid = c.relnamespace)""")
+            OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnnspid = c.relnamespace)""")
 
-# Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
-_RELATED_BODY: Final = sql.SQL("""
-DECLARE
-    concerned oid[];
+_PUBLISHED_BODY: Final = sql.SQL("""
 BEGIN
-    WITH RECURSIVE below(relid) AS (
-        SELECT unnest(altered)
-        UNION
-        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
-    )
-    SELECT array_agg(relid) INTO concerned FROM below;
-    IF partition THEN
-        WITH RECURSIVE above(relid) AS (
-            SELECT unnest(altered)
-            UNION
-            SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
-            JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
-        )
-        SELECT array_agg(relid) INTO concerned
-        FROM (SELECT unnest(concerned) UNION SELECT relid FROM above) AS u(relid);
-    END IF;
-    RETURN concerned;
+    RETURN (SELECT array_agg(c.oid ORDER BY c.oid) FROM pg_catalog.pg_class c
+        WHERE c.oid = ANY (concerned) AND (EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid)
+            OR EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables) {or_schema}));
 END
 """)
 
 _STREAMED_BODY: Final = sql.SQL("""
 BEGIN
     RETURN (SELECT array_agg(c.oid ORDER BY c.oid) FROM pg_catalog.pg_class c
-        WHERE c.oid = ANY (concerned) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {published});
+        WHERE c.oid = ANY (concerned) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {itself});
 END
 """)
 
@@ -281,7 +294,7 @@ _SCHEMAS: Final = sql.SQL("""UNION ALL
 
 # Whether relation c is streamed under its own name. It may be unlogged: FOR ALL TABLES and TABLES IN SCHEMA leave such
 # a table out for a while, which no catalog row shows once it is logged again.
-_PUBLISHED: Final = sql.SQL("""EXISTS (
+_STREAMED_ITSELF: Final = sql.SQL("""EXISTS (
     WITH RECURSIVE {members} SELECT FROM member m JOIN pg_catalog.pg_publication p ON p.oid = m.publication
     GROUP BY p.oid, p.pubviaroot
     HAVING CASE WHEN p.pubviaroot THEN pg_catalog.bool_and(m.relid = c.oid) ELSE c.relkind = 'r' END)
@@ -321,6 +334,7 @@ BEGIN
     {description}
     IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest}
         AND (locked OR pg_catalog.octet_length(pg_catalog.current_query()) <= {below})
+        AND pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') > 0
         AND pg_catalog.current_query() ~* '\\ytype\\y'
         AND pg_catalog.current_setting('standard_conforming_strings') = 'on'
     THEN
@@ -346,9 +360,13 @@ BEGIN
 END
 """)
 
-# NULL if no new table below the relation stores rows.
-_DESCRIBE_CREATED_BODY: Final = sql.SQL("""
+# NULL if no new table below the relation stores rows, and if no altered one is below it.
+_DESCRIBE_LEAVES_BODY: Final = sql.SQL("""
 BEGIN
+    IF NOT created THEN
+        RETURN (SELECT pg_catalog.jsonb_build_object('id', relation::bigint, 'altered', altered)
+            FROM ({altered}) AS found(altered) WHERE altered IS NOT NULL);
+    END IF;
     RETURN (SELECT pg_catalog.jsonb_build_object(
             'id', relation::bigint, 'created', pg_catalog.jsonb_object_agg(l.oid::text, {leaf}))
         FROM pg_catalog.pg_class c, pg_catalog.pg_class l JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace
@@ -358,11 +376,11 @@ BEGIN
 END
 """)
 
+# An inner function is called by one of the triggers alone, and inherits its role and search_path.
 _CREATE: Final = sql.SQL("""
-CREATE FUNCTION {name}({arguments}) RETURNS {returns} LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp {settings}
-AS {body}
+CREATE FUNCTION {name}({arguments}) RETURNS {returns} LANGUAGE plpgsql {settings} AS {body}
 """)
+_OUTER: Final = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp"
 
 # Whatever the server's statistics and settings are, each query reads few rows by an index. A plan is kept for the
 # session. The trigger waits for no lock, but for that of a publication.
@@ -370,17 +388,18 @@ _CHEAP: Final = (
     "SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off"
     " SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms'"
 )
-# The text of constants is independent of the session that runs the ALTER.
+# The text of constants and types is independent of the session that runs the ALTER.
 _EXACT: Final = (
     "SET timezone = 'UTC' SET datestyle = 'ISO' SET intervalstyle = 'postgres'"
     " SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'"
+    " SET quote_all_identifiers = off"
 )
 
 FUNCTIONS: Final = (
-    "emit_table_change", "emit_drop", "announce_types", "announce_tables", "related", "streamed", "announce",
-    "describe", "describe_created", "withdraw", "emit",
+    "emit_table_change", "emit_drop", "announce_types", "related", "published", "streamed", "announce", "describe",
+    "describe_leaves", "withdraw", "emit", "describe_created", "announce_tables",
 )  # fmt: skip
-"""The names of the functions in `SEAL_SCHEMA`."""
+"""The names of the functions in `SEAL_SCHEMA`. The last two are of an earlier version."""
 
 
 def create_statements(version: int) -> tuple[sql.Composed, ...]:
@@ -389,23 +408,24 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     The triggers fire in every replication role, because a change that they miss is a lost change.
     """
     failure = _FAILURE.format(emit=EMIT)
-    command = _COMMAND_BODY.format(announce_tables=_ANNOUNCE_TABLES, announce_types=_ANNOUNCE_TYPES, failure=failure)
+    command = _COMMAND_BODY.format(announce=_ANNOUNCE, announce_types=_ANNOUNCE_TYPES, failure=failure)
+    separator = sql.Literal(SEPARATOR_PREFIX)
+    drop = _DROP_BODY.format(announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=separator)
+    schema = _OR_SCHEMA if version >= 150000 else sql.SQL("")
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (
-        _function(EMIT, "content text", "void", "", emit_body),
+        _function(EMIT, "content text", "pg_lsn", "", emit_body),
         _function(_WITHDRAW, "concerned oid[]", "jsonb", "", withdraw_body(version)),
-        _function(_RELATED, "altered oid[], partition boolean", "oid[]", "", _RELATED_BODY.format()),
+        _function(_RELATED, "altered oid[]", "oid[]", "", _RELATED_BODY.format()),
+        _function(_PUBLISHED, "concerned oid[]", "oid[]", "", _PUBLISHED_BODY.format(or_schema=schema)),
         _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
         _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
-        _function(_DESCRIBE_CREATED, "relation oid, leaves oid[]", "jsonb", "",
-                  _DESCRIBE_CREATED_BODY.format(leaf=CREATED_LEAF)),
-        _function(_ANNOUNCE, "altered oid[], sure boolean, parent boolean, partition boolean, created boolean", "void",
-                  "", _announce_body(version)),
-        _function(_ANNOUNCE_TABLES, "every_table boolean", "void", "", _TABLES_BODY.format(announce=_ANNOUNCE)),
+        _function(_DESCRIBE_LEAVES, "relation oid, leaves oid[], created boolean", "jsonb", "",
+                  _DESCRIBE_LEAVES_BODY.format(leaf=CREATED_LEAF, altered=ALTERED_LEAVES)),
+        _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "", _announce_body(failure)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
-        _function(_ON_COMMAND, "", "event_trigger", _CHEAP, command),
-        _function(_ON_DROP, "", "event_trigger", _CHEAP, _DROP_BODY.format(
-            announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=sql.Literal(SEPARATOR_PREFIX))),
+        _function(_ON_COMMAND, "", "event_trigger", f"{_OUTER} {_CHEAP}", command),
+        _function(_ON_DROP, "", "event_trigger", f"{_OUTER} {_CHEAP}", drop),
         *_trigger(TRIGGER, "ddl_command_end", _TAGS, _ON_COMMAND),
         *_trigger(DROP_TRIGGER, "sql_drop", _DROP_TAGS, _ON_DROP),
     )  # fmt: skip
@@ -430,15 +450,16 @@ def _members(version: int, relation: str) -> sql.Composed:
     return _MEMBERS.format(relation=sql.SQL(relation), schemas=_SCHEMAS if version >= 150000 else sql.SQL(""))
 
 
-def _announce_body(version: int) -> sql.Composed:
+def _announce_body(failure: sql.Composed) -> sql.Composed:
     return _ANNOUNCE_BODY.format(
-        or_schema=_OR_SCHEMA if version >= 150000 else sql.SQL(""),
         related=_RELATED,
+        published=_PUBLISHED,
         streamed=_STREAMED,
         withdraw=_WITHDRAW,
         describe=_DESCRIBE,
-        describe_created=_DESCRIBE_CREATED,
+        describe_leaves=_DESCRIBE_LEAVES,
         emit=EMIT,
+        failure=failure,
         separator=sql.Literal(SEPARATOR_PREFIX),
     )
 
@@ -457,4 +478,4 @@ def _describe_body(version: int) -> sql.Composed:
 
 
 def _streamed_body(version: int) -> sql.Composed:
-    return _STREAMED_BODY.format(published=_PUBLISHED.format(members=_members(version, "c.oid")))
+    return _STREAMED_BODY.format(itself=_STREAMED_ITSELF.format(members=_members(version, "c.oid")))

@@ -11,7 +11,7 @@ from levada.postgres.replica_identity import identified
 
 # PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity. A table of a publication that
 # Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
-# engine does so later.
+# message names the table without the publication, and the engine takes it out.
 #
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member.
@@ -79,6 +79,8 @@ BEGIN
         EXCEPTION WHEN undefined_object THEN
             NULL;
         WHEN OTHERS THEN
+            withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
+                coalesce(withdrawn->member.oid::text, '[]'));
             RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
                 member.nspname, member.relname, member.pubname, SQLERRM;
         END;

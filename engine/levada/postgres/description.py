@@ -136,16 +136,30 @@ _KEYS: Final[LiteralString] = """(
 # The command's number in a row's version. After a savepoint that was rolled back it is another number.
 _CMIN: Final[LiteralString] = "CASE WHEN x.xmax = 0 THEN x.cmin::text::bigint ELSE -1 END"
 
+_BORN: Final[LiteralString] = """tree.born AND i.xmax = 0 AND EXISTS (
+            SELECT FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
+            AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint)"""
+
+_LEAF: Final[LiteralString] = (
+    """jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
+        CASE WHEN tree.born THEN false ELSE """
+    + _NO_BLOCK
+    + """ END, tree.born, """
+    + _FLAW
+    + ", "
+    + _CMIN.replace("x.", "l.")
+    + ", tree.path)"
+)
+
 _LEAVES: Final[LiteralString] = (
     """(
     WITH RECURSIVE tree(oid, born, path) AS (
         SELECT c.oid, true, '[]'::jsonb
         UNION ALL
-        SELECT i.inhrelid, tree.born AND i.xmax = 0 AND EXISTS (
-            SELECT FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = i.inhrelid AND a.attnum > 0 AND a.attinhcount > 0 AND NOT a.attisdropped
-            AND a.xmin = i.xmin AND a.xmax = 0 AND a.cmin::text::bigint < i.cmin::text::bigint),
-            tree.path || """
+        SELECT i.inhrelid, """
+    + _BORN
+    + ", tree.path || "
     + _BOUND
     + """
         FROM tree
@@ -153,15 +167,9 @@ _LEAVES: Final[LiteralString] = (
         JOIN pg_catalog.pg_class k ON k.oid = i.inhrelid
         WHERE c.relkind = 'p'
     )
-    SELECT coalesce(jsonb_object_agg(l.oid::text, jsonb_build_array(
-        l.relfilenode::bigint, l.xmin::text::bigint,
-        CASE WHEN tree.born THEN false ELSE """
-    + _NO_BLOCK
-    + """ END, tree.born, """
-    + _FLAW
-    + ", "
-    + _CMIN.replace("x.", "l.")
-    + """, tree.path)), '{}')
+    SELECT coalesce(jsonb_object_agg(l.oid::text, """
+    + _LEAF
+    + """), '{}')
     FROM tree JOIN pg_catalog.pg_class l ON l.oid = tree.oid
     JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE l.relkind IN ('r', 'f')
 )"""
@@ -170,25 +178,26 @@ _LEAVES: Final[LiteralString] = (
 # What _LEAVES returns for a table that is not partitioned. Its size is of interest only if this transaction has made
 # the file. Then no other session has locked it.
 _ONE_LEAF: Final[LiteralString] = (
-    """(
-    SELECT jsonb_build_object(l.oid::text, jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
+    """jsonb_build_object(l.oid::text, jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
         CASE WHEN pg_catalog.age(l.xmin) <= 0 THEN """
     + _NO_BLOCK
     + """ ELSE false END, true, NULL, """
     + _CMIN.replace("x.", "l.")
-    + """))
-    FROM pg_catalog.pg_class l WHERE l.oid = c.oid
-)"""
+    + """))"""
+)
+
+_STORED_COLUMN: Final[LiteralString] = (
+    """jsonb_build_array(a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname, """
+    + _CMIN.replace("x.", "a.")
+    + """, a.atthasmissing, CASE WHEN a.atthasdef THEN d.oid::bigint ELSE 0 END)"""
 )
 
 _STORED_COLUMNS: Final[LiteralString] = (
-    """(
-    SELECT coalesce(jsonb_object_agg(a.attnum::text, jsonb_build_array(
-        a.atttypid::bigint, a.atttypmod, a.xmin::text::bigint, a.attgenerated <> '', a.attname, """
-    + _CMIN.replace("x.", "a.")
-    + """, a.atthasmissing, CASE WHEN a.atthasdef THEN (SELECT d.oid::bigint FROM pg_catalog.pg_attrdef d
-            WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) ELSE 0 END)), '{}')
-    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    "(SELECT coalesce(jsonb_object_agg(a.attnum::text, "
+    + _STORED_COLUMN
+    + """), '{}')
+    FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 )"""
 )
 
@@ -245,9 +254,7 @@ WHEN c.relkind = 'p' THEN (
     WHERE l.atthasmissing AND NOT l.attisdropped
     HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)"""
 
-_COLUMNS: Final[LiteralString] = (
-    """(
-    SELECT coalesce(jsonb_agg(jsonb_build_object(
+_COLUMN: Final[LiteralString] = """jsonb_build_object(
         'attnum', a.attnum,
         'name', a.attname,
         'typeOid', a.atttypid::bigint,
@@ -255,16 +262,20 @@ _COLUMNS: Final[LiteralString] = (
         'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
         'nullable', NOT a.attnotnull,
         'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-        'missingValue', CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '')"""
-    + _MISSING_OF_PARTITIONS
-    + """ END,
-        'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL
-    ) ORDER BY a.attnum), '[]')
+        'missingValue', CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') {missing} END,
+        'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL)"""
+_FROM_COLUMNS: Final[LiteralString] = """
     FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-)"""
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"""
+
+_COLUMNS: Final[LiteralString] = (
+    "(SELECT coalesce(jsonb_agg("
+    + _COLUMN.replace("{missing}", _MISSING_OF_PARTITIONS)
+    + " ORDER BY a.attnum), '[]')"
+    + _FROM_COLUMNS
+    + " AND a.attgenerated = '')"
 )
 
 _DESCRIPTION: Final[LiteralString] = (
@@ -308,40 +319,38 @@ _MISSING_BY_NAME: Final[LiteralString] = """(
     ) AS m(name, value)
 )"""
 
-# A session plans each query before it runs it, which takes most of the time of one description. So the parts that few
-# tables need are queries of their own.
+# A session plans each query before it runs it, which takes most of the time of one description. So what each table
+# needs is read by three queries, and the parts that few tables need are queries of their own.
 DESCRIPTION_STEPS: Final = sql.SQL(
     """
-    SELECT r.oid, n.nspname, r.relname, r.relkind, r.relreplident, r.relpersistence INTO STRICT c
-    FROM pg_catalog.pg_class r JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace WHERE r.oid = relation;
-    SELECT jsonb_agg(k.attnum ORDER BY k.place) FILTER (WHERE i.indisprimary),
-        jsonb_agg(k.attnum ORDER BY k.place) FILTER (WHERE i.indisreplident) INTO primary_key, identity_index
-    FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
-        AND (i.indisprimary OR i.indisreplident);
+    SELECT l.oid, n.nspname, l.relname, l.relkind, l.relreplident, l.relpersistence, """
+    + _ONE_LEAF
+    + """ AS leaves INTO STRICT c
+    FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace WHERE l.oid = relation;
+    SELECT (jsonb_agg(to_jsonb((i.indkey::int2[])[0:i.indnkeyatts - 1])) FILTER (WHERE i.indisprimary))->0,
+        (jsonb_agg(to_jsonb((i.indkey::int2[])[0:i.indnkeyatts - 1])) FILTER (WHERE i.indisreplident))->0
+    INTO primary_key, identity_index FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident);
     IF c.relkind = 'p' THEN
         missing := """
     + _MISSING_BY_NAME
     + """;
-        columns := """
-    + _COLUMNS.replace(_MISSING_OF_PARTITIONS, " WHEN true THEN missing->>a.attname::text")
-    + """;
-        leaves := """
+        c.leaves := """
     + _LEAVES
     + """;
         keys := """
     + _KEYS
     + """;
-    ELSE
-        columns := """
-    + _COLUMNS.replace(_MISSING_OF_PARTITIONS, "")
-    + """;
-        leaves := """
-    + _ONE_LEAF
-    + """;
     END IF;
-    IF EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND (t.typtype <> 'b' OR t.typelem <> 0)) THEN
+    SELECT jsonb_agg("""
+    + _COLUMN.replace("{missing}", "ELSE missing->>a.attname::text")
+    + """ ORDER BY a.attnum) FILTER (WHERE a.attgenerated = ''),
+        jsonb_object_agg(a.attnum::text, """
+    + _STORED_COLUMN
+    + """), bool_or(t.typtype <> 'b' OR t.typelem <> 0) INTO columns, stored_columns, typed"""
+    + _FROM_COLUMNS
+    + """;
+    IF typed THEN
         own_types := """
     + _OWN_TYPES
     + """;
@@ -352,10 +361,8 @@ DESCRIPTION_STEPS: Final = sql.SQL(
     description := jsonb_build_object(
         'id', c.oid::bigint, 'schema', c.nspname, 'name', c.relname, 'kind', c.relkind,
         'replicaIdentity', c.relreplident, 'primaryKey', primary_key, 'identityIndex', identity_index,
-        'types', own_types, 'columns', columns,
-        'storage', jsonb_build_object('leaves', leaves, 'columns', """
-    + _STORED_COLUMNS
-    + """, 'types', stored_types, 'keys', keys));
+        'types', own_types, 'columns', coalesce(columns, '[]'), 'storage', jsonb_build_object(
+            'leaves', c.leaves, 'columns', coalesce(stored_columns, '{}'), 'types', stored_types, 'keys', keys));
 """
 )
 """The same as `DESCRIPTION_QUERY`, as steps of a function in PL/pgSQL for the relation ``relation``."""
@@ -366,9 +373,10 @@ DESCRIPTION_VARIABLES: Final = sql.SQL("""
     primary_key jsonb;
     identity_index jsonb;
     columns jsonb;
-    leaves jsonb;
+    stored_columns jsonb;
     keys jsonb;
     missing jsonb;
+    typed boolean;
     own_types jsonb := '[]';
     stored_types jsonb := '{}';
 """)
@@ -394,6 +402,29 @@ CREATED_LEAF: Final = sql.SQL(
     WHERE a.relid NOT IN (SELECT u.relid FROM pg_catalog.pg_partition_ancestors(c.oid) AS u)))"""
 )
 """The storage of leaf ``l`` in schema ``s``, which this statement has created below root ``c``."""
+
+ALTERED_LEAVES: Final = sql.SQL(
+    """
+    WITH RECURSIVE tree(leaf, oid, born, path) AS (
+        SELECT leaf, leaf, true, '[]'::jsonb FROM unnest(leaves) AS leaf
+        UNION ALL
+        SELECT tree.leaf, i.inhparent, """
+    + _BORN
+    + ", "
+    + _BOUND
+    + """ || tree.path
+        FROM tree JOIN pg_catalog.pg_inherits i ON i.inhrelid = tree.oid AND NOT i.inhdetachpending
+        JOIN pg_catalog.pg_class k ON k.oid = i.inhrelid
+        WHERE tree.oid <> relation
+    )
+    SELECT jsonb_object_agg(l.oid::text, """
+    + _LEAF
+    + """)
+    FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid JOIN pg_catalog.pg_class l ON l.oid = tree.leaf
+    JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace WHERE tree.oid = relation
+"""
+)
+"""The storage of the relations ``leaves``, as far as they are below ``relation``, as one JSON object."""
 
 FLAW: Final = sql.SQL(_FLAW)
 """The flaw of leaf ``l`` in schema ``s`` below root ``c`` as a JSON array, NULL for none."""

@@ -232,10 +232,28 @@ def ensure_coverage(
     called before each change, and raises an error to prevent the change. A table that is locked for longer than
     ``lock_timeout_s`` seconds is an error.
     """
-    report = first = inspect_coverage(conn, publication, required)
+    report = inspect_coverage(conn, publication, required)
+    if manage:
+        extend_publication(conn, publication, report, check=check, lock_timeout_s=lock_timeout_s)
+    return report
+
+
+def extend_publication(
+    conn: psycopg.Connection[Any],
+    publication: str,
+    report: CoverageReport,
+    *,
+    check: Callable[[], None] = lambda: None,
+    lock_timeout_s: float = _LOCK_TIMEOUT_S,
+) -> CoverageReport:
+    """Create the publication or add the tables that the report has as missing, as `ensure_coverage` does.
+
+    Return the report from after the change.
+    """
+    required = {*report.present, *report.missing}
     for attempt in range(1, _ATTEMPTS + 1):
         addable = [t for t in report.missing if t not in report.blocked]
-        if report.satisfied or not manage or not (addable or report.manageable):
+        if report.satisfied or not (addable or report.manageable):
             break
         check()
         try:
@@ -248,7 +266,7 @@ def ensure_coverage(
             if attempt == _ATTEMPTS:
                 raise
         report = inspect_coverage(conn, publication, required)
-    return first
+    return report
 
 
 def leave_out_unidentified(

@@ -35,13 +35,12 @@ KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
 # Hashed twice, as in HMAC, so that a message and its digest cannot be extended.
 EMIT_BODY: Final = sql.SQL("""
 DECLARE
-    secret bytea;
     body bytea := pg_catalog.convert_to(content, 'UTF8');
+    signed bytea := pg_catalog.convert_to(pg_catalog.pg_current_xact_id()::pg_catalog.xid::text || ' ', 'UTF8') || body;
+    digest bytea;
 BEGIN
-    SELECT s.key INTO STRICT secret FROM {key_table} s;
-    PERFORM pg_catalog.pg_logical_emit_message(true, {prefix}, pg_catalog.sha256(secret || pg_catalog.sha256(
-        secret || pg_catalog.convert_to(pg_catalog.pg_current_xact_id()::pg_catalog.xid::text || ' ', 'UTF8') || body
-    )) || body);
+    SELECT pg_catalog.sha256(s.key || pg_catalog.sha256(s.key || signed)) INTO STRICT digest FROM {key_table} s;
+    RETURN pg_catalog.pg_logical_emit_message(true, {prefix}, digest || body);
 END
 """)
 

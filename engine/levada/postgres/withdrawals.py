@@ -91,14 +91,16 @@ def withdraw(
     tables: Collection[QualifiedTable],
     *,
     check: Callable[[], None] = lambda: None,
-) -> None:
+) -> bool:
     """Take the tables out of the publication, if this role owns it. Each one that cannot be taken out is logged.
 
-    ``check`` is called before the first change, and raises an error to prevent it.
+    Return False if there is such a table. ``check`` is called before the first change, and raises an error to prevent
+    it.
     """
     if not tables or (found := read_publication(conn, publication)) is None or not found.owned:
-        return
+        return True
     check()
+    complete = True
     for table in tables:
         try:
             with source_errors(f"taking table {table} out of publication {publication}"), conn.transaction():
@@ -107,7 +109,9 @@ def withdraw(
             _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
                          table, publication)  # fmt: skip
         except LevadaError as error:
+            complete = False
             _log.warning("%s [%s]", error.message, error.code)
+    return complete
 
 
 def withdrawal_problems(

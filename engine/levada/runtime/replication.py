@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,9 +102,10 @@ def prepare_replication(
     manifests = _open_log(log, ledger, store, source)
     inbox = around.inbox
     reports, marks = CaptureReports(inbox, around.stopping), ColumnMarks()
+    identity_lost = threading.Event()
     worker = assemble_worker(
-        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon, around.memory,
-        marks,
+        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon,
+        identity_lost.set, around.memory, marks,
     )  # fmt: skip
     capture = CaptureThread(worker, lambda error: inbox.put(Fatal(error)))
 
@@ -127,7 +129,7 @@ def prepare_replication(
         assembled.storage_poller,
         assembled.verifier,
         assembled.scheduler,
-        SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon),
+        SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon, identity_lost),
     )
 
 

@@ -58,7 +58,13 @@ from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesDropped,
+    TablesUnpublished,
+)
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
@@ -240,7 +246,7 @@ class Supervisor:
                 recorded.set()
                 # Discovery adds the table back to a managed publication that lost it.
                 self._discovery.soon()
-            case TableAltered(table) | PartitionsCreated(table):
+            case TableAltered(table) | PartitionsCreated(table) | PartitionsAltered(table):
                 if table in tables:
                     self.registry.storage.table_altered(tables[table], report)
                 report.recorded.set()

@@ -162,6 +162,10 @@ def _leaves(
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}
+    # TRUNCATE gives no new file to a partition that its own transaction created. All rows of that one are streamed.
+    kept = {
+        oid: leaf for oid, leaf in kept.items() if oid in renewed or before.leaves[oid].xmin not in witness.truncates
+    }
     if not renewed or _was_truncated(renewed.values(), kept, witness):
         return None
     what = "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"

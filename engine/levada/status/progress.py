@@ -26,7 +26,7 @@ from levada.status.document import (
     Thousandths,
     Time,
 )
-from levada.status.names import PipelineState, TablePhase
+from levada.status.names import ROWS_DIFFER, PipelineState, TablePhase
 from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1
@@ -185,6 +185,7 @@ class TableProgress(Part):
     """The kind of job that has the table now. Empty without one."""
     job_since: Time | None = None
     error: ErrorProgress | None = None
+    """The reason why the table is not Ready. With the code `rows_differ` its changes are applied as before."""
     copied_again: ErrorProgress | None = None
     """The error because of which the table is copied again by itself, until it is Ready. Null otherwise."""
 
@@ -192,6 +193,16 @@ class TableProgress(Part):
     def table(self) -> QualifiedTable:
         """The table's schema and name."""
         return QualifiedTable(self.schema, self.name)
+
+    @property
+    def differs(self) -> bool:
+        """True for a table that streams and is not Ready, because a comparison found that it differs."""
+        return self.error is not None and self.error.code == ROWS_DIFFER
+
+    @property
+    def is_parked(self) -> bool:
+        """True if no change is applied because of an error."""
+        return self.error is not None and not self.differs
 
     def has_reached(self, target: Lsn) -> bool:
         """Return True if the table is Ready and has applied all changes below ``target``."""

@@ -86,16 +86,21 @@ class NotRepaired(NeedsOperator):
         self.report = report
 
 
-def copy_differs(report: TableReport) -> NeedsOperator:
-    """Return the error of a shadow copy that differs from the source. It has no value of a row."""
+def difference(report: TableReport) -> str:
+    """Return the LSN of a comparison and what differs there, without a value of a row."""
     counts = ", ".join(f"{count} {kind.value}" for kind, count in report.counts.items() if count)
     columns = sorted({column for found in report.examples for column in found.columns})
     found = [f"in {counted(report.differences, 'key')} ({counts})"] if counts else []
     found += [f"in the columns {', '.join(columns)}"] if columns else []
     found += [f"and {report.unexamined} chunks of rows were not examined"] if report.unexamined else []
     found += report.problems
+    return f"at {report.lsn} {' '.join(found)}"
+
+
+def copy_differs(report: TableReport) -> NeedsOperator:
+    """Return the error of a shadow copy that differs from the source."""
     return NeedsOperator(
         "copy_differs",
-        f"the new copy of {report.table} differs from the source at {report.lsn}: {' '.join(found)}",
+        f"the new copy of {report.table} differs from the source: {difference(report)}",
         hint=f"the table stays as it was. To copy it again: {resync_command(report.table)}",
     )

@@ -133,6 +133,7 @@ def compare(
         not_compared=scope.not_compared,
     )
     try:
+        lake.check_files()
         source_chunks, lake_chunks = source.chunks(comparison), lake.chunks(comparison)
         chunks = compare_chunks(source_chunks, lake_chunks)
         report = replace(report, source_rows=chunks.source_rows, lake_rows=chunks.lake_rows)

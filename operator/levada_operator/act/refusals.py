@@ -32,8 +32,7 @@ class RefusalCache:
     def failed(self, namespace: str, body: Body, error: RequestFailed, now: datetime) -> Refusal | None:
         """Return a refusal for a failed request, or None if the failure may be temporary.
 
-        A permanent error may have a code of temporary ones: the API server answers 500 to a field that is not in the
-        schema. Such an error counts as permanent after `_REFUSED_AFTER`.
+        A permanent error may have a code of temporary ones. It counts as permanent after `_REFUSED_AFTER`.
         """
         key = key_of(body)
         if error.status == 0:

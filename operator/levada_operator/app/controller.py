@@ -29,6 +29,7 @@ from levada_operator.decide.events import EventDraft
 from levada_operator.decide.lone_tables import lone_table_status
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
+from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import (
@@ -77,7 +78,7 @@ class Controller:
             detect_storage=config.defaults.staging.use is VolumeUse.DETECT,
         )
         self._watches = [
-            watch(kind, namespace, self.event, self._sweeper.note_unread, self._sweeper.list_tables_next)
+            watch(kind, namespace, self.event, self._unread, self._sweeper.list_tables_next)
             for kind in ("Pipeline", "TableSync")
             for namespace in config.namespaces or (None,)
         ]
@@ -109,6 +110,7 @@ class Controller:
         """Store an object that a watch reported, and enqueue its Pipeline."""
         kind = body["kind"]
         key = pipeline_named(body)
+        self._heard(kind, key.namespace)
         if type_ == "DELETED":
             self.cache.remove(body)
             if kind == "Pipeline" and key not in self.cache.pipelines:
@@ -120,6 +122,15 @@ class Controller:
                 # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
                 return
         await self._queue.add(key)
+
+    def _unread(self, kind: str, unread: Unread) -> None:
+        """Record an object that the watch could not read."""
+        self._heard(kind, unread.namespace)
+        self._sweeper.note_unread(kind, unread)
+
+    def _heard(self, kind: str, namespace: str) -> None:
+        if kind == "Pipeline":
+            self.watchdog.heard(namespace if self.config.namespaces else "")
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -185,7 +196,8 @@ class Controller:
         if body is None:
             await self._write_lone_tables(key)
             return
-        if other := await self._installations.manager_of(self.cache.child(key, "StatefulSet", driver_name(key.name))):
+        stateful_set = self.cache.child(key, "StatefulSet", driver_name(key.name))
+        if other := await self._installations.manager_of(body, stateful_set):
             await self._report_foreign(key, body, other)
             return
         metadata = body["metadata"]

@@ -1,7 +1,8 @@
 """Other installations of the operator: which of them manages a Pipeline, and whether that one is alive.
 
 Two installations that serve the same namespace would each replace what the other one writes. The first one leaves its
-name at the driver's StatefulSet, and another one keeps off while that one renews its Lease.
+name at the driver's StatefulSet and in the Pipeline's status. Another one keeps off while that one renews its Lease.
+The status counts for a Pipeline without a StatefulSet, such as one whose first spec is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ALIVE_FOR: Final = timedelta(seconds=60)
 _LOOK_EVERY_S: Final = 15.0
 _MAX_KNOWN: Final = 1000
 _LEASE: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-.a-z0-9]{0,252}")
-"""The names of a namespace and a Lease. Anybody with rights over StatefulSets writes the annotation."""
+"""The names of a namespace and a Lease. A tenant may write the annotation, and by a driver's account the status."""
 
 
 class Installations:
@@ -36,17 +37,27 @@ class Installations:
         self._executor = executor
         self._mine = mine
         self._clock = clock
-        self._known: dict[str, tuple[float, bool]] = {}
+        self._known: dict[str, tuple[float, bool | None]] = {}
 
-    async def manager_of(self, stateful_set: Body | None) -> str:
-        """Return the other living installation that manages a driver's StatefulSet, or an empty string."""
-        annotations = ((stateful_set or {}).get("metadata") or {}).get("annotations") or {}
-        other = str(annotations.get(OPERATOR, ""))
-        if other == self._mine or not _LEASE.fullmatch(other):
+    async def manager_of(self, pipeline: Body, stateful_set: Body | None) -> str:
+        """Return the other living installation that manages a Pipeline, or an empty string.
+
+        One whose Lease cannot be read keeps a StatefulSet. A Pipeline that is deleted without one is everybody's.
+        """
+        if stateful_set is not None:
+            annotations = stateful_set["metadata"].get("annotations") or {}
+            other = self._other(annotations.get(OPERATOR, ""))
+            return other if other and await self._is_alive(other) is not False else ""
+        if pipeline["metadata"].get("deletionTimestamp"):
             return ""
-        return other if await self._is_alive(other) else ""
+        other = self._other((pipeline.get("status") or {}).get("operator", ""))
+        return other if other and await self._is_alive(other) else ""
 
-    async def _is_alive(self, other: str) -> bool:
+    def _other(self, name: str) -> str:
+        return name if name != self._mine and _LEASE.fullmatch(name) else ""
+
+    async def _is_alive(self, other: str) -> bool | None:
+        """Return True if the installation is alive, None if that is not known."""
         at, alive = self._known.get(other, (float("-inf"), False))
         if self._clock() - at >= _LOOK_EVERY_S:
             namespace, _, name = other.partition("/")
@@ -57,13 +68,13 @@ class Installations:
             self._known[other] = self._clock(), alive
         return alive
 
-    def _renews(self, namespace: str, name: str) -> bool:
-        """Return True if the Lease was renewed lately, or if that is not known: this operator may lack the right."""
+    def _renews(self, namespace: str, name: str) -> bool | None:
+        """Return True if the Lease was renewed lately, None if it cannot be read: this operator may lack the right."""
         try:
             lease = self._cluster.get("Lease", namespace, name)
         except RequestFailed as error:
             _log.warning("cannot read the Lease %s/%s of another operator: %s", namespace, name, error)
-            return True
+            return None
         spec = (lease or {}).get("spec") or {}
         try:
             renewed = read_time(str(spec.get("renewTime") or ""))

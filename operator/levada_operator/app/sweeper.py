@@ -23,7 +23,7 @@ from levada_operator.kube.interface import TOO_LARGE, Cluster, Listing, RequestF
 from levada_operator.kube.items import Unread
 from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.creation import FAILED, read_creation_failure
+from levada_operator.observe.creation import FAILED, CreationFailure, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
 
 _log = logging.getLogger(__name__)
@@ -175,7 +175,8 @@ class Sweeper:
                 if slow_due:
                     await self._list_own("Pipeline", namespace, now)
                     mine = {k: b for k, b in self._cache.pipelines.items() if k.namespace == namespace}
-                    listed = {k: str(b["metadata"]["resourceVersion"]) for k, b in mine.items()}
+                    # The watch cannot read either what a list cannot, so it misses nothing there.
+                    listed = {k: str(b["metadata"]["resourceVersion"]) for k, b in mine.items() if "unread" not in b}
                     self._watchdog.compare(namespace, listed, watched)
                 if tables_due:
                     await self._list_own("TableSync", namespace, now)
@@ -263,13 +264,8 @@ class Sweeper:
             # The operator works without the right to read Events, but cannot report why pods are not created.
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
-        failures = []
-        for event in found.objects[:_MAX_FAILED_EVENTS]:
-            try:
-                failures.append(read_creation_failure(event))
-            except (ValueError, OverflowError, TypeError, AttributeError, KeyError):
-                # Anybody can write Events.
-                FAULTS.labels(namespace).inc()
+        failures, faults = await self._run(_creation_failures, found.objects[:_MAX_FAILED_EVENTS])
+        FAULTS.labels(namespace).inc(faults)
         self._cache.record_creation_failures(namespace, failures)
 
     async def _list(self, kind: str, namespace: str, labels: str = "", fields: str = "") -> Listing:
@@ -302,6 +298,17 @@ class Sweeper:
 
 _MAX_UNREAD: Final = 20
 """Pipelines of a namespace whose metadata is requested because they cannot be read."""
+
+
+def _creation_failures(events: Iterable[Body]) -> tuple[list[CreationFailure], int]:
+    """Return what can be read of the Events, and how many cannot be. Anybody can write Events."""
+    failures, faults = [], 0
+    for event in events:
+        try:
+            failures.append(read_creation_failure(event))
+        except (ValueError, OverflowError, TypeError, AttributeError, KeyError):
+            faults += 1
+    return failures, faults
 
 
 def _texts(kind: str, found: Listing) -> list[str]:

@@ -1,4 +1,4 @@
-"""The watchdog of the liveness probe: detects a watch that misses changes, and sweeps that no longer end."""
+"""The watchdog of the liveness probe: detects a watch that is silent, and sweeps that no longer end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from levada_operator.observe.objects import PipelineKey
 
 SWEEP_DEADLINE_S: Final = 120.0
 WATCH_DEADLINE_S: Final = 90.0
-"""Time after which a listed change must have arrived by kopf's watch."""
+"""Time after which a listed change must have arrived by the watch, or at least anything else.
+
+A watch may lag behind, because one tenant changes much or the API server is busy. A restart would not make it faster.
+"""
 
 
 class Watchdog:
@@ -19,6 +22,11 @@ class Watchdog:
         self._clock = clock
         self._swept_at = clock()
         self._missed: dict[PipelineKey, tuple[str, float]] = {}
+        self._heard: dict[str, float] = {}
+
+    def heard(self, watch: str) -> None:
+        """Record that a watch reported an object. ``watch`` is its namespace, or empty for that of all namespaces."""
+        self._heard[watch] = self._clock()
 
     def swept(self) -> None:
         """Record that a sweep succeeded."""
@@ -44,8 +52,9 @@ class Watchdog:
         if now - self._swept_at > SWEEP_DEADLINE_S:
             return f"no sweep has ended for {now - self._swept_at:.0f} s"
         for key, (_, since) in self._missed.items():
-            if now - since > WATCH_DEADLINE_S:
-                return f"the watch has reported nothing about {key.namespace}/{key.name} for {now - since:.0f} s"
+            heard = max(self._heard.get(watch, since) for watch in ("", key.namespace))
+            if now - max(since, heard) > WATCH_DEADLINE_S:
+                return f"the watch has reported nothing, not even {key.namespace}/{key.name}, for {now - heard:.0f} s"
         return ""
 
 

@@ -167,6 +167,7 @@ PIPELINE_STATUS: Final = _object(
             },
         ),
         "cleanup": _text("What the driver removed when its namespace was deleted.", maxLength=1024),
+        "operator": _text("The installation of the operator that wrote the status: its Lease.", maxLength=317),
         "progressAt": _time("The time of the driver's last progress report. Written only together with other changes."),
     },
     default=_UNOBSERVED,

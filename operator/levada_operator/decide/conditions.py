@@ -78,6 +78,7 @@ TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
         "InitialCopy",
         "CatchingUp",
         "Errored",
+        "TableDiffers",
         "Suspended",
         "NotSelected",
         "NotReported",
@@ -87,7 +88,7 @@ TABLE_SYNC_REASONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Accepted": ("Valid", "InvalidSpec", "ImmutableChange", "Duplicate", "NoPipeline"),
     "Verified": ("Equal", "Repaired", "Different", "NotCompared", "NotComparable", "Unknown"),
-    "Stalled": ("InvalidSpec", "ImmutableChange", "Duplicate", "Errored"),
+    "Stalled": ("InvalidSpec", "ImmutableChange", "Duplicate", "Errored", "TableDiffers"),
 }
 """The reasons of a TableSync's conditions, by condition type."""
 

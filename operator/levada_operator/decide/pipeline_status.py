@@ -31,7 +31,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "observedGeneration": pipeline.generation,
         "phase": pipeline_phase(conditions, deleting=pipeline.deleting_since is not None).value,
         "display": {
-            "tables": f"{tables.get('byPhase', {}).get('Ready', 0)}/{tables['total']}",
+            "tables": f"{tables.get('byPhase', {}).get('Ready', 0)}/{tables.get('total', 0)}",
             "lag": _size(slot, "lagBytes"),
             "retained": _size(slot, "retainedBytes"),
         },
@@ -43,6 +43,7 @@ def pipeline_status(observed: Observed, acceptance: Acceptance, conditions: Mapp
         "tables": tables,
         **_cuts(observed),
         **({"cleanup": before["cleanup"]} if before.get("cleanup") else {}),
+        **({"operator": observed.defaults.identity} if observed.defaults.identity else {}),
     }
     progress_at = timestamp(observed.report.fetched_at) if observed.report else before.get("progressAt")
     return status | ({"progressAt": progress_at} if progress_at else {})

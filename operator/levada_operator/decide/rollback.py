@@ -55,6 +55,15 @@ _POD_LEVEL: Final = re.compile(r"^spec\.(driver|executor|apply|memory|restartNon
 """Fields that have no effect on tables, also if the engine has run with them."""
 _NEVER: Final = re.compile(r"^spec\.staging\b")
 """A field that does not go back: what is staged at the new place would be lost."""
+_AWAY: Final = frozenset((
+    "source_unreachable", "source_silent", "source_starting", "source_stopping", "source_out_of_resources",
+    "too_many_connections", "store_unreachable", "destination_unreachable", "destination_unavailable",
+))  # fmt: skip
+"""Codes of errors of a server that is away, which a change of the spec causes only by the fields below."""
+_WAY: Final = re.compile(r"^spec\.(source|store|destination|staging|driver\.(podTemplate|serviceAccount))\b")
+"""Fields that decide which servers the driver connects to, and from where."""
+_CONNECTED_FOR: Final = timedelta(seconds=60)
+"""Time in which a driver whose stream is open becomes Ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,8 @@ def roll_back(observed: Observed, acceptance: Acceptance, known: Memo[PipelineKe
     cause = _failure(observed, acceptance, manifests, record, live)
     ready = recorded_pipeline(record.ready_spec) if cause else None
     if ready is None or restart_digest(manifests) != record.runs:
+        return acceptance
+    if _is_away(observed) and not any(_WAY.search(p) for p in changed_fields(ready.spec, manifests.pipeline.spec)):
         return acceptance
     former = _former(ready.spec, manifests, began=observed.driver is not None and observed.driver.began)
     if former is None:
@@ -196,11 +207,33 @@ def _failure(observed: Observed, acceptance: Acceptance, manifests: Manifests, r
         end = max(since, min(pod.created, since + _FIRST_POD)) + deadline
         # No operator has seen the pods before this one, of which one may have been Ready.
         end = pod.created + deadline if pod.created > end else end
-    if observed.now <= end:
+        if pod.preflight_failures and pod.preflight_passed is not None:
+            # What held up the preflight is over, for example a source that was away.
+            end = max(end, pod.preflight_passed + deadline)
+    if observed.now <= end or _has_just_connected(observed):
         return ""
     found = driver_available(observed, acceptance, waits=False)
     why = f"{found.reason}: {found.message}".removesuffix(": ")
     return f"the driver was not ready within {spec.health.progress_deadline_seconds} s: {why}"
+
+
+def _is_away(observed: Observed) -> bool:
+    """Return True if the pod or its engine reports that a server is away."""
+    pod, progress = observed.driver, observed.fresh_progress
+    errors = () if progress is None else (progress.error, progress.capture.error, progress.store.error)
+    codes = {error.code for error in errors if error is not None}
+    return not _AWAY.isdisjoint(codes | ({pod.failure.code} if pod is not None and pod.failure is not None else set()))
+
+
+def _has_just_connected(observed: Observed) -> bool:
+    """Return True if the driver's stream is open and was not a minute ago. The source may have been away until then."""
+    progress = observed.fresh_progress
+    if progress is None or not progress.capture.connected:
+        return False
+    for known in observed.pipeline.status.get("conditions", ()):
+        if known["type"] == "SourceReachable" and known["status"] == "True":
+            return observed.now - read_time(known["lastTransitionTime"]) <= _CONNECTED_FOR
+    return True
 
 
 def _has_been_ready(observed: Observed, live: Body) -> bool:

@@ -60,8 +60,8 @@ def table_status(
         "phase": phase.value,
         "display": {
             "table": f"{table.get('schema', 'public')}.{table.get('name', '')}",
-            "copied": f"{shown['percent']}%" if shown else "",
-            "rows": count_text(shown["rows"]) if shown else "",
+            "copied": f"{shown.get('percent', 0)}%" if shown else "",
+            "rows": count_text(shown.get("rows", 0)) if shown else "",
             "lag": seconds_text(lag),
             "left": (seconds_text(shown.get("secondsLeft")) if shown else "") or _left(phase, report),
         },
@@ -102,7 +102,7 @@ def table_ready(
     """Return the condition Ready. ``accepted`` is the TableSync's condition Accepted."""
     of, phase = "Ready", table_phase(observed, table_sync, report)
     if phase is TableSyncPhase.ERRORED and report is not None and report.error is not None:
-        return Condition(of, False, "Errored", error_text(report.error))
+        return Condition(of, False, "TableDiffers" if report.differs else "Errored", error_text(report.error))
     if phase is TableSyncPhase.SUSPENDED:
         return Condition(of, False, "Suspended")
     if report is not None and (failure := _copy_refused(observed, report)) is not None:
@@ -144,8 +144,9 @@ def table_stalled(ready: Condition, accepted: Condition, report: TableProgress |
     if accepted.status is False and accepted.reason != "NoPipeline":
         return [Condition("Stalled", True, accepted.reason, accepted.message)]
     error = None if report is None else report.error
-    if ready.reason == "Errored" and error is not None and error.retry_policy != RetryPolicy.TIMED_RETRY:
-        return [Condition("Stalled", True, "Errored", ready.message)]
+    failed = ready.reason in ("Errored", "TableDiffers")
+    if failed and error is not None and error.retry_policy != RetryPolicy.TIMED_RETRY:
+        return [Condition("Stalled", True, ready.reason, ready.message)]
     return []
 
 

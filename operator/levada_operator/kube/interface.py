@@ -38,6 +38,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 """Every kind that the operator reads or writes. Secrets are not among them."""
 
 
+_NO_SCHEMA: Final = "failed to create typed patch object"
 TOO_LARGE: Final = 413
 """The status of a failure whose answer is too large or too deep to be read."""
 
@@ -65,8 +66,8 @@ class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as al
 
     @property
     def refused(self) -> bool:
-        """Return True if the same request would be refused again."""
-        return self.status in (400, 403, 409, 413, 422)
+        """Return True if the same request would be refused again. A field that no schema has is answered by 500."""
+        return self.status in (400, 403, 409, 413, 422) or self.message.startswith(_NO_SCHEMA)
 
 
 class Cluster(Protocol):

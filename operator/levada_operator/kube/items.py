@@ -28,6 +28,9 @@ _DEEP_TOKEN: Final = re.compile(
     rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|(?P<cut>\\?\Z))|\{[^{}\[\]"\\]*(?:"[^"\\]*"[^{}\[\]"\\]*)*\}|[{}\[\]]', re.DOTALL
 )
 _TEXT_END: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*(?P<end>"|\\?\Z)', re.DOTALL)
+_PLACE: Final = (b'"name"', b'"namespace"')
+_PIECE: Final = 1 << 14
+_ITEMS: Final = b'{"items":['
 _LIST_LEVEL: Final = 2
 """The depth of the array of objects, which is in the list's own mapping."""
 
@@ -125,7 +128,7 @@ class ItemScanner:
         """Note the namespace and the name: texts in the mapping ``metadata`` of an object."""
         if is_key and relative in (1, 2):
             self._key = text
-        elif relative == 2 and self._in_metadata and self._key in (b'"name"', b'"namespace"'):
+        elif relative == 2 and self._in_metadata and self._key in _PLACE:
             self._names[self._key] = text[1:-1].decode(errors="replace")
 
     def _keep(self, data: bytes) -> None:
@@ -147,6 +150,11 @@ class ItemScanner:
         if self._size <= self._most:
             return bytes(item)
         return self.unread(f"it has more than {self._most >> 10} KiB")
+
+    @property
+    def is_named(self) -> bool:
+        """True once the namespace and the name of the last object are known."""
+        return len(self._names) == len(_PLACE)
 
     def unread(self, reason: str) -> Unread:
         """Return what is known of the last object."""
@@ -183,9 +191,13 @@ def parse_items(chunks: Iterable[bytes], rest: list[bytes]) -> Iterator[tuple[di
 
 
 def identify(text: bytes, reason: str) -> Unread:
-    """Return what is known of an object that is not parsed, from its bytes as far as they are known."""
+    """Return what is known of an object that is not parsed, from its bytes as far as they are known.
+
+    Its metadata comes first. The rest, of which a megabyte takes most of a second, is not looked at.
+    """
     scanner = ItemScanner(most=0)
-    for found in scanner.feed(b'{"items":[' + text + b"]}"):
-        if isinstance(found, Unread):
+    for at in range(0, len(text), _PIECE):
+        piece = text[at : at + _PIECE]
+        if scanner.is_named or any(scanner.feed(piece if at else _ITEMS + piece)):
             break
     return scanner.unread(reason)

@@ -45,6 +45,7 @@ from levada_operator.observe.objects import (
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 from levada_operator.observe.progress import ProgressReport
+from levada_operator.observe.stored_status import readable_status
 
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
@@ -112,6 +113,8 @@ class ClusterCache:
             if owner is None:
                 return False
         slim = {**body, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+        if owner is None and "status" in slim:
+            slim["status"] = readable_status(slim["status"])
         if (metadata.get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE:
             # Only the driver reads the content, and it is large.
             slim.pop("data", None)
@@ -119,12 +122,12 @@ class ClusterCache:
             size = _size(slim)
         except RecursionError:
             if kind == "Pipeline":
-                return self.put_unread(body, _TOO_DEEP)
+                return self.put_unread(slim, _TOO_DEEP)
             raise ValueError(_TOO_DEEP) from None
         place = (metadata["namespace"], metadata["name"])
         if kind == "Pipeline":
             if size > MAX_PIPELINE or not self._has_room(kind, (kind, *place), size):
-                return self.put_unread(body, _TOO_LARGE)
+                return self.put_unread(slim, _TOO_LARGE)
             return self._put_pipeline(PipelineKey(*place), _compact(slim))
         if not self._has_room("TableSync" if kind == "TableSync" else "Owned", (kind, *place), size):
             raise ValueError(f"the namespace has too many of the operator's objects, so {kind} {place[1]} is ignored")

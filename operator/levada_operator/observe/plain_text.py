@@ -7,7 +7,8 @@ from typing import Final
 
 _COMBINED: Final = re.compile(r"^\(combined from similar events\): ")
 _STRUCTURE: Final = re.compile(r": [&*]?(?:\[\]|map\[[\w.]*\])?[&*]?(?:\w+\.)?\w+\{")
-_LONGEST: Final = 100_000
+_LONGEST: Final = 10_000
+"""Characters of a message that are looked at. Each structure costs time that grows with the rest of the message."""
 
 
 def plain_text(message: str) -> str:

@@ -99,6 +99,8 @@ class PodState:
     """The node that the pod is on, with the word that it is lost if it does not report."""
     preflight_passed: datetime | None = None
     """When the preflight ended, if it found no error."""
+    preflight_failures: int = 0
+    """The times that the preflight was started again."""
 
 
 def read_pod(body: Body) -> PodState:
@@ -122,6 +124,7 @@ def read_pod(body: Body) -> PodState:
         spec=body.get("spec") or {},
         node=_node(body, conditions),
         preflight_passed=_preflight_passed(status),
+        preflight_failures=int(_container(status, PREFLIGHT_CONTAINER).get("restartCount") or 0),
         began=_has_run(driver),
         was_ready=_was_ready(status, conditions.get("Ready", {})),
     )
@@ -251,7 +254,8 @@ def output_document(pod: PodState) -> Mapping[str, Any] | None:
     """Return the JSON object in the termination message of a Job's pod, or None if there is none."""
     try:
         document = json.loads(pod.output)
-    except ValueError:
+    except (ValueError, RecursionError):
+        # The image is the tenant's, and may print anything.
         return None
     return document if isinstance(document, dict) else None
 

@@ -403,6 +403,17 @@ def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operato
         assert "ForeignOperator" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
         assert condition(kubectl, "Accepted") == ("True", "Valid")
         assert "levada:other" not in str(kubectl.get("statefulset", "shop-driver")["spec"])
+        # A Pipeline whose first spec is refused has no StatefulSet.
+        kubectl.apply(shop("odd", driver={"podTemplate": {"spec": {"containres": []}}}))
+        eventually(lambda: condition(kubectl, "Accepted", "odd") == ("False", "RefusedByCluster"))
+
+        def rests() -> bool:
+            before = kubectl.get("pipeline", "odd")["metadata"]["resourceVersion"]
+            for one in (operator, other):
+                one.swept_twice()
+            return bool(kubectl.get("pipeline", "odd")["metadata"]["resourceVersion"] == before)
+
+        eventually(rests)
         operator.stop()
         eventually(lambda: "levada:other" in str(kubectl.get("statefulset", "shop-driver")["spec"]))
         operator.start()

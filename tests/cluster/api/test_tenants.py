@@ -14,6 +14,7 @@ from tests.cluster.tenants.drivers import ANSWERS, odd_driver
 from tests.cluster.tenants.hostile import Tenant
 from tests.cluster.tenants.limited import memory_limit
 from tests.cluster.tenants.place import MEMORY, Place
+from tests.operator.odd_status import TIMES, written_by_hand
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,25 @@ def test_pipelines_that_are_too_large(place: Place) -> None:
     eventually(lambda: condition(place.tenant.kubectl, "Accepted", "deep")[0] == "False")
     place.operator.stop()
     place.operator.start()
+    place.holds()
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_status_that_was_written_by_hand(place: Place, time: str) -> None:
+    """The account of a driver may write it, and each pod of its namespace can have that account. It does not stay."""
+    kubectl, name = place.tenant.kubectl, f"h{TIMES.index(time)}"
+    place.tenant.pipeline(name, suspend=True)
+    place.tenant.create({
+        "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": name},
+        "spec": {"pipelineRef": {"name": name}, "table": {"schema": "public", "name": "orders"}},
+    })  # fmt: skip
+    # Before it is Drained, the operator's own statuses follow.
+    eventually(lambda: condition(kubectl, "Suspended", name) == ("True", "Drained"))
+    of_pipeline, of_table = written_by_hand(time)
+    kubectl.patch("pipeline", name, {"status": of_pipeline}, "status")
+    kubectl.patch("tablesync", name, {"status": of_table}, "status")
+    eventually(lambda: condition(kubectl, "Ready", name) == ("False", "Suspended"))
+    eventually(lambda: kubectl.get("tablesync", name)["status"]["phase"] == "Suspended")
     place.holds()
 
 

@@ -52,5 +52,6 @@ class Place:
         took = max(took, self.reconciled())
         assert self.operator.process is not None
         assert self.operator.process.poll() is None
+        assert self.operator.is_live()
         assert self.memory.kills == 0
         print(f"reconciled in {took:.1f} s, peak {self.memory.peak >> 20} MiB")

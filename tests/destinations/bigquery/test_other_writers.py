@@ -76,6 +76,7 @@ def test_only_the_shadow_copy_of_this_process_is_swapped_in(
     assert len(warehouse.items()) == 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("paused", ["before the drop", "before the create"])
 @pytest.mark.parametrize("method", ["write_table_rows", "drop_table_for_copy"])
 def test_a_driver_that_is_paused_in_a_copy_drops_nothing(

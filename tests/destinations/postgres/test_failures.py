@@ -20,7 +20,7 @@ class _Rejected(psycopg.OperationalError):
     [
         ("25006", "cannot execute INSERT in a read-only transaction", Transient, "destination_read_only", "primary"),
         ("55006", "database is being accessed by other users", Transient, "destination_busy", "holds the lock"),
-        ("57P04", "terminating connection", NeedsOperator, "destination_database_missing", "check database"),
+        ("57P04", "terminating connection", LoginFailed, "destination_database_missing", "check database"),
         ("42601", "syntax error", NeedsOperator, "destination_statement_failed", "levada retry MANIFEST TABLE"),
     ],
 )
@@ -37,9 +37,9 @@ def test_statements(state: str, message: str, kind: type[LevadaError], code: str
     [
         ("source_access_denied", NeedsOperator, "destination_access_denied", "SELECT pg_reload_conf()"),
         ("source_auth_failed", LoginFailed, "destination_auth_failed", "keys username and password"),
-        ("source_database_missing", NeedsOperator, "destination_database_missing", "check database"),
+        ("source_database_missing", LoginFailed, "destination_database_missing", "check database"),
         ("version_unsupported", NeedsOperator, "destination_unsupported", "upgrade the destination's server"),
-        ("source_tls_failed", NeedsOperator, "destination_tls_failed", "check tls"),
+        ("source_tls_failed", LoginFailed, "destination_tls_failed", "check tls"),
         ("too_many_connections", Transient, "destination_busy", "raise max_connections"),
     ],
 )

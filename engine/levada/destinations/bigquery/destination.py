@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
@@ -15,44 +14,43 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError, missing
-from levada.destinations.bigquery.intact import check_made, check_same
+from levada.destinations.bigquery.intact import check_made
 from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
-from levada.destinations.bigquery.ownership import MADE, Owner, label
+from levada.destinations.bigquery.ownership import MADE, RecordedOwner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient, check_length
-from levada.destinations.bigquery.served_table import ServedTable, check_epoch, read_state
+from levada.destinations.bigquery.served_table import ServedTable, read_state
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
+from levada.destinations.interface import Capabilities, DestinationContext, TableMode
+from levada.destinations.ownership import ANOTHERS, Owner
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
-_ANOTHERS = frozenset({"table_not_ours", "destination_collision"})
-
 
 @dataclass(slots=True, eq=False)
-class _Table:
-    """The destination's knowledge of a source table. The lock guards the other attributes and each write.
+class _Table(TableState):
+    """The destination's knowledge of a source table. ``copy_epoch`` is that of this object's last shadow copy."""
 
-    ``lsn`` is the highest watermark that was seen, and ``copy_epoch`` the epoch of the last shadow copy of this object.
-    """
-
-    lock: threading.RLock = field(default_factory=threading.RLock)
     state_name: str = ""
     served: ServedTable | None = None
     shadow: ServedTable | None = None
-    lsn: Lsn = field(default_factory=lambda: Lsn(0))
     copy_epoch: int | None = None
 
+    def forget(self) -> None:
+        """Discard the state of the table, which is read again."""
+        self.served, self.state_name, self.seen = None, "", None
 
-class BigQueryDestination(Destination):
+
+class BigQueryDestination(FencedDestination[_Table]):
     """Writes each source table to a table of BigQuery, and its watermark in the same transaction.
 
     A table without a usable key is a changelog (`effective_mode`).
@@ -63,13 +61,12 @@ class BigQueryDestination(Destination):
     settings_model = Settings
 
     def __init__(self, settings: Settings, context: DestinationContext) -> None:
+        self._states = TableStates(lambda _: _Table())
         self._settings = settings
         self._context = context
-        self._owner = Owner(context)
+        self._owner = RecordedOwner(Owner(context), self._described_in)
         self._connection = Connection.of(settings, context.credentials)
         self._rest = RestClient(self._connection, settings.project, settings.location)
-        self._lock = threading.Lock()
-        self._tables: dict[TableId, _Table] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -101,12 +98,6 @@ class BigQueryDestination(Destination):
         """Close all connections."""
         self._rest.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     # -- copies
 
     def check_place(self, target: TableTarget) -> None:
@@ -126,13 +117,13 @@ class BigQueryDestination(Destination):
         a driver newer than ``epoch`` has written the table. The state stays, so that an older driver cannot write the
         next table, unless ``epoch`` is None.
         """
-        table, place = self._table(target.id), self._place(target)
+        table, place = self._table_of(target), self._place(target)
         with table.lock:
             self._check_free(place, target.schema)
             served = self._served(table, target.id, fresh=True)
             state = None if served is None else served.read_state()
             if state is not None:
-                check_epoch(state, epoch)
+                require_epoch(state.epoch, epoch)
             self._drop_shadow(table, target.id, epoch)
             if served is not None and state is not None:
                 cleared = state.after(state.epoch if epoch is None else epoch, None, state.description)
@@ -144,14 +135,14 @@ class BigQueryDestination(Destination):
                 self._rest.drop_table(place)
             if served is not None and epoch is None:
                 self._rest.drop_table(served.state_table)
-            table.served, table.lsn = None, Lsn(0)
+            table.served = table.seen = None
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows to a staging table, and move them into the table in one transaction with ``mark``.
 
         The transaction removes all earlier rows.
         """
-        table, place, schema = self._table(target.id), self._place(target), target.schema
+        table, place, schema = self._table_of(target), self._place(target), target.schema
         with table.lock:
             described = self._describe(target, place)
             resource = self._check_free(place, schema)
@@ -170,32 +161,17 @@ class BigQueryDestination(Destination):
             else:
                 described = replace(described, made=state.description.made)
             state = served.copy(state, described, schema, rows, mark)
-            table.served, table.lsn = served, mark.lsn
+            table.served, table.seen = served, mark.lsn
         return Durability.DURABLE
-
-    def copied_elsewhere(self, target: TableTarget) -> None:
-        """Forget the state of the table, which is read again."""
-        table = self._table(target.id)
-        with table.lock:
-            table.served, table.state_name, table.lsn = None, "", Lsn(0)
 
     # -- changes
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one transaction with ``mark``. A table without changes stores ``mark`` too."""
-        if not events.only_asks:
-            for table_id in events.tables:
-                table = self._table(table_id)
-                with table.lock:
-                    self._apply(table, events.changes(table_id), mark)
-        return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the watermark of the last transaction.
 
         Raise DestinationChanged if the table belongs to another owner, or if its state was set back.
         """
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served = self._served(known, table, fresh=True)
             state = None if served is None else served.read_state()
@@ -204,14 +180,14 @@ class BigQueryDestination(Destination):
             resource = self._rest.table(served.name)
             if resource is None:
                 return None
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
             check_made(served, state, resource)
-            self._check_lsn(known, served, state)
+            known.saw(served.name, state.lsn, resync_command(state.description.source))
             return state.mark(self._context.pipeline)
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if the table is missing, or belongs to another owner now."""
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             state = None if known.served is None else known.served.read_state()
             if known.served is not None and state is not None:
@@ -223,13 +199,15 @@ class BigQueryDestination(Destination):
         state = None if served is None else served.read_state()
         if served is None or state is None or state.lsn is None:
             raise missing(self._place(events.target) if served is None else served.name)
-        check_epoch(state, mark.epoch)
-        self._check_lsn(table, served, state)
+        require_epoch(state.epoch, mark.epoch)
+        table.saw(served.name, state.lsn, resync_command(state.description.source))
         if mark.lsn <= state.lsn:
             return
         resource = self._resource(served, schema.id)
         check_made(served, state, resource)
-        check_same(served, state, schema, mode)
+        made = state.description
+        same_key = sorted(made.key) == sorted(schema.key)
+        check_same_table(served.name, schema, mode, made_as=made.mode, same_key=same_key)
         if mode is TableMode.UPSERT:
             check_key(schema, state.description.columns)
         after = max(events.after, state.lsn)
@@ -242,7 +220,7 @@ class BigQueryDestination(Destination):
                 # The reason may be a column that another writer dropped or renamed.
                 check_columns(served, state.description.columns, served.columns(), schema)
             raise
-        table.lsn = mark.lsn
+        table.seen = mark.lsn
 
     # -- the shadow copy of a table
 
@@ -251,7 +229,7 @@ class BigQueryDestination(Destination):
 
         Return False if there is no readable table of ours, or if it has other columns, partitions or clusters.
         """
-        table, place, schema = self._table(target.id), self._place(target), target.schema
+        table, place, schema = self._table_of(target), self._place(target), target.schema
         with table.lock:
             table.copy_epoch = mark.epoch
             resource = self._check_free(place, schema)
@@ -259,7 +237,7 @@ class BigQueryDestination(Destination):
             state = None if served is None else served.read_state()
             if served is None or state is None or state.lsn is None or resource is None:
                 return False
-            check_epoch(state, mark.epoch)
+            require_epoch(state.epoch, mark.epoch)
             described = self._describe(target, place)
             wanted = table_resource(self._settings, schema, described)
             if not self._fits(served, state, described, resource, wanted):
@@ -277,7 +255,7 @@ class BigQueryDestination(Destination):
         """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
         (table_id,) = events.tables
         changes = events.changes(table_id)
-        table = self._table(table_id)
+        table = self._states.of(table_id)
         with table.lock:
             shadow = table.shadow
             state = None if shadow is None else shadow.read_state()
@@ -294,19 +272,19 @@ class BigQueryDestination(Destination):
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all rows of the table by those of the shadow copy, in one transaction with ``mark``."""
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served, shadow = self._served(known, table), known.shadow
             state = None if served is None else served.read_state()
             copied = None if shadow is None else shadow.read_state()
             if served is None or shadow is None or state is None or copied is None or state.lsn is None:
                 return False
-            check_epoch(state, mark.epoch)
+            require_epoch(state.epoch, mark.epoch)
             resource = self._rest.table(served.name)
             made = replace(copied.description, made=state.description.made)
             if resource is None or (state.description.columns, state.description.columns_after) != (made.columns, None):
                 return False
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
             check_made(served, state, resource)
             # A shadow copy of another process may have taken the place of this one, also after this comparison.
             now = read_state(self._rest, shadow.state_table)
@@ -319,7 +297,7 @@ class BigQueryDestination(Destination):
                 + scripts.insert_shadow(served.name, shadow.name, made.columns, made.mode),
             ]
             served.change(state, state.after(mark.epoch, mark.lsn, made), parts)
-            known.lsn = mark.lsn
+            known.seen = mark.lsn
             self._drop_shadow(known, table, mark.epoch)
             return True
 
@@ -328,12 +306,12 @@ class BigQueryDestination(Destination):
 
         Raise StaleEpoch if a newer driver has written the table or begun a copy.
         """
-        known = self._table(table)
+        known = self._states.of(table)
         with known.lock:
             served = self._served(known, table, fresh=True)
             state = None if served is None else served.read_state()
             if state is not None:
-                check_epoch(state, known.copy_epoch)
+                require_epoch(state.epoch, known.copy_epoch)
             self._drop_shadow(known, table, known.copy_epoch)
 
     def _shadow(self, table: _Table, table_id: TableId) -> ServedTable:
@@ -351,14 +329,10 @@ class BigQueryDestination(Destination):
         with suppress(DestinationChanged):
             state = shadow.read_state()
             if state is not None:
-                check_epoch(state, epoch)
+                require_epoch(state.epoch, epoch)
         shadow.drop()
 
     # -- finding tables
-
-    def _table(self, table: TableId) -> _Table:
-        with self._lock:
-            return self._tables.setdefault(table, _Table())
 
     def _served(self, table: _Table, table_id: TableId, *, fresh: bool = False) -> ServedTable | None:
         """Return the table that the state describes, or None if there is no state. ``fresh`` reads the state again."""
@@ -400,7 +374,7 @@ class BigQueryDestination(Destination):
             check_length(f"write {place}", scripts.longest(place, self._metadata(f"changes_{'0' * 32}"), staged))
         return Description(
             pipeline=self._context.full_name,
-            source_id=self._owner.source_id,
+            source_id=self._owner.owner.source_id,
             table=schema.id,
             source=schema.name,
             dataset=place.dataset,
@@ -420,14 +394,14 @@ class BigQueryDestination(Destination):
         """Return the resource of the table of that name, or None. Raise NeedsOperator if a copy must not replace it."""
         resource = self._rest.table(place)
         if resource is not None:
-            self._owner.require_replaceable(place, resource, schema, self._described_in)
+            self._owner.require_replaceable(place, resource, schema)
         return resource
 
     def _resource(self, served: ServedTable, table: TableId) -> Mapping[str, Any]:
         resource = self._rest.table(served.name)
         if resource is None:
             raise missing(served.name)
-        self._owner.require(served.name, resource, table, self._described_in)
+        self._owner.require(served.name, resource, table)
         return resource
 
     def _fits(
@@ -442,15 +416,6 @@ class BigQueryDestination(Destination):
         held = replace(state.description, pipeline=described.pipeline, source=described.source, made=described.made)
         ours = served.state_table.name == label(resource) and label(resource, MADE) == state.description.made
         return ours and held == described and same_place(resource, wanted, served.columns())
-
-    def _check_lsn(self, table: _Table, served: ServedTable, state: StoredState) -> None:
-        if state.lsn is not None and state.lsn < table.lsn:
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the state of {served.name} was set back by another writer",
-                hint=resync_command(state.description.source),
-            )
-        table.lsn = state.lsn or table.lsn
 
     def _check_defaults(self, dataset: str, *, partitioned: bool = False) -> None:
         resource = self._rest.dataset(dataset)
@@ -474,9 +439,9 @@ class BigQueryDestination(Destination):
         if resource is None:
             return
         try:
-            self._owner.require(served.name, resource, table, self._described_in)
+            self._owner.require(served.name, resource, table)
         except DestinationChanged as error:
-            if error.code not in _ANOTHERS:
+            if error.code not in ANOTHERS:
                 raise
             _log.warning("%s is not dropped: %s", served.name, error.message)
             return

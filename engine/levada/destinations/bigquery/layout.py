@@ -5,7 +5,7 @@ Columns are identified by attnum. The state of a table has the name and type of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,8 +14,13 @@ from levada.destinations.bigquery.settings import JsonbType
 from levada.destinations.bigquery.types import bigquery_type, widens
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.schema_changes import (
-    check_policy,
-    computed_default,
+    Added,
+    Change,
+    Dropped,
+    Renamed,
+    Widened,
+    check_changes,
+    schema_diff,
     unsupported,
 )
 from levada.errors import NeedsOperator
@@ -129,69 +134,56 @@ def plan(
     cannot drop or rename them. Raise NeedsOperator ``schema_change_unsupported`` for a change that BigQuery does not
     support in place, and ``schema_change_refused`` for any change under the policy ``Fail``.
     """
-    target = Layout.of(wanted, jsonb)
-    if policy is OnSchemaChange.IGNORE:
-        kept = [c for c in target.columns if current.get(c.attnum) is not None]
-        names = {c.attnum: c.name for c in current.columns}
-        target = Layout(tuple(replace(c, name=names[c.attnum]) for c in kept))
-    steps = list(_steps(current, target, wanted, fixed, drops=policy is not OnSchemaChange.IGNORE))
-    check_policy(wanted, [s.change for s in steps if s.change], policy)
-    return steps
+    types = {c.attnum: c.type for c in Layout.of(wanted, jsonb).columns}
+
+    def fitted(before: ServedColumn, column: Column) -> ServedColumn | None:
+        kind = types[column.attnum]
+        fits = kind == before.type or widens(before.type, kind)
+        return replace(before, name=column.name, type=kind) if fits else None
+
+    changes = schema_diff({c.attnum: c for c in current.columns}, wanted, policy, fitted)
+    for change in changes:
+        if isinstance(change, Dropped | Renamed) and change.held.name.lower() in fixed:
+            raise unsupported(wanted, f"{change}, but it partitions or clusters the table")
+    check_changes(wanted, changes, policy, fills=True)
+    return list(_steps(current, changes, types))
 
 
-def _steps(
-    current: Layout, target: Layout, wanted: ReplicatedTableSchema, fixed: frozenset[str], *, drops: bool
-) -> Iterator[Step]:
-    sources = wanted.by_attnum
-    if drops:
-        for column in current.columns:
-            if target.get(column.attnum) is None:
-                _check_free(column, fixed, wanted, "dropped")
-                current = current.without(column.attnum)
-                yield Step(f"DROP COLUMN {quoted(column.name)}", current, f"column {column.name} was dropped")
-    for step in _renames(current, target, wanted, fixed):
+def _steps(current: Layout, changes: Sequence[Change[ServedColumn]], types: Mapping[int, str]) -> Iterator[Step]:
+    for change in changes:
+        if isinstance(change, Dropped):
+            current = current.without(change.attnum)
+            yield Step(f"DROP COLUMN {quoted(change.held.name)}", current, str(change))
+    for step in _renames(current, [c for c in changes if isinstance(c, Renamed)]):
         current = step.after
         yield step
-    for column in target.columns:
-        held = current.get(column.attnum)
-        if held is None:
-            current = current.with_column(column)
-            yield _added(column, sources[column.attnum], current, wanted)
-        elif held.type != column.type:
-            if not widens(held.type, column.type):
-                raise unsupported(wanted, f"column {column.name} changed from {held.type} to {column.type}")
-            current = current.with_column(column)
-            sql = f"ALTER COLUMN {quoted(column.name)} SET DATA TYPE {column.type}"
-            yield Step(sql, current, f"column {column.name} became {column.type}")
+    for change in changes:
+        match change:
+            case Widened(column, _, after):
+                held = current.get(column.attnum)
+                assert held is not None
+                current = current.with_column(replace(held, type=after.type))
+                yield Step(f"ALTER COLUMN {quoted(held.name)} SET DATA TYPE {after.type}", current, str(change))
+            case Added(column):
+                added = ServedColumn(column.attnum, column.name, types[column.attnum])
+                current = current.with_column(added)
+                filled = None if column.missing_value is None else column.attnum
+                yield Step(f"ADD COLUMN {quoted(added.name)} {added.type}", current, str(change), filled)
 
 
-def _renames(current: Layout, target: Layout, wanted: ReplicatedTableSchema, fixed: frozenset[str]) -> Iterator[Step]:
+def _renames(current: Layout, waiting: list[Renamed[ServedColumn]]) -> Iterator[Step]:
     """Yield the renames, each to a name that is free then.
 
     If there is none, names change places, or a name changes its case. Then one column gets another name first.
     """
-    waiting = [c for c in target.columns if (b := current.get(c.attnum)) is not None and b.name != c.name]
     while waiting:
         free = [c for c in waiting if c.name.lower() not in current.names]
-        column = (free or waiting)[0]
-        held = current.get(column.attnum)
+        change = (free or waiting)[0]
+        held = current.get(change.attnum)
         assert held is not None
-        _check_free(held, fixed, wanted, "renamed")
-        name = column.name if free else f"{_PLACEHOLDER}{column.attnum}"
+        name = change.name if free else f"{_PLACEHOLDER}{change.attnum}"
         current = current.with_column(replace(held, name=name))
-        change = f"column {held.name} was renamed to {name}" if free else ""
-        yield Step(f"RENAME COLUMN {quoted(held.name)} TO {quoted(name)}", current, change)
+        sql = f"RENAME COLUMN {quoted(held.name)} TO {quoted(name)}"
+        yield Step(sql, current, str(change) if free else "")
         if free:
-            waiting.remove(column)
-
-
-def _added(column: ServedColumn, source: Column, after: Layout, wanted: ReplicatedTableSchema) -> Step:
-    if source.rewritten:
-        raise computed_default(wanted, source)
-    filled = None if source.missing_value is None else column.attnum
-    return Step(f"ADD COLUMN {quoted(column.name)} {column.type}", after, f"column {column.name} was added", filled)
-
-
-def _check_free(column: ServedColumn, fixed: frozenset[str], wanted: ReplicatedTableSchema, what: str) -> None:
-    if column.name.lower() in fixed:
-        raise unsupported(wanted, f"column {column.name} was {what}, but it partitions or clusters the table")
+            waiting.remove(change)

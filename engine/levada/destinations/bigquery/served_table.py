@@ -32,8 +32,9 @@ from levada.destinations.bigquery.state import (
 )
 from levada.destinations.bigquery.types import constant
 from levada.destinations.bigquery.write_api import StreamWriter, commit, write_client
+from levada.destinations.fenced import require_epoch
 from levada.destinations.interface import TableMode
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch, Transient
+from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import TableEvents
@@ -79,7 +80,7 @@ class ServedTable:
             state = self.read_state()
             if state is None:
                 raise Transient("destination_unavailable", f"{self.state_table} has no row", hint=UNAVAILABLE)
-        check_epoch(state, epoch)
+        require_epoch(state.epoch, epoch)
         return (
             state if state.epoch == epoch else self.change(state, state.after(epoch, state.lsn, state.description), ())
         )
@@ -114,7 +115,7 @@ class ServedTable:
         self.state = None
         now = self.read_state()
         if now is not None:
-            check_epoch(now, epoch)
+            require_epoch(now.epoch, epoch)
         return Transient("commit_conflict", f"another process wrote {self.name}")
 
     def _guarded(self, what: str, state: StoredState, statement: str) -> None:
@@ -265,12 +266,6 @@ def _damaged(table: TableName) -> DestinationChanged:
         f"the state in {table} was changed by another writer",
         hint=f"drop {table} and its table in BigQuery, then: levada resync MANIFEST TABLE",
     )
-
-
-def check_epoch(state: StoredState, epoch: int | None) -> None:
-    """Raise StaleEpoch if a driver newer than ``epoch`` has written the state. If ``epoch`` is None, do nothing."""
-    if epoch is not None and state.epoch > epoch:
-        raise StaleEpoch(epoch, state.epoch)
 
 
 def _unknown_value(name: TableName, state: StoredState) -> NeedsOperator:

@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 
 from levada.destinations.data_files.live_files import READERS, Positions, sorted_positions
 from levada.destinations.data_files.statistics import column_statistics
-from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files, storage_errors, table_file
+from levada.destinations.data_files.storage import (
+    Storage,
+    WrittenFile,
+    damaged,
+    remove_files,
+    storage_errors,
+    table_file,
+)
 
 
 @dataclass(slots=True)
@@ -118,4 +125,7 @@ def read_position_deletes(storage: Storage, schema: pa.Schema, paths: Sequence[s
 
 def _read(storage: Storage, names: Sequence[str], path: str) -> pa.Table:
     with table_file(storage, path), storage.open(path) as source:
-        return pq.read_table(source, columns=list(names), page_checksum_verification=True).select(list(names))
+        rows = pq.read_table(source, columns=list(names), page_checksum_verification=True)
+    if set(rows.column_names) != set(names):
+        raise damaged(path)
+    return rows.select(list(names))

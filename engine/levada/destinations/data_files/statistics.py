@@ -57,11 +57,12 @@ class ColumnStatistics:
 def column_statistics(schema: pa.Schema, metadata: pq.FileMetaData) -> tuple[ColumnStatistics, ...]:
     """Return the statistics of each leaf column. ``schema`` is the one that the file was written with."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    return tuple(_merged(leaf, [group.column(i) for group in groups]) for i, leaf in enumerate(_leaves(schema)))
+    return tuple(_merged(leaf, [group.column(i) for group in groups]) for i, leaf in enumerate(leaves(schema)))
 
 
 @lru_cache(maxsize=256)
-def _leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
+def leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
+    """Return the leaf columns of a file with this schema, in Parquet's order."""
     return tuple(leaf for f in schema for leaf in _leaves_of(f, ()))
 
 

@@ -18,6 +18,10 @@ from levada.locations import FULL
 _log = logging.getLogger(__name__)
 
 _BLOCK_BYTES: Final = 8 << 20
+_ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors of a path that is no file, as a part of it is missing or of another kind."""
+_FOLDER: Final = "is a directory"
+"""Arrow's words for a folder. Its exception has no number."""
 _COPY_AGAIN: Final = "copy the table again: levada resync MANIFEST TABLE"
 
 
@@ -145,9 +149,9 @@ def table_file(storage: FileSource, path: str) -> Iterator[None]:
     with storage_errors(f"read {path}"):
         try:
             yield
-        except FileNotFoundError as error:
+        except _ABSENT as error:
             raise damaged(path) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             with _missing_is_damage(path):
@@ -159,8 +163,10 @@ def table_file(storage: FileSource, path: str) -> Iterator[None]:
 def _missing_is_damage(path: str) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
-        raise damaged(path) from error
+    except OSError as error:
+        if isinstance(error, _ABSENT) or (error.errno is None and _FOLDER in str(error)):
+            raise damaged(path) from error
+        raise
 
 
 def _read_to_the_end(storage: FileSource, path: str) -> None:

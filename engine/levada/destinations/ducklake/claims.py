@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from levada.destinations.ducklake.columns import LakeColumns, initial_columns
 from levada.destinations.ducklake.snapshot import NextSnapshot
-from levada.destinations.ducklake.state import TableRow, key_text, own_table, require_epoch
+from levada.destinations.ducklake.state import TableRow, key_text, own_table
 from levada.destinations.ducklake.tables import (
     FullName,
     LakeTable,
@@ -20,6 +20,7 @@ from levada.destinations.ducklake.tables import (
     read_content,
 )
 from levada.destinations.ducklake.writes import Catalog
+from levada.destinations.fenced import require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.ownership import not_ours
 from levada.errors import Transient
@@ -42,7 +43,7 @@ def check_free(
         catalog.state.owner.require_replaceable(name, there.owner, schema)
     found, served = find_named(connection, name), None if there is None else _served(catalog, connection, there)
     if found is not None and (served is None or served.id != found):
-        raise not_ours(name, "was not created by Levada")
+        raise not_ours(name)
     return there
 
 
@@ -56,10 +57,10 @@ def drop(
     """
     row = catalog.state.find(connection, schema.id, lock=True)
     if row is not None:
-        require_epoch(row, epoch)
+        require_epoch(row.epoch, epoch)
     there = check_free(catalog, connection, schema, name)
     if there is not None and there.owner.table == schema.id and there.owner.source_id == catalog.state.owner.source_id:
-        require_epoch(there, epoch)
+        require_epoch(there.epoch, epoch)
     if found := {t.id for owned in (row, there) if owned is not None and (t := _served(catalog, connection, owned))}:
         snapshot = NextSnapshot.begin(connection, catalog.author)
         for table in sorted(found):
@@ -88,7 +89,7 @@ def claim(
     """
     row = catalog.state.find(connection, schema.id, lock=True)
     if row is not None:
-        require_epoch(row, mark.epoch)
+        require_epoch(row.epoch, mark.epoch)
     there = check_free(catalog, connection, schema, name)
     if there is not None and (row is None or there.owner != row.owner):
         drop(catalog, connection, schema, name, mark.epoch)

@@ -17,9 +17,13 @@ from levada.destinations.ducklake.defaults import default_text
 from levada.destinations.ducklake.types import LIST, arrow_type, type_name, widened
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import (
+    Added,
+    Dropped,
+    Renamed,
+    Widened,
+    check_changes,
     check_letter_case,
-    check_policy,
-    computed_default,
+    schema_diff,
     unsupported,
 )
 from levada.errors import NeedsOperator
@@ -173,19 +177,27 @@ def reconcile(
     ``last_id`` is the highest ID that the table ever had. Raise NeedsOperator ``schema_change_unsupported`` for a
     change that DuckLake cannot make in place, and ``schema_change_refused`` for any change under the policy ``Fail``.
     """
-    keep_columns = policy is OnSchemaChange.IGNORE
-    step = _Reconciliation(current, Ids(last_id), wanted, mode)
-    for column in wanted.columns:
-        if column.attnum in current.attnums:
-            step.update(column, rename=not keep_columns)
-        elif not keep_columns:
-            step.add(column)
-    if not keep_columns:
-        step.drop_missing()
-    result = LakeColumns(tuple(step.columns.values()), step.attnums, current.extra, step.missing)
-    check_names(wanted, [c.name for c in result.columns])
-    check_policy(wanted, step.changes, policy)
-    return result, tuple(step.changes)
+    held, ids = {a: current.by_id[i] for a, i in current.attnums.items()}, Ids(last_id)
+    changes = schema_diff(held, wanted, policy, _fitted)
+    check_changes(wanted, changes, policy, fills=mode is TableMode.UPSERT)
+    columns, attnums, missing = dict(current.by_id), dict(current.attnums), dict(current.missing)
+    for change in changes:
+        match change:
+            case Dropped(attnum, gone):
+                del columns[gone.id], attnums[attnum]
+                missing.pop(attnum, None)
+            case Renamed(_, before, name):
+                columns[before.id] = replace(before, name=name)
+            case Widened(_, before, after):
+                columns[before.id] = replace(after, name=columns[before.id].name)
+            case Added(column):
+                added = _column(ids, column.name, column.type)
+                if column.missing_value is not None and mode is TableMode.UPSERT:
+                    added = replace(added, default=_default(column, wanted))
+                    missing[column.attnum] = column.missing_value
+                columns[added.id], attnums[column.attnum] = added, added.id
+    check_names(wanted, [c.name for c in columns.values()])
+    return LakeColumns(tuple(columns.values()), attnums, current.extra, missing), tuple(map(str, changes))
 
 
 def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
@@ -200,63 +212,21 @@ def check_names(schema: ReplicatedTableSchema, names: Sequence[str]) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Reconciliation:
-    current: LakeColumns
-    ids: Ids
-    wanted: ReplicatedTableSchema
-    mode: TableMode
-    columns: dict[int, LakeColumn] = field(default_factory=dict)
-    attnums: dict[int, int] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
-    changes: list[str] = field(default_factory=list)
+def _fitted(before: LakeColumn, column: Column) -> LakeColumn | None:
+    wanted = _column(Ids(0), column.name, column.type)
+    kept = _widened(before, wanted)
+    if kept is None and _widened(wanted, before) is not None:
+        # The column already has a wider type, which represents all values.
+        kept = before
+    return None if kept is None else replace(kept, name=column.name)
 
-    def __post_init__(self) -> None:
-        self.columns = {c.id: c for c in self.current.columns}
-        self.attnums = dict(self.current.attnums)
-        self.missing = dict(self.current.missing)
 
-    def update(self, column: Column, *, rename: bool) -> None:
-        before = self.columns[self.attnums[column.attnum]]
-        wanted = _column(Ids(0), column.name, column.type)
-        kept = _widened(before, wanted)
-        if kept is None and _widened(wanted, before) is not None:
-            # The column already has a wider type, which represents all values.
-            kept = before
-        if kept is None:
-            raise unsupported(
-                self.wanted, f"column {column.name} became {column.type_name}, which cannot represent {before.type}"
-            )
-        if kept != before:
-            self.changes.append(f"column {before.name} became {column.type_name}")
-        if rename and before.name != column.name:
-            self.changes.append(f"column {before.name} was renamed to {column.name}")
-            kept = replace(kept, name=column.name)
-        self.columns[before.id] = kept
-
-    def add(self, column: Column) -> None:
-        added = _column(self.ids, column.name, column.type)
-        if self.mode is TableMode.UPSERT:
-            if column.rewritten:
-                raise computed_default(self.wanted, column)
-            if column.missing_value is not None:
-                default = default_text(column.type, column.missing_value)
-                if default is None:
-                    raise unsupported(
-                        self.wanted, f"DuckLake cannot represent the default of the added column {column.name}"
-                    )
-                added = replace(added, default=default)
-                self.missing[column.attnum] = column.missing_value
-        self.columns[added.id] = added
-        self.attnums[column.attnum] = added.id
-        self.changes.append(f"column {column.name} was added")
-
-    def drop_missing(self) -> None:
-        for attnum in sorted(set(self.attnums) - {c.attnum for c in self.wanted.columns}):
-            gone = self.columns.pop(self.attnums.pop(attnum), None)
-            self.missing.pop(attnum, None)
-            if gone is not None:
-                self.changes.append(f"column {gone.name} was dropped")
+def _default(column: Column, wanted: ReplicatedTableSchema) -> str:
+    assert column.missing_value is not None
+    default = default_text(column.type, column.missing_value)
+    if default is None:
+        raise unsupported(wanted, f"DuckLake cannot represent the default of the added column {column.name}")
+    return default
 
 
 def _column(ids: Ids, name: str, kind: ColumnType) -> LakeColumn:

@@ -15,7 +15,16 @@ from levada.postgres.failures import source_error
 from levada.postgres.idle_connections import IdleConnections
 from levada.postgres.silence import WatchedConnection
 
-_DENIED: Final = frozenset({"source_auth_failed", "source_access_denied", "insufficient_privilege", "row_security"})
+_DENIED: Final = frozenset(
+    {
+        "insufficient_privilege",
+        "row_security",
+        "source_access_denied",
+        "source_auth_failed",
+        "source_database_missing",
+        "source_tls_failed",
+    }
+)
 _HINTS: Final[Mapping[str, str]] = {
     "source_auth_failed": "check the keys username and password of the destination's Secret",
     "source_access_denied": "add a line to the catalog server's pg_hba.conf for this role, database and address",

@@ -27,7 +27,7 @@ from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
-from levada.destinations.ducklake.state import State, TableRow, key_text, require_epoch
+from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import FullName, last_column_id, read_files
@@ -42,12 +42,13 @@ from levada.destinations.ducklake.writes import (
     new_row,
     upsert_batch,
 )
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
+from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError, LoginFailed, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, LoginFailed
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
@@ -70,14 +71,11 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class TableState:
-    """The state of one table that this process keeps between calls. The lock guards all other attributes."""
+class LakeState(TableState):
+    """The state of one table that this process keeps between calls."""
 
     index: TableIndex
     synced: SyncedFiles = field(default_factory=SyncedFiles)
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    seen: Lsn | None = None
-    """The watermark that was read or written last."""
     replacement: Replacement | None = None
 
     def forget(self) -> None:
@@ -94,7 +92,7 @@ class TableState:
             self.replacement = None
 
 
-class DuckLakeDestination(Destination):
+class DuckLakeDestination(FencedDestination[LakeState]):
     """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
 
     Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
@@ -106,13 +104,13 @@ class DuckLakeDestination(Destination):
     settings_model = Settings
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
+        self._states = TableStates(self._new_state)
         self._settings = settings
         self._context = context
         self._database = CatalogDatabase(server, settings.catalog.schema_name)
         self._state = State(Owner(context))
         self._lock = threading.Lock()
         self._opened: Catalog | None = None
-        self._states: dict[TableId, TableState] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -142,12 +140,6 @@ class DuckLakeDestination(Destination):
         """Close the connections."""
         self._database.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
         return self.planned_name(self._settings, table, name)
@@ -164,7 +156,7 @@ class DuckLakeDestination(Destination):
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""
-        catalog, name, state = self._catalog(), self._name(target), self._state_of(target.id)
+        catalog, name, state = self._catalog(), self._name(target), self._table_of(target)
 
         def run() -> None:
             with self._database.transaction(f"dropping {name}") as connection:
@@ -179,7 +171,7 @@ class DuckLakeDestination(Destination):
 
         The commit removes all earlier rows.
         """
-        catalog, name, state, schema = self._catalog(), self._name(target), self._state_of(target.id), target.schema
+        catalog, name, state, schema = self._catalog(), self._name(target), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
             row, intact, last_id = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark))
@@ -208,33 +200,21 @@ class DuckLakeDestination(Destination):
                 state.index.build(key_kind(schema), add, stored.snapshot)
         return Durability.DURABLE
 
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
-        if events.only_asks:
-            return Durability.DURABLE
-        catalog = self._catalog()
-        for table in events.tables:
-            changes, state = events.changes(table), self._state_of(table)
-            with state.lock:
-                self._retried(lambda c=changes, s=state: self._apply(catalog, s, c, mark))  # type: ignore[misc] # a lambda with defaults
-        return Durability.DURABLE
-
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another writer changed the table."""
-        catalog, state = self._catalog(), self._state_of(table)
+        catalog, state = self._catalog(), self._states.of(table)
         with state.lock:
             with self._database.transaction("reading a watermark") as connection:
                 row = self._state.find(connection, table, lock=True)
                 if row is None or row.lsn is None:
                     return None
-                self._check_not_rolled_back(state, row)
+                state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
                 read_intact(connection, catalog.lake.uri, row)
-            state.seen = row.lsn
             return Watermark(self._context.pipeline, row.epoch, row.lsn)
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
         """Yield the keys of the rows in a region from the current data files. Their bounds exclude most files."""
-        catalog, state = self._catalog(), self._state_of(target.id)
+        catalog, state = self._catalog(), self._states.of(target.id)
         with state.lock:
             with self._database.transaction(f"reading {target.schema.name}") as connection:
                 row = self._state.find(connection, target.id)
@@ -252,17 +232,11 @@ class DuckLakeDestination(Destination):
         """Raise DestinationChanged if another writer changed the table."""
         self.applied(table)
 
-    def copied_elsewhere(self, target: TableTarget) -> None:
-        """Forget the table of the last copy, with its index."""
-        state = self._state_of(target.id)
-        with state.lock:
-            state.forget()
-
     # -- the shadow copy of a table
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to data files that no snapshot refers to. Return False if there is no complete copy."""
-        catalog, state, schema = self._catalog(), self._state_of(target.id), target.schema
+        catalog, state, schema = self._catalog(), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
             state.forget_replacement()
@@ -271,7 +245,7 @@ class DuckLakeDestination(Destination):
                     row = self._state.find(connection, schema.id, lock=True)
                     if row is None or row.lsn is None or row.name != self._name(target):
                         return False
-                    require_epoch(row, mark.epoch)
+                    require_epoch(row.epoch, mark.epoch)
                     intact = read_intact(connection, catalog.lake.uri, row)
                     last_id = last_column_id(connection, intact.table.id)
             except DestinationChanged:
@@ -287,13 +261,13 @@ class DuckLakeDestination(Destination):
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
         """Write the batch to more files that no snapshot refers to. Return False if the batch changes the columns."""
         (table,) = events.tables
-        state = self._state_of(table)
+        state = self._states.of(table)
         with state.lock:
             return state.replacement is not None and state.replacement.apply(events.changes(table), mark)
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
-        catalog, state = self._catalog(), self._state_of(table)
+        catalog, state = self._catalog(), self._states.of(table)
         with state.lock:
             made = state.replacement
             if made is None:
@@ -316,26 +290,29 @@ class DuckLakeDestination(Destination):
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index."""
-        state = self._state_of(table)
+        state = self._states.of(table)
         with state.lock:
             state.forget_replacement()
 
     # -- parts of the methods above
 
-    def _apply(self, catalog: Catalog, state: TableState, events: TableEvents, mark: Watermark) -> None:
+    def _apply(self, state: LakeState, events: TableEvents, mark: Watermark) -> None:
+        catalog = self._catalog()
+        self._retried(lambda: self._apply_once(catalog, state, events, mark))
+
+    def _apply_once(self, catalog: Catalog, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         with self._database.transaction(f"reading {schema.name}") as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None:
                 raise missing(self._name(events.target), schema)
-            require_epoch(row, mark.epoch)
-            self._check_not_rolled_back(state, row)
+            require_epoch(row.epoch, mark.epoch)
+            state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
-        state.seen = row.lsn
-        _check_same_table(row, schema, mode)
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
         if mark.lsn <= row.lsn:
             return
         after = max(events.after, row.lsn)
@@ -360,7 +337,7 @@ class DuckLakeDestination(Destination):
             row = self._state.find(connection, table, lock=True)
             if row is None or row.lsn is None:
                 return None
-            require_epoch(row, mark.epoch)
+            require_epoch(row.epoch, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         return made.commit(catalog, row, intact, mark)
 
@@ -396,21 +373,9 @@ class DuckLakeDestination(Destination):
     def _name(self, target: TableTarget) -> FullName:
         return naming.full_name(self._settings.schema_name, target.schema.name, target.name)
 
-    def _state_of(self, table: TableId) -> TableState:
-        with self._lock:
-            if table not in self._states:
-                folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))
-                self._states[table] = TableState(TableIndex(folder))
-            return self._states[table]
-
-    def _check_not_rolled_back(self, state: TableState, row: TableRow) -> None:
-        if state.seen is not None and (row.lsn is None or row.lsn < state.seen):
-            # The changes between the two watermarks are no longer staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {row.name} has moved back: the catalog's database was restored",
-                hint=resync_command(row.owner.source_name),
-            )
+    def _new_state(self, table: TableId) -> LakeState:
+        folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))
+        return LakeState(TableIndex(folder))
 
 
 def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
@@ -454,21 +419,3 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
 def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
     """Return the values of a changelog's columns in copied rows."""
     return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
-
-
-def _check_same_table(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the table was copied in another mode or with another key."""
-    hint = f"copy the table again: {resync_command(schema.name)}"
-    if row.mode is not mode:
-        raise NeedsOperator(
-            "mode_changed",
-            f"{row.name} was created as {row.mode.value}, but {schema.name} is now written as {mode.value}",
-            hint=hint,
-        )
-    if mode is TableMode.UPSERT and row.key != key_text(schema):
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
-            f"but {row.name} was written with another key",
-            hint=hint,
-        )

@@ -14,7 +14,6 @@ from typing import Any, Final
 from levada.destinations.ducklake.tables import FullName, LakeTable, TableContent, find_table
 from levada.destinations.interface import TableMode
 from levada.destinations.ownership import Owner, TableOwner
-from levada.errors import StaleEpoch
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
@@ -85,12 +84,6 @@ def own_table(connection: WatchedConnection, data_path: str, row: TableRow) -> L
 def key_text(schema: ReplicatedTableSchema) -> str:
     """Return the key's attnums in ascending order, as text."""
     return json.dumps(sorted(schema.key))
-
-
-def require_epoch(row: TableRow, epoch: int | None) -> None:
-    """Raise StaleEpoch if a newer driver has written the table."""
-    if epoch is not None and row.epoch > epoch:
-        raise StaleEpoch(epoch, row.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
-from levada.destinations.ducklake.state import State, TableRow, key_text, own_table, require_epoch
+from levada.destinations.ducklake.state import State, TableRow, key_text, own_table
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
+from levada.destinations.fenced import require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
@@ -76,7 +77,7 @@ def commit(
         locked = catalog.state.find(connection, read.owner.table, lock=True)
         if locked is None:
             raise conflict(f"the state of {table.name} was removed")
-        require_epoch(locked, after.epoch)
+        require_epoch(locked.epoch, after.epoch)
         if replace(locked, epoch=read.epoch) != read:
             raise conflict(f"another process has written {table.name}")
         snapshot = NextSnapshot.begin(connection, catalog.author)
@@ -237,7 +238,7 @@ def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
         locked = catalog.state.find(connection, row.owner.table, lock=True)
         if locked is None:
             raise conflict(f"the state of {row.name} was removed")
-        require_epoch(locked, mark.epoch)
+        require_epoch(locked.epoch, mark.epoch)
         if replace(locked, epoch=row.epoch) != row:
             raise conflict(f"another process has written {row.name}")
         catalog.state.advance(connection, locked, mark)

@@ -10,7 +10,7 @@ from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.schema import IcebergSchema
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import LiveVectors, finish, live_vectors, new_deletes
 from levada.destinations.key_index.index import index_errors
@@ -19,7 +19,7 @@ from levada.values import Lsn, Watermark
 
 
 def upsert_batch(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     layout: IcebergSchema,
     files: FileLayout,

@@ -10,22 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
+from levada.destinations import fenced
 from levada.destinations.collisions import TargetName
+from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.clock import Clock
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
-from levada.destinations.iceberg.ownership import Owner, table_id_of
+from levada.destinations.iceberg.ownership import RecordedOwner, owner_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder, folders_of
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes
 from levada.destinations.iceberg.warehouse_check import try_warehouse
 from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
-from levada.destinations.schema_changes import resync_hint
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
+from levada.destinations.ownership import Owner
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import QualifiedTable, TableId
@@ -58,7 +60,7 @@ class IcebergCatalog:
         self._config = config
         self._table_properties = table_properties or {}
         self._format_version = format_version
-        self.owner = Owner(context)
+        self.owner = RecordedOwner(Owner(context))
         self.clock = Clock(context.source, record=context.work_dir / "clock.json")
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
@@ -306,7 +308,7 @@ class IcebergCatalog:
     def _own_metadata(self, name: TableName, error: DestinationChanged) -> TableMetadata:
         """Return the newest readable metadata of a damaged table. Raise if it does not show that the table is ours."""
         kept = self._last_metadata(name)
-        if kept is None or not (self.owner.owns(kept.properties) or self.owner.owned(kept.properties)):
+        if kept is None or not self.owner.owner.wrote(owner_of(kept.properties)):
             raise DestinationChanged(
                 "table_damaged",
                 f"{error.message}. No readable metadata file shows that {name} belongs to this pipeline",
@@ -395,9 +397,9 @@ class IcebergCatalog:
                 continue
             kept = metadata.properties
             created_as = folded_name(kept.get(Property.NAME, ""))
-            source = table_id_of(kept)
-            if source is not None and self.owner.owns(kept) and created_as == folded_name(str(name)):
-                yield source, name, table
+            made = owner_of(kept)
+            if made.table and self.owner.owner.owns(made, made.table) and created_as == folded_name(str(name)):
+                yield made.table, name, table
 
     def _load_each(self, names: Sequence[TableName]) -> Iterator[IcebergTable | LevadaError | None]:
         """Load tables by several threads, because Iceberg reads metadata for more than a minute before it gives up."""
@@ -470,33 +472,11 @@ def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
     If ``epoch`` is None, do nothing.
     """
     lease = CopyLease.parse(metadata.properties)
-    epochs = [m.epoch for m in (metadata.mark, lease) if m is not None]
-    if epoch is not None and epochs and max(epochs) > epoch:
-        raise StaleEpoch(epoch, max(epochs))
-
-
-def is_newer(table: IcebergTable, other: IcebergTable) -> bool:
-    """Return True if ``table`` has the later watermark.
-
-    There are two tables of one source table after an interrupted move.
-    """
-    ours, theirs = table.metadata.mark, other.metadata.mark
-    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))
+    require_epoch(max((m.epoch for m in (metadata.mark, lease) if m is not None), default=0), epoch)
 
 
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
     """Raise NeedsOperator if the Iceberg table was created for another mode or key."""
     kept = table.metadata.properties
-    if kept.get(Property.MODE) != mode.value:
-        raise NeedsOperator(
-            "mode_changed",
-            f"{table.name} was created as {kept.get(Property.MODE)}, but {schema.name} is now written as {mode.value}",
-            hint=resync_hint(schema),
-        )
-    if mode is TableMode.UPSERT and kept.get(Property.KEY) != key_property(schema):
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}), "
-            f"but {table.name} was written with another key",
-            hint=resync_hint(schema),
-        )
+    same_key = kept.get(Property.KEY) == key_property(schema)
+    fenced.check_same_table(table.name, schema, mode, made_as=kept.get(Property.MODE), same_key=same_key)

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.storage import IcebergStorage
 from levada.destinations.iceberg.table import IcebergTable
-from levada.errors import LevadaError, StaleEpoch
+from levada.errors import LevadaError
 from levada.locations import lies_below
 from levada.values import Watermark
 
@@ -55,8 +56,7 @@ class CopyLease:
         """
         former = cls.of(table)
         if former is not None:
-            if former.epoch > mark.epoch:
-                raise StaleEpoch(mark.epoch, former.epoch)
+            require_epoch(former.epoch, mark.epoch)
             if former.folder != kept_folder:
                 _log.info("%s: removing the files of an interrupted copy", table.name)
                 former.remove_files(table)
@@ -71,8 +71,8 @@ class CopyLease:
     def holds(self, table: IcebergTable, mark: Watermark) -> bool:
         """Return True if the table, as last read, has this lease. Raise StaleEpoch if a newer driver has the lease."""
         current = CopyLease.of(table)
-        if current is not None and current.epoch > mark.epoch:
-            raise StaleEpoch(mark.epoch, current.epoch)
+        if current is not None:
+            require_epoch(current.epoch, mark.epoch)
         return current == self
 
     def release(self, table: IcebergTable) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import run_tasks
 from levada.destinations.data_files.intact import ReadFiles
+from levada.destinations.data_files.listed_file import ListedFile
 from levada.destinations.data_files.storage import Storage
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ _VECTORS: Final = 1000
 
 
 def changed_files(
-    spark: SparkSession, storage: Storage, files: list[str], vectors: list[DeletionVector], table: str
+    spark: SparkSession, storage: Storage, files: list[ListedFile], vectors: list[DeletionVector], table: str
 ) -> list[str]:
-    """Return the paths of the files that can be read and have other bytes than were written, by reading all of them.
+    """Return the paths of the files that are missing or have other bytes than were written, by reading all of them.
 
-    ``files`` are Parquet files. Raise Transient if the storage does not answer.
+    Raise Transient if the storage does not answer.
     """
     read = ReadFiles(storage)
     found = run_tasks(

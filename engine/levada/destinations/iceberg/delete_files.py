@@ -61,12 +61,12 @@ class DeleteFiles:
 
 def read_vector(jvm: Jvm, file: JavaObject, spec: JavaObject) -> DeletionVector:
     """Return the deletion vector of a Java ``DeleteFile`` of this spec, with a single call into the JVM."""
-    return _vector(json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec)))
+    return vector_of(json.loads(jvm.iceberg.ContentFileParser.toJson(file, spec)))
 
 
 def planned_deletes(found: Sequence[Mapping[str, Any]]) -> PlannedDeletes:
     """Return the deletes of a data file from its delete files in Iceberg's JSON."""
-    vectors = [_vector(f) for f in found if _is_vector(f)]
+    vectors = [vector_of(f) for f in found if _is_vector(f)]
     files = frozenset(f["file-path"] for f in found if not _is_vector(f))
     return PlannedDeletes(files, vectors[0] if vectors else None)
 
@@ -75,7 +75,8 @@ def _is_vector(found: Mapping[str, Any]) -> bool:
     return str(found["file-format"]).lower() == "puffin"
 
 
-def _vector(found: Mapping[str, Any]) -> DeletionVector:
+def vector_of(found: Mapping[str, Any]) -> DeletionVector:
+    """Return the deletion vector that Iceberg's JSON describes."""
     return DeletionVector(
         found["referenced-data-file"],
         found["file-path"],

@@ -16,6 +16,7 @@ from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
+from levada.destinations.fenced import FencedDestination
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
@@ -24,10 +25,10 @@ from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.evolution import backfill, evolve_to
-from levada.destinations.iceberg.foreign_changes import missing, rolled_back
+from levada.destinations.iceberg.foreign_changes import missing, resync_hint
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
-from levada.destinations.iceberg.known_tables import ANOTHERS, KnownTables
+from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
 from levada.destinations.iceberg.maintenance import (
     FILES_EVERY_S,
@@ -45,10 +46,11 @@ from levada.destinations.iceberg.retention import is_expiry_due
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.shadow_copies import ShadowCopies
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, NamedCut, TableMode
+from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
+from levada.destinations.ownership import ANOTHERS
 from levada.destinations.verification import Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
@@ -71,7 +73,7 @@ _MOST_BATCHES: Final = 8
 """The number of usual batches from which a larger one is not faster. This process then has most of the work."""
 
 
-class IcebergDestination(Destination):
+class IcebergDestination(FencedDestination[IcebergState]):
     """Writes each source table to an Iceberg table, with its watermark in every commit.
 
     Upsert tables get position deletes, or deletion vectors in format version 3. The positions come from a key index in
@@ -163,12 +165,6 @@ class IcebergDestination(Destination):
         """Close the catalog."""
         self._tables.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and {c.attnum for c in target.schema.columns}.issuperset(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
         return self._tables.target_name(table, name)
@@ -233,25 +229,14 @@ class IcebergDestination(Destination):
                 snapshot = commit_copy(table, files, mark, lease)
                 if mode is TableMode.UPSERT:
                     index_copy(state, table, schema, layout, files, snapshot)
-            state.schema, state.mark = schema, mark
+            state.schema, state.seen = schema, mark.lsn
             keeper.remove(written.names)
-        return Durability.DURABLE
-
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes in one commit with ``mark``. A table without changes stores ``mark`` too."""
-        for table_id in events.tables:
-            changes = events.changes(table_id)
-            state = self._known.of(changes.target)
-            with state.lock:
-                self._apply(state, changes, mark)
         return Durability.DURABLE
 
     def copied_elsewhere(self, target: TableTarget) -> None:
         """Forget the table of the last copy, with its index. The table has the target's name now."""
-        state = self._known.of(target)
-        with state.lock:
-            state.forget()
-            state.name = self._tables.table_name(target)
+        super().copied_elsewhere(target)
+        self._known.of(target).name = self._tables.table_name(target)
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the watermark of Levada's last commit.
@@ -271,8 +256,8 @@ class IcebergDestination(Destination):
             opened.check_intact()
             self._tables.put_own_name(opened)
             self._tables.put_table_properties(opened)
-            state.mark = opened.metadata.mark
-            return state.mark
+            state.seen = opened.metadata.lsn
+            return opened.metadata.mark
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
         """Yield the keys of the rows in a region from the current snapshot's files. Their bounds exclude most files."""
@@ -328,7 +313,7 @@ class IcebergDestination(Destination):
                 raise missing(state.name, target.schema)
             table.check_epoch(mark)
             accept(table, fixed, mark)
-            state.schema, state.mark = target.schema, table.metadata.mark
+            state.schema, state.seen = target.schema, table.metadata.lsn
 
     def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
         """Remove files that are missing or damaged from the table. Return their paths."""
@@ -409,7 +394,7 @@ class IcebergDestination(Destination):
         """Remove the shadow copy's files and index, and release its lease on the table."""
         self._shadows.drop(table)
 
-    def _maintain(self, state: TableState, table: IcebergTable) -> None:
+    def _maintain(self, state: IcebergState, table: IcebergTable) -> None:
         now, settings = time.monotonic(), self.maintenance
         if not settings.compact_every_s or now - state.maintained_at < settings.compact_every_s:
             return
@@ -436,7 +421,10 @@ class IcebergDestination(Destination):
 
     # -- one batch
 
-    def _apply(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+    def _table_of(self, target: TableTarget) -> IcebergState:
+        return self._known.of(target)
+
+    def _apply(self, state: IcebergState, events: TableEvents, mark: Watermark) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._apply_once(state, events, mark)
@@ -450,7 +438,7 @@ class IcebergDestination(Destination):
                     raise
                 _log.info("retrying, as the table no longer refers to the file: %s", error.message)
 
-    def _was_outdated(self, state: TableState, error: DestinationChanged) -> bool:
+    def _was_outdated(self, state: IcebergState, error: DestinationChanged) -> bool:
         """Return True if a file is missing because another writer's compaction replaced it."""
         if error.code != "table_damaged" or state.table is None:
             return False
@@ -458,16 +446,18 @@ class IcebergDestination(Destination):
         table = self._known.open(state)
         return table is not None and table.metadata.snapshot_id != before
 
-    def _apply_once(self, state: TableState, events: TableEvents, mark: Watermark) -> None:
+    def _apply_once(self, state: IcebergState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         table = self._known.open(state)
         if table is None:
             raise missing(state.name, schema)
         check_same_table(table, schema, mode)
-        held = self._held(state, table, mark)
-        if held is not None and mark.lsn <= held.lsn:
+        table.check_epoch(mark)
+        self._intact(state, table)
+        held = table.metadata.lsn
+        if held is not None and mark.lsn <= held:
             return
-        after = events.after if held is None else max(events.after, held.lsn)
+        after = events.after if held is None else max(events.after, held)
         table.upgrade()
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         files = arrange_as(table, events.target, layout)
@@ -477,18 +467,10 @@ class IcebergDestination(Destination):
             upsert_batch(state, table, layout, files, events, after, mark, self._context.pipeline, self.batch_tasks)
         else:
             append_batch(table, files, events, after, mark, self.batch_tasks)
-        state.schema, state.mark = schema, table.metadata.mark
+        state.schema, state.seen = schema, table.metadata.lsn
 
-    def _held(self, state: TableState, table: IcebergTable, mark: Watermark) -> Watermark | None:
-        table.check_epoch(mark)
-        self._intact(state, table)
-        state.mark = table.metadata.mark
-        return state.mark
-
-    def _intact(self, state: TableState, table: IcebergTable) -> Lineage:
+    def _intact(self, state: IcebergState, table: IcebergTable) -> Lineage:
         """Check the table as `IcebergTable.check_intact` does, and that its watermark has not moved back."""
-        found, held = table.check_intact(), table.metadata.mark
-        if state.mark is not None and (held is None or held.lsn < state.mark.lsn):
-            # The changes between the two watermarks are no longer staged.
-            raise rolled_back(table.name, table.metadata)
+        found = table.check_intact()
+        state.saw(table.name, table.metadata.lsn, resync_hint(table.metadata))
         return found

@@ -166,26 +166,38 @@ class IcebergSnapshot(FixedTable):
         except LevadaError as error:
             raise self._damage(error) from error
 
-    def _damage(self, error: LevadaError) -> LevadaError:
-        """Return the error of a damaged file if there is one, because Spark's may not name it.
+    def check_files(self) -> None:
+        """Read all files, also what Spark does not look at: checksums, and the counts and bounds for filters.
 
         If another writer removed the snapshot, its files may be missing, but those of the table are not.
         """
-        assert self.snapshot is not None
+        if self.snapshot is None:
+            return
         with self._lock:
             self._java_table.refresh()
             if self.snapshot not in self._java_table.metadata.snapshots:
-                return Transient("table_changed", f"another writer removed a snapshot of {self._table} that was read")
-            lost = self._java_table.damaged_files(self.snapshot)
+                raise Transient("table_changed", f"another writer removed a snapshot of {self._table} that was read")
             files, vectors = self._java_table.content_of(self.snapshot)
             storage = self._java_table.storage()
+        if lost := changed_files(self._session, storage, files, vectors, self._table):
+            raise self._lost(lost)
+
+    def _damage(self, error: LevadaError) -> LevadaError:
+        """Return the error of a damaged file if there is one, because Spark's may not name it."""
+        assert self.snapshot is not None
         try:
-            lost = lost or changed_files(self._session, storage, files, vectors, self._table)
-        except LevadaError as unread:
+            self.check_files()
+            with self._lock:
+                lost = self._java_table.damaged_files(self.snapshot)
+        except (DestinationChanged, Transient) as found:
+            if found.code in ("table_damaged", "table_changed"):
+                return found
             # The storage does not answer, so this says nothing about the files.
-            _log.info("%s: the files are not read again: %s", self._table, unread.message)
-        if not lost:
+            _log.info("%s: the files are not read again: %s", self._table, found.message)
             return error
+        return self._lost(lost) if lost else error
+
+    def _lost(self, lost: list[str]) -> DestinationChanged:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         return DestinationChanged(
             "table_damaged",
@@ -272,6 +284,9 @@ class IcebergShadow(IcebergSnapshot):
         none = jvm.scala.Option.empty()
         relation = sql.execution.datasources.v2.DataSourceV2Relation.create(source, none, none)
         return DataFrame(sql.classic.Dataset.ofRows(java, relation), self._session)
+
+    def check_files(self) -> None:
+        """Check nothing: the files were written a moment ago, and no reader has them."""
 
     def _damage(self, error: LevadaError) -> LevadaError:
         return error

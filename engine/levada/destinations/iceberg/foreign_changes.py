@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from levada.destinations.fenced import rolled_back
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.lineage import Lineage, Verdict
 from levada.destinations.iceberg.metadata import Property, TableMetadata
@@ -27,18 +28,18 @@ def check_writable(name: TableName, metadata: TableMetadata, format_version: int
             "foreign_table_change",
             f"{name} was upgraded to format version {metadata.format_version},"
             f" but Levada writes at most {LAST_FORMAT_VERSION}",
-            hint=_hint(metadata),
+            hint=resync_hint(metadata),
         )
     if metadata.format_version > format_version:
         raise DestinationChanged(
             "format_version_lowered",
             f"{name} has format version {metadata.format_version}, which cannot become {format_version} again",
             hint=f"set spec.destination.iceberg.formatVersion: {metadata.format_version},"
-            f" or copy the table again: {_hint(metadata)}",
+            f" or copy the table again: {resync_hint(metadata)}",
         )
     if sorted(f.term for f in metadata.spec) != sorted(metadata.arrangement.terms):
         raise DestinationChanged(
-            "foreign_table_change", f"{name} was partitioned by another writer", hint=_hint(metadata)
+            "foreign_table_change", f"{name} was partitioned by another writer", hint=resync_hint(metadata)
         )
 
 
@@ -58,42 +59,32 @@ def check_columns(name: TableName, metadata: TableMetadata) -> None:
             raise DestinationChanged(
                 "foreign_schema_change",
                 f"column {was or field_id} of {name} was dropped by another writer",
-                hint=_hint(metadata),
+                hint=resync_hint(metadata),
             )
         if now[field_id] != was:
             raise DestinationChanged(
                 "foreign_schema_change",
                 f"column {was} of {name} was renamed to {now[field_id]} by another writer",
-                hint=_hint(metadata),
+                hint=resync_hint(metadata),
             )
 
 
 def refusal(name: TableName, metadata: TableMetadata, found: Lineage) -> DestinationChanged:
     """Return the error for a table whose verdict is not INTACT."""
     if found.verdict is Verdict.ROLLED_BACK:
-        return rolled_back(name, metadata)
+        return rolled_back(name, resync_hint(metadata))
     foreign = found.foreign
     if found.verdict is Verdict.FOREIGN_WRITE and foreign is not None:
         return DestinationChanged(
             "foreign_write",
             f"{name} was written by another writer: snapshot {foreign.id} ({foreign.operation})",
-            hint=_hint(metadata),
+            hint=resync_hint(metadata),
         )
     return DestinationChanged(
         "table_history_lost",
         f"the snapshots of {name} since Levada's last commit have expired, "
         "so changes by another writer cannot be ruled out",
-        hint=_hint(metadata),
-    )
-
-
-def rolled_back(name: TableName, metadata: TableMetadata) -> DestinationChanged:
-    """Return the error for a table that was rolled back to a state before Levada's last commit."""
-    return DestinationChanged(
-        "table_rolled_back",
-        f"{name} no longer has Levada's last commit: "
-        "another writer rolled it back to an earlier state, or replaced its content",
-        hint=_hint(metadata),
+        hint=resync_hint(metadata),
     )
 
 
@@ -103,7 +94,8 @@ def missing(name: TableName | str, schema: ReplicatedTableSchema | None) -> Dest
     return DestinationChanged("destination_table_missing", f"{name} is no longer in the catalog", hint=hint)
 
 
-def _hint(metadata: TableMetadata) -> str:
+def resync_hint(metadata: TableMetadata) -> str:
+    """Return the command that copies the table again."""
     try:
         return resync_command(QualifiedTable(*json.loads(metadata.properties[Property.SOURCE.value])))
     except (KeyError, ValueError, TypeError):

@@ -12,7 +12,7 @@ from levada.destinations.iceberg.metadata import Snapshot
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.small_tables import Rewritten
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def synced_index(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     schema: ReplicatedTableSchema,
     layout: IcebergSchema,
@@ -46,7 +46,7 @@ def synced_index(
 
 
 def index_copy(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     schema: ReplicatedTableSchema,
     layout: IcebergSchema,

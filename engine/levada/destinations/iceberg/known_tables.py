@@ -7,18 +7,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from levada.destinations.iceberg.catalog import IcebergCatalog, is_newer
+from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.key_index.table_index import TableIndex
+from levada.destinations.ownership import ANOTHERS
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import TableId, TableMode
 
-ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
-"""Error codes of a table that belongs to another owner or to another source table."""
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
 
@@ -39,11 +38,11 @@ class KnownTables:
         self._searched_at: float | None = None
         self.read_again_s = 30.0
         """Seconds between two reads of tables that a search could not read. Each takes Iceberg more than a minute."""
-        self.states: dict[TableId, TableState] = {}
+        self.states: dict[TableId, IcebergState] = {}
         self.unread: dict[TableName, LevadaError] = {}
         """Errors of the tables that the search could not read."""
 
-    def of(self, target: TableTarget) -> TableState:
+    def of(self, target: TableTarget) -> IcebergState:
         """Return the state of the table. A table that is in the catalog already keeps its name there."""
         state = self.find(target.id)
         if state is None:
@@ -52,7 +51,7 @@ class KnownTables:
                 state = self.states.setdefault(target.id, self._new_state(target.id, place))
         return state
 
-    def find(self, table: TableId, *, again: bool = False) -> TableState | None:
+    def find(self, table: TableId, *, again: bool = False) -> IcebergState | None:
         """Return the state of the table, or None. The catalog is searched once, as tables created later are known.
 
         ``again``: tables that the search could not read are read again, at most every `read_again_s` seconds.
@@ -65,14 +64,14 @@ class KnownTables:
                     self._search(tuple(self.unread))
             return self.states.get(table)
 
-    def create(self, state: TableState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+    def create(self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Create the table, unless another has its name."""
         self._catalog.check_free(state.name, schema)
         made = self._catalog.create(state.name, schema, mode)
         self._warehouse.note()
         return made
 
-    def open(self, state: TableState) -> IcebergTable | None:
+    def open(self, state: IcebergState) -> IcebergTable | None:
         """Return the table with its current metadata, or None if there is no table."""
         now = time.monotonic()
         aged = now - state.loaded_at >= _RELOAD_S
@@ -87,7 +86,7 @@ class KnownTables:
         self._warehouse.note()
         return state.table
 
-    def _load(self, state: TableState, now: float) -> IcebergTable | None:
+    def _load(self, state: IcebergState, now: float) -> IcebergTable | None:
         try:
             table = self._catalog.load(state.name, state.id)
         except DestinationChanged:
@@ -100,7 +99,7 @@ class KnownTables:
         state.table, state.loaded_at = table, now
         return table
 
-    def open_replaceable(self, state: TableState, schema: ReplicatedTableSchema) -> IcebergTable | None:
+    def open_replaceable(self, state: IcebergState, schema: ReplicatedTableSchema) -> IcebergTable | None:
         """Return the table as `open` does, but None if it must be dropped before a copy.
 
         That is so if its metadata cannot be read, if it belongs to a former source table, or if a clock that was ahead
@@ -120,9 +119,18 @@ class KnownTables:
         unread: dict[TableName, LevadaError] = {}
         for found, name, opened in self._catalog.ours(unread, among):
             state = self.states.setdefault(found, self._new_state(found, name))
-            if state.table is None or (opened is not None and is_newer(opened, state.table)):
+            if state.table is None or (opened is not None and _is_newer(opened, state.table)):
                 state.name, state.table, state.loaded_at = name, opened, time.monotonic()
         self.unread, self._searched_at = unread, time.monotonic()
 
-    def _new_state(self, table: TableId, name: TableName) -> TableState:
-        return TableState(table, name, TableIndex(self._indexes / str(int(table))))
+    def _new_state(self, table: TableId, name: TableName) -> IcebergState:
+        return IcebergState(table, name, TableIndex(self._indexes / str(int(table))))
+
+
+def _is_newer(table: IcebergTable, other: IcebergTable) -> bool:
+    """Return True if ``table`` has the later watermark.
+
+    There are two tables of one source table after an interrupted move.
+    """
+    ours, theirs = table.metadata.mark, other.metadata.mark
+    return ours is not None and (theirs is None or (ours.epoch, ours.lsn) > (theirs.epoch, theirs.lsn))

@@ -257,6 +257,11 @@ class TableMetadata:
         """The watermark of Levada's last commit. It is valid if `IcebergTable.check_intact` passes."""
         return None if self.last_commit is None else self.last_commit.mark
 
+    @property
+    def lsn(self) -> Lsn | None:
+        """The LSN of that watermark."""
+        return None if self.mark is None else self.mark.lsn
+
 
 def recorded(mark: Watermark) -> dict[str, str | int]:
     """Return the part of a `LastCommit` that is known before the commit."""

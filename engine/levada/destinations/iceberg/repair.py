@@ -20,7 +20,7 @@ from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import CommitConflict
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, live_vectors, new_deletes
 from levada.destinations.verification import Comparison
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def rewrite_keys(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     files: FileLayout,
     schema: ReplicatedTableSchema,
@@ -96,7 +96,7 @@ def forget_missing_files(table: IcebergTable, spark: SparkSession) -> list[str]:
         return []
     lost = table.damaged_files(current)
     files, vectors = table.content_of(current)
-    left = [path for path in files if path not in lost]
+    left = [file for file in files if file.path not in lost]
     lost += changed_files(spark, table.storage(), left, [v for v in vectors if v.path not in lost], str(table.name))
     if lost:
         table.remove_files(lost)

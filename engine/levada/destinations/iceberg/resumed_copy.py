@@ -10,7 +10,7 @@ from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.replacement import vanishing
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.snapshot_rows import all_files, index_snapshots
-from levada.destinations.iceberg.state import TableState
+from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish
 from levada.destinations.key_index.index import index_errors
@@ -20,7 +20,7 @@ from levada.values import Watermark
 
 
 def commit_resumed(
-    state: TableState,
+    state: IcebergState,
     table: IcebergTable,
     schema: ReplicatedTableSchema,
     layout: IcebergSchema,

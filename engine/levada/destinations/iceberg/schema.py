@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,9 +17,13 @@ import pyarrow as pa
 from levada.destinations.data_files.layout import FIELD_ID, FileLayout
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import (
+    Added,
+    Dropped,
+    Renamed,
+    Widened,
+    check_changes,
     check_letter_case,
-    check_policy,
-    computed_default,
+    schema_diff,
     unsupported,
 )
 from levada.errors import NeedsOperator
@@ -183,18 +187,29 @@ def reconcile(
     change that Iceberg does not support in place, and ``schema_change_refused`` for any change under the policy
     ``Fail``.
     """
-    keep_columns = policy is OnSchemaChange.IGNORE
-    step = _Reconciliation(current, _Ids(last_id), wanted, mode)
+    by_id, ids = current.by_id, _Ids(last_id)
     for column in wanted.columns:
-        if column.attnum in current.attnums:
-            step.update(column, rename=not keep_columns)
-        elif not keep_columns:
-            step.add(column)
-    if not keep_columns:
-        step.drop_missing()
-    step.check_names()
-    check_policy(wanted, step.changes, policy)
-    return Reconciled(IcebergSchema(tuple(step.fields.values()), step.attnums), tuple(step.changes), tuple(step.filled))
+        if current.attnums.get(column.attnum, 0) not in {0, *by_id}:
+            raise unsupported(wanted, f"another writer dropped column {column.name} from the Iceberg table")
+    held = {a: by_id[i] for a, i in current.attnums.items() if i in by_id}
+    changes = schema_diff(held, wanted, policy, _fitted)
+    check_changes(wanted, changes, policy, fills=mode is TableMode.UPSERT)
+    fields, attnums, filled = dict(by_id), {a: f.id for a, f in held.items()}, []
+    for change in changes:
+        match change:
+            case Dropped(attnum, gone):
+                del fields[gone.id], attnums[attnum]
+            case Renamed(_, before, name):
+                fields[before.id] = replace(before, name=name)
+            case Widened(_, before, after):
+                fields[before.id] = replace(fields[before.id], type=after.type)
+            case Added(column):
+                added = NestedField(ids(), column.name, _iceberg_type(column.type, ids))
+                fields[added.id], attnums[column.attnum] = added, added.id
+                if column.missing_value is not None and mode is TableMode.UPSERT:
+                    filled.append(column)
+    check_names(wanted, [(f.name, not isinstance(f.type, str)) for f in fields.values()])
+    return Reconciled(IcebergSchema(tuple(fields.values()), attnums), tuple(map(str, changes)), tuple(filled))
 
 
 def replacement_layout(
@@ -247,60 +262,13 @@ def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, bool
             )
 
 
-@dataclass(slots=True)
-class _Reconciliation:
-    current: IcebergSchema
-    ids: _Ids
-    wanted: ReplicatedTableSchema
-    mode: TableMode
-    fields: dict[int, NestedField] = field(default_factory=dict)
-    attnums: dict[int, int] = field(default_factory=dict)
-    changes: list[str] = field(default_factory=list)
-    filled: list[Column] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.fields = {f.id: f for f in self.current.fields}
-        self.attnums = dict(self.current.attnums)
-
-    def update(self, column: Column, *, rename: bool) -> None:
-        before = self.fields.get(self.attnums[column.attnum])
-        if before is None:
-            raise unsupported(self.wanted, f"another writer dropped column {column.name} from the Iceberg table")
-        wanted = _iceberg_type(column.type, _Ids(0))
-        kind = _widened(before.type, wanted)
-        if kind is None and _widened(wanted, before.type) is not None:
-            # The Iceberg column already has a wider type, which represents all values.
-            kind = before.type
-        if kind is None:
-            raise unsupported(
-                self.wanted, f"column {column.name} became {column.type_name}, which cannot represent {before.type}"
-            )
-        if kind != before.type:
-            self.changes.append(f"column {before.name} became {column.type_name}")
-        name = before.name
-        if rename and name != column.name:
-            self.changes.append(f"column {name} was renamed to {column.name}")
-            name = column.name
-        self.fields[before.id] = replace(before, name=name, type=kind)
-
-    def add(self, column: Column) -> None:
-        if column.rewritten and self.mode is TableMode.UPSERT:
-            raise computed_default(self.wanted, column)
-        added = NestedField(self.ids(), column.name, _iceberg_type(column.type, self.ids))
-        self.fields[added.id] = added
-        self.attnums[column.attnum] = added.id
-        self.changes.append(f"column {column.name} was added")
-        if column.missing_value is not None and self.mode is TableMode.UPSERT:
-            self.filled.append(column)
-
-    def drop_missing(self) -> None:
-        for attnum in sorted(set(self.attnums) - {c.attnum for c in self.wanted.columns}):
-            gone = self.fields.pop(self.attnums.pop(attnum), None)
-            if gone is not None:
-                self.changes.append(f"column {gone.name} was dropped")
-
-    def check_names(self) -> None:
-        check_names(self.wanted, [(f.name, not isinstance(f.type, str)) for f in self.fields.values()])
+def _fitted(before: NestedField, column: Column) -> NestedField | None:
+    wanted = _iceberg_type(column.type, _Ids(0))
+    kind = _widened(before.type, wanted)
+    if kind is None and _widened(wanted, before.type) is not None:
+        # The Iceberg column already has a wider type, which represents all values.
+        kind = before.type
+    return None if kind is None else replace(before, name=column.name, type=kind)
 
 
 def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:

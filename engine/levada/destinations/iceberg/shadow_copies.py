@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from levada.copy.rows import TableRows
     from levada.destinations.iceberg.catalog import IcebergCatalog
     from levada.destinations.iceberg.known_tables import KnownTables
-    from levada.destinations.iceberg.state import TableState
+    from levada.destinations.iceberg.state import IcebergState
     from levada.destinations.iceberg.table import IcebergTable
     from levada.destinations.verification import FixedTable
     from levada.schema import TableTarget
@@ -89,7 +89,7 @@ class ShadowCopies:
             state.index.opened = None
             made.hand_over_index(snapshot, state.index.folder)
             RangeFiles(made.lease.storage(opened), made.new_files.arrow).remove(made.range_names)
-            state.replacement, state.schema, state.mark = None, made.schema, mark
+            state.replacement, state.schema, state.seen = None, made.schema, mark.lsn
             return True
 
     def drop(self, table: TableId) -> None:
@@ -103,7 +103,7 @@ class ShadowCopies:
                 made.lease.release(opened)
             state.forget_replacement()
 
-    def _serves(self, state: TableState, table: IcebergTable, target: TableTarget) -> bool:
+    def _serves(self, state: IcebergState, table: IcebergTable, target: TableTarget) -> bool:
         """Return True if the table is a finished copy under the target's name, and one commit can replace it."""
         named = state.name == self._catalog.table_name(target)
         return named and table.metadata.mark is not None and table.is_replaceable()

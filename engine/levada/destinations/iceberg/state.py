@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from dataclasses import dataclass, field
 
+from levada.destinations.fenced import TableState
 from levada.destinations.iceberg.arranging import FilePartitions
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
@@ -15,24 +15,21 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import LiveVectors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.schema import ReplicatedTableSchema
-from levada.values import TableId, Watermark
+from levada.values import TableId
 
 
 @dataclass(slots=True, eq=False)
-class TableState:
-    """The state of one table. The lock guards all other attributes, and each write to the table."""
+class IcebergState(TableState):
+    """The state of one table. The lock guards each write to the table too."""
 
     id: TableId
     name: TableName
     index: TableIndex
-    lock: threading.RLock = field(default_factory=threading.RLock)
     table: IcebergTable | None = None
     loaded_at: float = 0.0
     """The `time.monotonic` value when ``table`` was loaded from the catalog."""
     schema: ReplicatedTableSchema | None = None
     """The version that was written last."""
-    mark: Watermark | None = None
-    """The table's watermark when it was read last."""
     vectors: LiveVectors | None = None
     """The deletion vectors of the snapshot that was written or read last."""
     partitions: FilePartitions = field(default_factory=FilePartitions)
@@ -50,7 +47,7 @@ class TableState:
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.table = self.mark = self.vectors = None
+        self.table = self.seen = self.vectors = None
         self.partitions = FilePartitions()
         self.index.forget()
         self.forget_replacement()

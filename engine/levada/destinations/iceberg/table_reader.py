@@ -10,16 +10,19 @@ from decimal import Decimal
 from typing import Any, Final
 
 from levada.destinations.data_files.deletion_vectors import DeletionVector
+from levada.destinations.data_files.listed_file import ListedFile
+from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.catalog_config import TableName
-from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes, read_vector
+from levada.destinations.iceberg.delete_files import DeleteFiles, PlannedDeletes, planned_deletes, vector_of
 from levada.destinations.iceberg.file_describer import KnownModes
 from levada.destinations.iceberg.foreign_changes import check_columns, check_writable, refusal
 from levada.destinations.iceberg.java import JavaObject, Jvm, each, java_errors
 from levada.destinations.iceberg.lineage import Lineage, Verdict, judge
+from levada.destinations.iceberg.listed_files import listed_file
 from levada.destinations.iceberg.metadata import Snapshot, TableMetadata
 from levada.destinations.iceberg.partitioning import FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage, LocalFile, local_file, parquet_settings
-from levada.errors import DestinationChanged, StaleEpoch
+from levada.errors import DestinationChanged
 from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
@@ -224,21 +227,23 @@ class TableReader:
             io, files = self.java.io(), self._files_of(snapshot)
             return [path for path, f in files.items() if _is_damaged(io.newInputFile(path), f.fileSizeInBytes())]
 
-    def content_of(self, snapshot: int) -> tuple[list[str], list[DeletionVector]]:
-        """Return the paths of the Parquet files of a snapshot, and its deletion vectors."""
+    def content_of(self, snapshot: int) -> tuple[list[ListedFile], list[DeletionVector]]:
+        """Return the Parquet files of a snapshot, and its deletion vectors."""
         with java_errors(f"look for the files of {self.name}"):
-            specs, paths, vectors = self.java.specs(), [], []
-            for path, file in self._files_of(snapshot, each_vector=True).items():
-                kind = str(file.format())
-                if kind == "PARQUET":
-                    paths.append(path)
-                elif kind == "PUFFIN":
-                    vectors.append(read_vector(self._jvm, file, specs.get(file.specId())))
-            return paths, vectors
+            specs, files, vectors, columns = self.java.specs(), [], [], self.metadata.layout.arrow
+            for file in self._files_of(snapshot, each_vector=True).values():
+                text = self._jvm.iceberg.ContentFileParser.toJson(file, specs.get(file.specId()))
+                found = json.loads(text)
+                kind = str(found["file-format"]).lower()
+                if kind == "parquet":
+                    files.append(listed_file(found, columns))
+                elif kind == "puffin":
+                    vectors.append(vector_of(found))
+            return files, vectors
 
     def _files_of(self, snapshot: int, *, each_vector: bool = False) -> dict[str, JavaObject]:
         """Return the data and delete files of a snapshot by path. A Puffin file may have several vectors."""
-        tasks = self.java.newScan().useSnapshot(snapshot).planFiles()
+        tasks = self.java.newScan().includeColumnStats().useSnapshot(snapshot).planFiles()
         try:
             found = ((t, f) for t in each(tasks) for f in (t.file(), *t.deletes()))
             return {
@@ -254,8 +259,8 @@ class TableReader:
         A mark of another pipeline is that of a former owner under another name, whose epochs say nothing.
         """
         current = self.metadata.mark
-        if current is not None and current.pipeline == mark.pipeline and current.epoch > mark.epoch:
-            raise StaleEpoch(mark.epoch, current.epoch)
+        if current is not None and current.pipeline == mark.pipeline:
+            require_epoch(current.epoch, mark.epoch)
 
 
 def _is_strange(file: JavaObject) -> bool:

@@ -27,7 +27,7 @@ from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
 
 if TYPE_CHECKING:
-    from levada.destinations.iceberg.state import TableState
+    from levada.destinations.iceberg.state import IcebergState
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def finish(deletes: PositionDeleteFiles | DeletionVectors, live: Mapping[str, De
     return NewDeletes(vectors=deletes.written, replaced=deletes.replaced)
 
 
-def live_vectors(state: TableState, table: IcebergTable) -> dict[str, DeletionVector]:
+def live_vectors(state: IcebergState, table: IcebergTable) -> dict[str, DeletionVector]:
     """Return the deletion vectors of the current snapshot by data file.
 
     Position-delete files, which a table has from an older format version, are replaced by vectors first. Raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
+from levada.destinations.fenced import check_same_table
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.opensearch.changelog import append_changes
 from levada.destinations.opensearch.evolution import Evolution, check_rewrite, evolve
@@ -13,10 +14,9 @@ from levada.destinations.opensearch.layout import Layout
 from levada.destinations.opensearch.rewriting import rewrite
 from levada.destinations.opensearch.state import Progress, State
 from levada.destinations.opensearch.upsert import Upsert
-from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
-from levada.values import Lsn, TableMode, resync_command
+from levada.values import Lsn, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +48,8 @@ def apply_batch(
     """
     schema, layout = changes.schema, before.generation.layout
     after = before.progress.lsn or changes.after
-    if schema.key != before.generation.key and layout.mode is TableMode.UPSERT:
-        raise NeedsOperator(
-            "key_changed",
-            f"{schema.name}: the columns of the key changed",
-            hint=f"copy the table again: {resync_command(schema.name)}",
-        )
+    same_key = schema.key == before.generation.key
+    check_same_table(before.generation.alias, schema, layout.mode, made_as=layout.mode, same_key=same_key)
     evolution = evolve(layout, schema, policy)
     truncates = [t for t in changes.truncates if t.commit_lsn >= after and layout.mode is TableMode.UPSERT]
     position = (int(truncates[-1].commit_lsn), truncates[-1].ordinal) if truncates else None

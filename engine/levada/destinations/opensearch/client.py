@@ -148,7 +148,7 @@ def error_of(doing: str, error: Exception) -> LevadaError:
     if isinstance(error, NoConnection) or not isinstance(error, TransportError):
         cause = error.__cause__ or (error.info if isinstance(error, TransportError) else error)
         if "CERTIFICATE" in str(error).upper():
-            return NeedsOperator(
+            return LoginFailed(
                 "destination_tls_failed",
                 f"{doing}: the certificate of the OpenSearch node is not trusted",
                 hint="store the certificate authority in the key ca.crt of the Secret in"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.interface import Capabilities, Destination, DestinationContext, TableMode
+from levada.destinations.fenced import FencedDestination, TableStates
+from levada.destinations.interface import Capabilities, DestinationContext
 from levada.destinations.opensearch.batches import Applied, apply_batch
 from levada.destinations.opensearch.bulk import WriterAliasGone
 from levada.destinations.opensearch.client import Address, Client, NotFound
@@ -22,17 +22,17 @@ from levada.destinations.opensearch.layout import Layout, check_fields
 from levada.destinations.opensearch.naming import Naming
 from levada.destinations.opensearch.settings import Settings
 from levada.destinations.opensearch.state import State
-from levada.destinations.opensearch.table_state import TableState
+from levada.destinations.opensearch.table_state import IndexState
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
 from levada.schema import TableTarget
-from levada.segments.batch import EventBatch
+from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
 
-class OpenSearchDestination(Destination):
+class OpenSearchDestination(FencedDestination[IndexState]):
     """Writes each source table to an index with one document per row, behind an alias.
 
     The watermark is stored after the documents. So delivery of a batch is at least once, and the versions of the
@@ -44,14 +44,13 @@ class OpenSearchDestination(Destination):
     settings_model = Settings
 
     def __init__(self, settings: Settings, context: DestinationContext) -> None:
+        self._states = TableStates(lambda _: IndexState())
         self._context = context
         self._owner = Owner(context)
         self._client = Client(Address(tuple(settings.urls), context.credentials))
         self._naming = Naming(settings.prefix)
         self._generations = Generations(self._client, self._naming, settings.shards, settings.replicas)
         self._state = State(self._client, self._naming.state_index, context.full_name, settings.replicas)
-        self._lock = threading.Lock()
-        self._tables: dict[TableId, TableState] = {}
 
     @classmethod
     def from_settings(cls, settings: Any, context: DestinationContext) -> Self:
@@ -90,12 +89,6 @@ class OpenSearchDestination(Destination):
         """Close the connections."""
         self._client.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's alias."""
         return self._naming.target_name(table, name)
@@ -109,7 +102,7 @@ class OpenSearchDestination(Destination):
 
         Raise StaleEpoch, without removing data, if a driver newer than ``epoch`` has written one of them.
         """
-        state = self._table(target.id)
+        state = self._table_of(target)
         with state.lock:
             found = self._replaceable(target) + [
                 g
@@ -121,11 +114,11 @@ class OpenSearchDestination(Destination):
                     continue
                 self._remove(generation)
             state.forget()
-            state.shadow = state.seen = None
+            state.shadow = None
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Write the rows to a new index. Then the alias moves to it, and the former index is removed."""
-        state = self._table(target.id)
+        state = self._table_of(target)
         with state.lock:
             found = self._replaceable(target)
             if not any(g.serves for g in found):
@@ -139,7 +132,7 @@ class OpenSearchDestination(Destination):
                     self._claim(generation, mark.epoch)
                 else:
                     self._discard(generation, mark.epoch)
-            state.forget()
+            state.applied = None
             state.shadow = None
             with self._fenced(state, target.id, mark.epoch):
                 applied = self._copied(target, rows, mark)
@@ -147,46 +140,41 @@ class OpenSearchDestination(Destination):
                 state.seen = mark.lsn
         return Durability.DURABLE
 
-    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
-        """Apply each table's changes, then store its watermark."""
-        for table in () if events.only_asks else events.tables:
-            changes = events.changes(table)
-            state = self._table(table)
-            with state.lock, self._fenced(state, table, mark.epoch):
-                before = self._opened(state, table, mark.epoch)
-                if before is None:
-                    raise missing(_alias(self, changes.target), changes.schema.name)
-                if before.progress.lsn is None:
-                    raise missing(before.generation.alias, changes.schema.name, "its watermark was removed")
-                state.saw(before.progress.lsn, before.generation)
-                if mark.lsn < before.progress.lsn:
-                    continue
-                # After an error, read the stored progress again.
-                state.forget()
-                after = apply_batch(
-                    self._generations, self._state, before, changes, mark.lsn, self._context.on_schema_change
-                )
-                moved = after.generation.index != before.generation.index
-                state.applied = self._serve(after, before.generation, changes.target) if moved else after
-                state.seen = mark.lsn
-        return Durability.DURABLE
+    def _apply(self, state: IndexState, events: TableEvents, mark: Watermark) -> None:
+        table = events.schema.id
+        with self._fenced(state, table, mark.epoch):
+            before = self._opened(state, table, mark.epoch)
+            if before is None:
+                raise missing(_alias(self, events.target), events.schema.name)
+            if before.progress.lsn is None:
+                raise missing(before.generation.alias, events.schema.name, "its watermark was removed")
+            state.saw(before.generation.alias, before.progress.lsn, resync_command(events.schema.name))
+            if mark.lsn < before.progress.lsn:
+                return
+            # After an error, read the stored progress again.
+            state.applied = None
+            policy = self._context.on_schema_change
+            after = apply_batch(self._generations, self._state, before, events, mark.lsn, policy)
+            moved = after.generation.index != before.generation.index
+            state.applied = self._serve(after, before.generation, events.target) if moved else after
+            state.seen = mark.lsn
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark, or None if no alias points to a complete copy."""
-        state = self._table(table)
+        state = self._states.of(table)
         with state.lock:
             generation = self._serving(table)
             progress = None if generation is None else self._state.read(generation)
             if generation is None or progress is None or progress.lsn is None:
                 return None
-            state.saw(progress.lsn, generation)
+            state.saw(generation.alias, progress.lsn, resync_command(generation.owner.source_name))
             if state.applied is not None and state.applied.generation.index != generation.index:
-                state.forget()
+                state.applied = None
             return Watermark(self._context.pipeline, progress.epoch, progress.lsn)
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another client removed the index, its alias or its fields."""
-        state = self._table(table)
+        state = self._states.of(table)
         with state.lock:
             held = state.applied
             if held is None:
@@ -200,18 +188,11 @@ class OpenSearchDestination(Destination):
             if not same_meta(now, held.generation):
                 raise changed(now.alias, "the mapping is not the one that Levada wrote", source)
 
-    def copied_elsewhere(self, target: TableTarget) -> None:
-        """Forget the index of the last copy."""
-        state = self._table(target.id)
-        with state.lock:
-            state.forget()
-            state.seen = None
-
     # -- the shadow copy of a table
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to a new index that no alias points to. Return False if there is no complete copy."""
-        state = self._table(target.id)
+        state = self._table_of(target)
         with state.lock:
             former = self._serving(target.id)
             if former is None or former.alias != _alias(self, target) or self._state.read(former) is None:
@@ -233,7 +214,7 @@ class OpenSearchDestination(Destination):
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
         """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
         (table,) = events.tables
-        changes, state = events.changes(table), self._table(table)
+        changes, state = events.changes(table), self._states.of(table)
         with state.lock:
             made = state.shadow
             if made is None or Layout.of(changes.schema, made.generation.layout.mode) != made.generation.layout:
@@ -252,7 +233,7 @@ class OpenSearchDestination(Destination):
 
         Raise StaleEpoch if a newer driver has claimed the former index.
         """
-        state = self._table(table)
+        state = self._states.of(table)
         with state.lock:
             made, former = state.shadow, self._serving(table)
             if made is None or former is None or self._generations.claim(made.generation, mark.epoch) is None:
@@ -275,7 +256,7 @@ class OpenSearchDestination(Destination):
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the index of the shadow copy, unless the alias has moved to it, or a newer driver has claimed it."""
-        state = self._table(table)
+        state = self._states.of(table)
         with state.lock:
             made, state.shadow = state.shadow, None
             if made is None:
@@ -283,15 +264,11 @@ class OpenSearchDestination(Destination):
             epoch = made.progress.epoch
             # The answer to a request of `swap_replacement` may have been lost, or the request may still be on its way.
             now = self._generations.withdraw(made.generation, epoch)
-            state.forget()
+            state.applied = None
             if now is not None and not now.serves and now.epoch <= epoch:
                 self._remove(now)
 
     # -- generations
-
-    def _table(self, table: TableId) -> TableState:
-        with self._lock:
-            return self._tables.setdefault(table, TableState())
 
     def _replaceable(self, target: TableTarget) -> list[Generation]:
         """Return the generations of the table's alias. Raise DestinationChanged if a copy must not replace one."""
@@ -315,7 +292,7 @@ class OpenSearchDestination(Destination):
         claimed = self._generations.claim(generation, epoch)
         return None if claimed is None else Applied(claimed, progress)
 
-    def _opened(self, state: TableState, table: TableId, epoch: int) -> Applied | None:
+    def _opened(self, state: IndexState, table: TableId, epoch: int) -> Applied | None:
         held = state.applied
         if held is not None and held.progress.epoch == epoch:
             return held
@@ -325,7 +302,7 @@ class OpenSearchDestination(Destination):
         if held is None:
             return None
         if not held.generation.serves:
-            state.forget()
+            state.applied = None
             raise Transient("destination_busy", f"{held.generation.alias}: the alias moves at this moment", hint=BUSY)
         shadow = None if state.shadow is None else state.shadow.generation.index
         for generation in owned:
@@ -364,7 +341,7 @@ class OpenSearchDestination(Destination):
             self._remove_quietly(former)
         return Applied(generation, after.progress)
 
-    def _drop_shadows(self, state: TableState, serving: Generation, epoch: int) -> None:
+    def _drop_shadows(self, state: IndexState, serving: Generation, epoch: int) -> None:
         for generation in self._generations.of_alias(serving.alias):
             if not generation.serves and self._owner.owns(generation.owner, serving.owner.table):
                 self._discard(generation, epoch)
@@ -387,12 +364,12 @@ class OpenSearchDestination(Destination):
             self._remove(generation)
 
     @contextmanager
-    def _fenced(self, state: TableState, table: TableId, epoch: int) -> Iterator[None]:
+    def _fenced(self, state: IndexState, table: TableId, epoch: int) -> Iterator[None]:
         """Explain a removed writer's alias: by a newer driver, or by another client."""
         try:
             yield
         except WriterAliasGone as error:
-            state.forget()
+            state.applied = None
             serving = self._serving(table)
             if serving is not None and serving.epoch > epoch:
                 raise StaleEpoch(epoch, serving.epoch) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +17,7 @@ from levada.destinations.interface import OnSchemaChange
 from levada.destinations.opensearch.layout import Field, Layout, check_fields
 from levada.destinations.opensearch.naming import field_name
 from levada.destinations.opensearch.types import json_values, shape_of
-from levada.destinations.schema_changes import (
-    check_policy,
-    computed_default,
-    unsupported,
-)
+from levada.destinations.schema_changes import Added, Dropped, Renamed, Widened, check_changes, schema_diff, unsupported
 from levada.pgoutput.text import parse_text
 from levada.schema import Column, ReplicatedTableSchema
 from levada.segments.projection import widens
@@ -49,21 +45,28 @@ def evolve(current: Layout, wanted: ReplicatedTableSchema, policy: OnSchemaChang
     Raise NeedsOperator ``schema_change_unsupported`` for a change that needs a new copy, and ``schema_change_refused``
     for any change under the policy ``Fail``.
     """
-    keep = policy is OnSchemaChange.IGNORE
-    step = _Step(current, wanted)
-    for before in current.fields:
-        step.take(before, keep=keep)
-    known = {f.attnum for f in current.fields}
-    constants: dict[str, Any] = {}
-    for column in () if keep else wanted.columns:
-        if column.attnum not in known:
-            step.add(column, constants)
-    check_policy(wanted, step.changes, policy)
-    layout = Layout(tuple(step.fields), current.mode)
+    held = {f.attnum: f for f in current.fields}
+    changes = schema_diff(held, wanted, policy, _fitted)
+    check_changes(wanted, changes, policy, fills=True)
+    fields, constants = dict(held), {}
+    for change in changes:
+        match change:
+            case Dropped(attnum):
+                del fields[attnum]
+            case Renamed(attnum, before, name):
+                fields[attnum] = replace(before, name=name)
+            case Widened(column, _, after):
+                fields[column.attnum] = replace(fields[column.attnum], type=after.type)
+            case Added(column):
+                added = fields[column.attnum] = Field.of(column)
+                if column.missing_value is not None:
+                    constants[added.name] = _constant(column, wanted)
+    layout = Layout(tuple(fields.values()), current.mode)
     check_fields(wanted, layout)
-    names = step.names | {name: name for name in layout.change_fields}
-    same = all(old == new for old, new in step.names.items()) and len(step.names) == len(current.fields)
-    return Evolution(layout, tuple(step.changes), names, constants, rewrites=not same or bool(constants))
+    names = {f.name: fields[a].name for a, f in held.items() if a in fields}
+    same = all(old == new for old, new in names.items()) and len(names) == len(held)
+    names |= {name: name for name in layout.change_fields}
+    return Evolution(layout, tuple(map(str, changes)), names, constants, rewrites=not same or bool(constants))
 
 
 def check_rewrite(current: Layout, evolution: Evolution, wanted: ReplicatedTableSchema) -> None:
@@ -76,42 +79,9 @@ def check_rewrite(current: Layout, evolution: Evolution, wanted: ReplicatedTable
         raise unsupported(wanted, what)
 
 
-@dataclass(slots=True)
-class _Step:
-    current: Layout
-    wanted: ReplicatedTableSchema
-    fields: list[Field] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)
-    changes: list[str] = field(default_factory=list)
-
-    def take(self, before: Field, *, keep: bool) -> None:
-        column = self.wanted.by_attnum.get(before.attnum)
-        if column is None and not keep:
-            self.changes.append(f"column {before.name} is dropped")
-            return
-        after = before if column is None else self._retyped(before, column)
-        if column is not None and not keep and (name := field_name(column.name)) != before.name:
-            self.changes.append(f"column {before.name} is renamed to {column.name}")
-            after = replace(after, name=name)
-        self.fields.append(after)
-        self.names[before.name] = after.name
-
-    def add(self, column: Column, constants: dict[str, Any]) -> None:
-        if column.rewritten:
-            raise computed_default(self.wanted, column)
-        added = Field.of(column)
-        self.fields.append(added)
-        self.changes.append(f"column {column.name} is added")
-        if column.missing_value is not None:
-            constants[added.name] = _constant(column, self.wanted)
-
-    def _retyped(self, before: Field, column: Column) -> Field:
-        if column.type == before.type and shape_of(column) == before.shape:
-            return before
-        if not widens(before.type, column.type) or shape_of(column) != before.shape:
-            raise unsupported(self.wanted, f"the type of column {column.name} changed to {column.type_name}")
-        self.changes.append(f"column {column.name} is widened to {column.type_name}")
-        return replace(before, type=column.type)
+def _fitted(before: Field, column: Column) -> Field | None:
+    fits = shape_of(column) == before.shape and widens(before.type, column.type)
+    return replace(before, name=field_name(column.name), type=column.type) if fits else None
 
 
 def _constant(column: Column, wanted: ReplicatedTableSchema) -> Any:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from levada.destinations.fenced import require_epoch
 from levada.destinations.opensearch.client import Client, NotFound
 from levada.destinations.opensearch.hints import BUSY, UNAVAILABLE
 from levada.destinations.opensearch.layout import Field, Layout
@@ -24,7 +25,7 @@ from levada.destinations.opensearch.naming import (
     writer_epoch,
 )
 from levada.destinations.ownership import TableOwner, not_ours
-from levada.errors import StaleEpoch, Transient
+from levada.errors import Transient
 from levada.values import QualifiedTable, TableId, TableMode
 
 KEPT_DELETES: Final = "1h"
@@ -159,8 +160,7 @@ class Generations:
             found = self.client.request("GET", f"/{index}/_alias", doing=doing)
             held = [a for entry in found.values() for a in entry["aliases"] if a.startswith(place_alias(alias))]
             newest = max((e for a in held if (e := writer_epoch(a)) is not None), default=-1)
-            if newest > epoch:
-                raise StaleEpoch(epoch, newest)
+            require_epoch(newest, epoch)
             if held == [place]:
                 return
             removals = [{"remove": {"index": index, "alias": a, "must_exist": True}} for a in held if a != place]
@@ -180,8 +180,7 @@ class Generations:
             now = self.get(generation.index)
             if now is None or now.uuid != generation.uuid:
                 return None
-            if now.epoch > epoch:
-                raise StaleEpoch(epoch, now.epoch)
+            require_epoch(now.epoch, epoch)
             mine = writer_alias(now.index, epoch)
             older = [a for a in now.aliases if writer_epoch(a) is not None and a != mine]
             if not older and mine in now.aliases:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from levada.destinations.fenced import require_epoch
 from levada.destinations.opensearch.client import Client, Conflict, NotFound
 from levada.destinations.opensearch.exact_json import exact_dumps, exact_loads
 from levada.destinations.opensearch.generations import COMPLETE, Generation
@@ -132,8 +133,7 @@ class State:
                 # Another client may have removed the index. A write would create one without its settings.
                 self.create()
                 now = Progress(generation.index, generation.uuid, epoch)
-            if now.epoch > epoch:
-                raise StaleEpoch(epoch, now.epoch)
+            require_epoch(now.epoch, epoch)
             if now.epoch == epoch and now.sequence is not None:
                 return now
             try:

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from levada.destinations.fenced import TableState
 from levada.destinations.opensearch.batches import Applied
-from levada.destinations.opensearch.generations import Generation
-from levada.errors import DestinationChanged
-from levada.values import Lsn, resync_command
 
 
-@dataclass(slots=True)
-class TableState:
-    """The index that the alias points to, as this driver has claimed it, and the shadow copy. ``lock`` guards both."""
+@dataclass(slots=True, eq=False)
+class IndexState(TableState):
+    """The index that the alias points to, as this driver has claimed it, and the shadow copy."""
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
     applied: Applied | None = None
     shadow: Applied | None = None
-    seen: Lsn | None = None
-    """The last watermark that this driver has written or read."""
-
-    def saw(self, lsn: Lsn | None, generation: Generation) -> None:
-        """Remember the stored watermark. Raise DestinationChanged ``table_rolled_back`` if it has moved back."""
-        if self.seen is not None and (lsn is None or lsn < self.seen):
-            # The changes between the two watermarks may no longer be staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {generation.alias} has moved back: the index or Levada's own one was restored,"
-                " or another driver replaced the index",
-                hint=resync_command(generation.owner.source_name),
-            )
-        self.seen = lsn
 
     def forget(self) -> None:
-        """Discard the index. The next call reads it again."""
-        self.applied = None
+        """Discard the index, and its watermark. The shadow copy stays."""
+        self.applied = self.seen = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from levada.destinations.fenced import check_same_table
 from levada.destinations.interface import OnSchemaChange
 from levada.destinations.postgres.changelog import append_changes
 from levada.destinations.postgres.columns import Layout, reconcile
@@ -15,8 +16,6 @@ from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import TableRow
 from levada.destinations.postgres.upsert import apply_upserts
-from levada.destinations.schema_changes import resync_hint
-from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
@@ -29,9 +28,10 @@ def apply_table(
     connection: WatchedConnection, row: TableRow, events: TableEvents, mode: TableMode, policy: OnSchemaChange
 ) -> TableRow:
     """Apply the changes that the table does not have yet. Return its state, without the new watermark."""
-    check_same_table(row, events.schema, mode)
+    schema, same_key = events.schema, sorted(row.key) == sorted(events.schema.key)
+    check_same_table(row.place, schema, mode, made_as=row.mode, same_key=same_key)
     storage = check_intact(connection, row)
-    layout = evolve(connection, row, events.schema, policy)
+    layout = evolve(connection, row, schema, policy)
     after = events.after if row.lsn is None else max(events.after, row.lsn)
     write_changes(connection, row.place, layout, events, after, mode)
     applied = replace(row, layout=layout, storage=storage)
@@ -65,20 +65,3 @@ def evolve(
     for clause in step.clauses:
         connection.execute(sql.SQL("ALTER TABLE {} {}").format(identifier(row.place), clause))
     return step.layout
-
-
-def check_same_table(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the table was created for another mode or key."""
-    if row.mode is not mode:
-        raise NeedsOperator(
-            "mode_changed",
-            f"{row.place} was created as {row.mode.value}, but {schema.name} is now written as {mode.value}",
-            hint=resync_hint(schema),
-        )
-    if mode is TableMode.UPSERT and sorted(row.key) != sorted(schema.key):
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}),"
-            f" but {row.place} was written with another key",
-            hint=resync_hint(schema),
-        )

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from levada.destinations.fenced import require_epoch
 from levada.destinations.ownership import not_ours
 from levada.destinations.postgres.shadow_copy import drop_all
-from levada.destinations.postgres.state import State, TableRow, find_relation, require_epoch
+from levada.destinations.postgres.state import State, TableRow, find_relation
 from levada.errors import AccessDenied, NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
@@ -27,7 +28,6 @@ SELECT current_user::text, current_database()::text, n.oid IS NOT NULL,
         ELSE has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') END
 FROM (SELECT) one LEFT JOIN pg_namespace n ON n.nspname = %s
 """
-_FOREIGN: Final = "was not created by Levada"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Claims:
         if not self.state.is_created(connection):
             # Before the first run, of which `levada check` creates nothing.
             if find_relation(connection, place) is not None:
-                raise not_ours(place, _FOREIGN)
+                raise not_ours(place)
             return
         self._check_not_source(connection, schema.name, place)
         self._owned(connection, schema, place)
@@ -60,7 +60,7 @@ class Claims:
         row = self.state.find(connection, schema.id, lock=True)
         if row is None and there is not None:
             # The table of a former source table, whose rows the copy replaces.
-            require_epoch(there, epoch)
+            require_epoch(there.epoch, epoch)
             drop_all(connection, self.state, there)
             row = replace(there, owner=self.state.owner.of(schema), epoch=epoch, lsn=None)
             self.state.save(connection, there, row)
@@ -72,7 +72,7 @@ class Claims:
                 f"another pipeline claims {place} at the same moment",
                 hint="if this persists, end the other session",
             )
-        require_epoch(row, epoch)
+        require_epoch(row.epoch, epoch)
         return row
 
     def _owned(
@@ -84,7 +84,7 @@ class Claims:
             self.state.owner.require_replaceable(place, there.owner, schema)
         relation = find_relation(connection, place)
         if relation is not None and (there is None or there.relation != relation):
-            raise not_ours(place, _FOREIGN)
+            raise not_ours(place)
         return there
 
     def check_sources(

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from psycopg import sql
 
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.types import column_type, unquoted_type
-from levada.destinations.schema_changes import (
-    check_policy,
-    computed_default,
-    unsupported,
-)
+from levada.destinations.schema_changes import Added, Dropped, Renamed, Widened, check_changes, schema_diff
 from levada.schema import Column, ColumnType, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
 from levada.segments.projection import widens
@@ -104,18 +100,31 @@ def reconcile(current: Layout, wanted: ReplicatedTableSchema, mode: TableMode, p
     Raise NeedsOperator ``schema_change_unsupported`` for a change that must not be made in place, and
     ``schema_change_refused`` for any change under the policy ``Fail``.
     """
-    step = _Step(wanted, mode, {c.attnum: c for c in current.columns})
-    keep_columns = policy is OnSchemaChange.IGNORE
-    if not keep_columns:
-        step.drop_missing()
-        step.rename()
-    for column in wanted.columns:
-        if column.attnum in step.columns:
-            step.retype(column)
-        elif not keep_columns:
-            step.add(column)
-    check_policy(wanted, step.changes, policy)
-    return Reconciled(Layout(tuple(step.columns.values())), tuple(step.changes), tuple(step.clauses))
+    held = {c.attnum: c for c in current.columns}
+    changes = schema_diff(held, wanted, policy, _fitted)
+    check_changes(wanted, changes, policy, fills=mode is TableMode.UPSERT)
+    columns, rename = dict(held), sql.SQL("RENAME COLUMN {} TO {}").format
+    # Rename by way of names that no column has, because two columns may exchange their names.
+    clauses = [rename(sql.Identifier(c.held.name), _between(c.attnum)) for c in changes if isinstance(c, Renamed)]
+    for change in changes:
+        match change:
+            case Dropped(attnum, gone):
+                clauses.append(sql.SQL("DROP COLUMN {}").format(sql.Identifier(gone.name)))
+                del columns[attnum]
+            case Renamed(attnum, before, name):
+                clauses.append(rename(_between(attnum), sql.Identifier(name)))
+                columns[attnum] = replace(before, name=name)
+            case Widened(column, _, after):
+                # Without USING: an assignment refuses a text that is too long, which a cast would cut.
+                name, kind = columns[column.attnum].name, sql_type(after.type)
+                clauses.append(sql.SQL("ALTER COLUMN {} TYPE {}").format(sql.Identifier(name), kind))
+                columns[column.attnum] = replace(after, name=name)
+            case Added(column):
+                clauses += _add(column, fills=mode is TableMode.UPSERT)
+                columns[column.attnum] = HeldColumn(column.attnum, column.name, column_type(column), column.type)
+    shapes = {c.attnum: c.type for c in wanted.columns}
+    layout = Layout(tuple(replace(c, shape=shapes.get(c.attnum, c.shape)) for c in columns.values()))
+    return Reconciled(layout, tuple(map(str, changes)), tuple(clauses))
 
 
 def create_table(name: sql.Composable, layout: Layout, mode: TableMode) -> sql.Composed:
@@ -135,54 +144,23 @@ def sql_type(name: str) -> sql.SQL:
     return sql.SQL(name)
 
 
-@dataclass(slots=True)
-class _Step:
-    wanted: ReplicatedTableSchema
-    mode: TableMode
-    columns: dict[int, HeldColumn]
-    changes: list[str] = field(default_factory=list)
-    clauses: list[sql.Composable] = field(default_factory=list)
+def _fitted(before: HeldColumn, column: Column) -> HeldColumn | None:
+    if not widens(before.shape, column.type):
+        return None
+    return replace(before, name=column.name, type=column_type(column))
 
-    def drop_missing(self) -> None:
-        for attnum in sorted(self.columns.keys() - self.wanted.by_attnum.keys()):
-            gone = self.columns.pop(attnum)
-            self.changes.append(f"column {gone.name} was dropped")
-            self.clauses.append(sql.SQL("DROP COLUMN {}").format(sql.Identifier(gone.name)))
 
-    def rename(self) -> None:
-        """Rename by way of names that no column has, because two columns may exchange their names."""
-        renamed = [c for c in self.columns.values() if self.wanted.by_attnum[c.attnum].name != c.name]
-        rename = sql.SQL("RENAME COLUMN {} TO {}").format
-        for column in renamed:
-            self.clauses.append(rename(sql.Identifier(column.name), sql.Identifier(f"_levada_{column.attnum}")))
-        for column in renamed:
-            name = self.wanted.by_attnum[column.attnum].name
-            self.changes.append(f"column {column.name} was renamed to {name}")
-            self.clauses.append(rename(sql.Identifier(f"_levada_{column.attnum}"), sql.Identifier(name)))
-            self.columns[column.attnum] = replace(column, name=name)
+def _between(attnum: int) -> sql.Identifier:
+    return sql.Identifier(f"_levada_{attnum}")
 
-    def retype(self, column: Column) -> None:
-        before, kind = self.columns[column.attnum], column_type(column)
-        if not widens(before.shape, column.type):
-            raise unsupported(
-                self.wanted, f"column {column.name} became {column.type_name}, and {before.type} holds its rows"
-            )
-        if before.type != kind:
-            self.changes.append(f"column {before.name} became {column.type_name}")
-            # Without USING: an assignment refuses a text that is too long, which a cast would cut.
-            self.clauses.append(sql.SQL("ALTER COLUMN {} TYPE {}").format(sql.Identifier(before.name), sql_type(kind)))
-        self.columns[column.attnum] = replace(before, type=kind, shape=column.type)
 
-    def add(self, column: Column) -> None:
-        if column.rewritten and self.mode is TableMode.UPSERT:
-            raise computed_default(self.wanted, column)
-        name, kind = sql.Identifier(column.name), column_type(column)
-        self.changes.append(f"column {column.name} was added")
-        if column.missing_value is not None and self.mode is TableMode.UPSERT:
-            # A constant default reaches the existing rows without a rewrite, as at the source.
-            value = sql.Literal(column.missing_value)
-            self.clauses.append(sql.SQL("ADD COLUMN {} {} DEFAULT {}").format(name, sql_type(kind), value))
-            self.clauses.append(sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(name))
-        else:
-            self.clauses.append(sql.SQL("ADD COLUMN {} {}").format(name, sql_type(kind)))
-        self.columns[column.attnum] = HeldColumn(column.attnum, column.name, kind, column.type)
+def _add(column: Column, *, fills: bool) -> list[sql.Composed]:
+    name, kind = sql.Identifier(column.name), sql_type(column_type(column))
+    if column.missing_value is None or not fills:
+        return [sql.SQL("ADD COLUMN {} {}").format(name, kind)]
+    # A constant default reaches the existing rows without a rewrite, as at the source.
+    value = sql.Literal(column.missing_value)
+    return [
+        sql.SQL("ADD COLUMN {} {} DEFAULT {}").format(name, kind, value),
+        sql.SQL("ALTER COLUMN {} DROP DEFAULT").format(name),
+    ]

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self, cast
 
@@ -16,9 +16,9 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, require_epoch
 from levada.destinations.interface import (
     Capabilities,
-    Destination,
     DestinationContext,
     OnSchemaChange,
     Ordering,
@@ -36,7 +36,7 @@ from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
-from levada.destinations.postgres.state import State, TableRow, require_epoch
+from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.postgres.client_key import CERTIFICATE
@@ -54,7 +54,24 @@ _AUTHORITY = "ca.crt"
 """The key of the Secret that has the certificate authority."""
 
 
-class PostgresDestination(Destination):
+@dataclass(slots=True, eq=False)
+class _Table(TableState):
+    """The state of one table that this process keeps. One transaction writes several tables, so nothing is locked."""
+
+    shadow: ShadowCopy | None = None
+    fenced: int | None = None
+    """The epoch in which this object has written the table."""
+    compared: PostgresVersion | None = None
+    """The version that was returned last for a comparison."""
+    copy_epoch: int | None = None
+    """The epoch in which this object has begun a copy."""
+
+    def forget(self) -> None:
+        """Discard the watermark and the shadow copy."""
+        self.seen = self.shadow = None
+
+
+class PostgresDestination(FencedDestination[_Table]):
     """Writes each source table to a table in a PostgreSQL database, with its watermark in the same transaction.
 
     The tables keep the source's types. Views, privileges, indexes and foreign keys of theirs outlast a resync. A table
@@ -67,6 +84,7 @@ class PostgresDestination(Destination):
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
+        self._states = TableStates(lambda _: _Table())
         self._server = server
         self._context = context
         self._naming = naming_of(settings)
@@ -75,15 +93,6 @@ class PostgresDestination(Destination):
         self._connections = Connections(server)
         self._lock = threading.Lock()
         self._created = False
-        self._seen: dict[TableId, Lsn] = {}
-        """The watermarks that this object has written or read last."""
-        self._shadows: dict[TableId, ShadowCopy] = {}
-        self._fenced: dict[TableId, int] = {}
-        """The epochs in which this object has written the tables."""
-        self._compared: dict[TableId, PostgresVersion] = {}
-        """The versions of tables that were returned last for a comparison."""
-        self._copy_epochs: dict[TableId, int] = {}
-        """The epochs in which this object has begun a copy."""
 
     settings_model: ClassVar[type[BaseModel] | None] = Settings
 
@@ -117,12 +126,6 @@ class PostgresDestination(Destination):
         """Close the connections."""
         self._connections.close()
 
-    def effective_mode(self, target: TableTarget) -> TableMode:
-        """Return the configured mode, or CHANGELOG for a table without a usable key."""
-        key = target.schema.key
-        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
-        return target.mode if keyed else TableMode.CHANGELOG
-
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the database."""
         return self._naming.target_name(table, name)
@@ -155,8 +158,7 @@ class PostgresDestination(Destination):
         """
         self._end_comparison(target.id)
         patiently(lambda: self._drop_for_copy(target, epoch))
-        self._seen.pop(target.id, None)
-        self._shadows.pop(target.id, None)
+        self._table_of(target).forget()
 
     def _drop_for_copy(self, target: TableTarget, epoch: int | None) -> None:
         place, schema = self._place(target), target.schema
@@ -165,7 +167,7 @@ class PostgresDestination(Destination):
             if row is None or row.place != place:
                 self._claims.check(connection, schema, place)
             if row is not None:
-                require_epoch(row, epoch)
+                require_epoch(row.epoch, epoch)
                 shadow_copy.drop_all(connection, self._state, row)
                 if epoch is None:
                     shadow_copy.drop_table(connection, row)
@@ -176,8 +178,7 @@ class PostgresDestination(Destination):
     def release_table(self, target: TableTarget) -> None:
         """Remove the guard and the watermark. The owner stays, so that its next copy replaces the rows."""
         patiently(lambda: self._release(target))
-        self._seen.pop(target.schema.id, None)
-        self._shadows.pop(target.schema.id, None)
+        self._table_of(target).forget()
 
     def _release(self, target: TableTarget) -> None:
         with self._transaction(f"releasing {self._place(target)}") as connection:
@@ -190,7 +191,7 @@ class PostgresDestination(Destination):
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
-        self._copy_epochs[schema.id] = mark.epoch
+        self._table_of(target).copy_epoch = mark.epoch
         self._end_comparison(schema.id)
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._claims.take(connection, schema, place, mode, mark.epoch)
@@ -204,7 +205,7 @@ class PostgresDestination(Destination):
         except BaseException:
             self._drop_shadow(schema.id)
             raise
-        self._seen[schema.id] = mark.lsn
+        self._table_of(target).seen = mark.lsn
         return Durability.DURABLE
 
     def _serve(self, copy: ShadowCopy, mark: Watermark, place: QualifiedTable | None = None) -> bool:
@@ -224,15 +225,15 @@ class PostgresDestination(Destination):
         return Durability.DURABLE
 
     def _write_events(self, events: EventBatch, mark: Watermark) -> None:
-        written = []
+        written: list[_Table] = []
         with self._transaction("applying changes") as connection:
             connection.execute(DEFER)
             # In one order, so that two transactions cannot wait for each other.
             for table in sorted(events.tables):
                 self._end_older_writer(connection, table, mark.epoch)
-                changes = events.changes(table)
+                changes, state = events.changes(table), self._states.of(table)
                 row = self._locked(connection, changes.schema, mark)
-                self._check_not_rolled_back(row)
+                state.saw(row.place, row.lsn, resync_command(row.owner.source_name))
                 if row.lsn is not None and mark.lsn <= row.lsn:
                     continue
                 if changes.truncates or Layout.of(changes.schema) != Layout.of(self._compared_schema(table, changes)):
@@ -240,9 +241,11 @@ class PostgresDestination(Destination):
                 mode = self.effective_mode(changes.target)
                 after = apply_table(connection, row, changes, mode, self._context.on_schema_change)
                 self._state.save(connection, row, replace(after, epoch=mark.epoch, lsn=mark.lsn))
-                written.append(table)
-        self._seen.update(dict.fromkeys(written, mark.lsn))
-        self._fenced.update(dict.fromkeys(events.tables, mark.epoch))
+                written.append(state)
+        for state in written:
+            state.seen = mark.lsn
+        for table in events.tables:
+            self._states.of(table).fenced = mark.epoch
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another session changed the table."""
@@ -250,9 +253,8 @@ class PostgresDestination(Destination):
             row = self._state.find(connection, table)
             if row is None or row.lsn is None:
                 return None
-            self._check_not_rolled_back(row)
+            self._states.of(table).saw(row.place, row.lsn, resync_command(row.owner.source_name))
             check_intact(connection, row)
-        self._seen[table] = row.lsn
         return Watermark(self._context.pipeline, row.epoch, row.lsn)
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
@@ -282,7 +284,7 @@ class PostgresDestination(Destination):
 
     def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
         """Return the shadow copy as of a transaction that stays open."""
-        copy = self._shadows.get(target.id)
+        copy = self._table_of(target).shadow
 
         def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
             lsn = None if copy is None else shadow_copy.position(connection, self._state, copy, lock=False)
@@ -312,16 +314,17 @@ class PostgresDestination(Destination):
         except BaseException:
             version.close()
             raise
-        self._compared[target.id] = version
+        self._table_of(target).compared = version
         return version
 
     def _compared_schema(self, table: TableId, changes: TableEvents) -> ReplicatedTableSchema:
-        version = self._compared.get(table)
+        version = self._states.of(table).compared
         return changes.schema if version is None else version.schema
 
     def _end_comparison(self, table: TableId) -> None:
         """End the comparison that reads the table, before a change that waits for readers."""
-        version = self._compared.pop(table, None)
+        state = self._states.of(table)
+        version, state.compared = state.compared, None
         if version is not None:
             version.end()
 
@@ -329,34 +332,29 @@ class PostgresDestination(Destination):
         """Raise DestinationChanged if another session changed the table."""
         self.applied(table)
 
-    def copied_elsewhere(self, target: TableTarget) -> None:
-        """Forget the watermark that was seen last."""
-        self._seen.pop(target.id, None)
-        self._shadows.pop(target.id, None)
-
     # -- the shadow copy of a table
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Copy the rows to a shadow copy. Return False if there is no complete copy of ours."""
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
-        self._copy_epochs[schema.id] = mark.epoch
+        self._table_of(target).copy_epoch = mark.epoch
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None or row.place != place:
                 return False
-            require_epoch(row, mark.epoch)
+            require_epoch(row.epoch, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         parts = rows.map_partitions(self._writer(copy))
         with self._transaction(f"completing the copy of {place}") as connection:
             shadow_copy.close(connection, self._state, copy, parts)
-        self._shadows[schema.id] = copy
+        self._table_of(target).shadow = copy
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
         """Apply the batch to the shadow copy. Return False if the batch changes the columns."""
         (table,) = events.tables
-        copy, changes = self._shadows.get(table), events.changes(table)
+        copy, changes = self._states.of(table).shadow, events.changes(table)
         if copy is None or Layout.of(changes.schema) != copy.layout:
             return False
         with self._transaction(f"applying changes to the copy of {changes.schema.name}") as connection:
@@ -373,24 +371,24 @@ class PostgresDestination(Destination):
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Make the rows of the shadow copy those of the table, with the watermark, in one transaction."""
-        copy = self._shadows.get(table)
+        state = self._states.of(table)
+        copy = state.shadow
         if copy is None:
             return False
         self._end_comparison(table)
         if not patiently(lambda: self._serve(copy, mark)):
             return False
-        self._shadows.pop(table, None)
-        self._seen[table] = mark.lsn
+        state.shadow, state.seen = None, mark.lsn
         return True
 
     def drop_replacement(self, table: TableId) -> None:
         """Drop the shadow copy. Raise StaleEpoch if a newer driver has written the table or begun a copy of it."""
-        self._shadows.pop(table, None)
+        self._states.of(table).shadow = None
         self._end_comparison(table)
         with self._transaction("dropping a copy") as connection:
             row = self._state.find(connection, table, lock=True)
             if row is not None:
-                require_epoch(row, self._copy_epochs.get(table))
+                require_epoch(row.epoch, self._states.of(table).copy_epoch)
                 shadow_copy.drop_all(connection, self._state, row)
 
     # -- parts of the methods above
@@ -426,7 +424,7 @@ class PostgresDestination(Destination):
 
     def _end_older_writer(self, connection: WatchedConnection, table: TableId, epoch: int) -> None:
         # Once is enough: afterwards the older driver sees the new epoch before it writes.
-        if self._fenced.get(table) != epoch:
+        if self._states.of(table).fenced != epoch:
             self._state.end_older_writer(connection, table, epoch)
 
     def _locked(self, connection: WatchedConnection, schema: ReplicatedTableSchema, mark: Watermark) -> TableRow:
@@ -438,19 +436,8 @@ class PostgresDestination(Destination):
                 f"the destination's database has no table of {schema.name}",
                 hint=resync_command(schema.name),
             )
-        require_epoch(row, mark.epoch)
+        require_epoch(row.epoch, mark.epoch)
         return row
-
-    def _check_not_rolled_back(self, row: TableRow) -> None:
-        seen = self._seen.get(row.owner.table)
-        if seen is not None and (row.lsn is None or row.lsn < seen):
-            # The changes between the two watermarks are no longer staged.
-            raise DestinationChanged(
-                "table_rolled_back",
-                f"the watermark of {row.place} has moved back: the destination's database was restored, or its state"
-                " was changed",
-                hint=resync_command(row.owner.source_name),
-            )
 
 
 class OrderedPostgresDestination(PostgresDestination):

@@ -75,7 +75,7 @@ _BY_SQLSTATE: Final[Mapping[str, Failure]] = {
     ),
     "55006": _BUSY,
     "57014": _BUSY,
-    "57P04": Failure("destination_database_missing", NeedsOperator, hint=f"check database in {_SETTINGS}"),
+    "57P04": Failure("destination_database_missing", LoginFailed, hint=f"check database in {_SETTINGS}"),
     "25006": Failure(
         "destination_read_only", Transient, hint="set host to the primary server, or end its read-only mode"
     ),
@@ -106,14 +106,14 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
         hint="add a line for this role and address to the destination's pg_hba.conf, then SELECT pg_reload_conf()",
     ),
     "source_database_missing": Failure(
-        "destination_database_missing", NeedsOperator, hint=f"check database in {_SETTINGS}"
+        "destination_database_missing", LoginFailed, hint=f"check database in {_SETTINGS}"
     ),
     "version_unsupported": Failure(
         "destination_unsupported", NeedsOperator, hint="upgrade the destination's server to PostgreSQL 14 or newer"
     ),
     "source_tls_failed": Failure(
         "destination_tls_failed",
-        NeedsOperator,
+        LoginFailed,
         hint=f"check tls in {_SETTINGS}, and the keys ca.crt, tls.crt and tls.key of its Secret",
     ),
     "insufficient_privilege": Failure(

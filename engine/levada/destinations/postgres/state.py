@@ -16,7 +16,7 @@ from levada.destinations.ownership import Owner, TableOwner
 from levada.destinations.postgres.columns import Layout, Storage
 from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.naming import identifier
-from levada.errors import AccessDenied, NeedsOperator, StaleEpoch
+from levada.errors import AccessDenied, NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.stores.schema_owner import require_own_schema
@@ -274,12 +274,6 @@ def _check_server(connection: WatchedConnection) -> None:
             hint="set database in the destination's settings to one of: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE"
             " template0",
         )
-
-
-def require_epoch(row: TableRow, epoch: int | None) -> None:
-    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
-    if epoch is not None and row.epoch > epoch:
-        raise StaleEpoch(epoch, row.epoch)
 
 
 def _key(owner: TableOwner) -> list[Any]:

@@ -24,6 +24,7 @@ from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.rules import continues
 from levada.runtime.tables.table_names import table_names
+from levada.runtime.tables.verification_record import difference_of, verification_record
 from levada.spec import Manifests
 from levada.status import (
     CopyProgress,
@@ -33,6 +34,7 @@ from levada.status import (
     Progress,
     SlotProgress,
     StagingProgress,
+    TablePhase,
     TableProgress,
 )
 from levada.stores.interface import PipelineStore
@@ -124,7 +126,7 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
         names = table_names(store) | _current_names(config, phases)
         tables = tuple(
             replace(
-                _table(id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
+                _table(store, id_, names.get(id_, QualifiedTable("", f"oid {int(id_)}")), phase),
                 copy=_kept_ranges(store, id_),
                 destination_table=_place(store, id_, names.get(id_), targets),
             )
@@ -149,13 +151,16 @@ def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targ
     return "" if name is None or copied is None else target_name(targets, name, copied)
 
 
-def _table(id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> TableProgress:
+def _table(store: PipelineStore, id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> TableProgress:
+    record = verification_record(store, id_)
+    differs = difference_of(record, phase)
     return TableProgress(
         id=id_,
         schema=name.schema,
         name=name.name,
-        phase=phase.name,
-        error=error_progress(phase) if isinstance(phase, Errored) else None,
+        phase=TablePhase.ERRORED if differs is not None else phase.name,
+        verified=record.last,
+        error=error_progress(phase) if isinstance(phase, Errored) else differs,
     )
 
 

@@ -27,7 +27,7 @@ def aged(progress: Progress, age_s: float, rows: int) -> Progress:
 
 
 def _aged_table(table: TableProgress, age_s: float, outlook: CatchUpProgress | None) -> TableProgress:
-    streams = table.lag_seconds is not None and table.error is None and not table.suspended
+    streams = table.lag_seconds is not None and not (table.is_parked or table.suspended)
     return replace(
         table,
         copy=table.copy if table.copy is None or table.copy.percent >= 100 else _aged_copy(table.copy),

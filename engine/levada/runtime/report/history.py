@@ -70,7 +70,7 @@ class FigureHistory:
 
     def add(self, progress: Progress) -> None:
         """Add the figures of a snapshot."""
-        lags = [t.lag_seconds for t in progress.tables if t.lag_seconds is not None and t.error is None]
+        lags = [t.lag_seconds for t in progress.tables if t.lag_seconds is not None and not t.is_parked]
         sample = Point(
             at=progress.at,
             lag_bytes=progress.slot.lag_bytes,

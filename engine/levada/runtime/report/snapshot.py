@@ -19,6 +19,7 @@ from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import park
 from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.verification_record import difference_of
 from levada.segments.memory import MemoryBudget
 from levada.status import (
     CaptureProgress,
@@ -32,6 +33,7 @@ from levada.status import (
     ResyncStep,
     SlotProgress,
     StagingProgress,
+    TablePhase,
     TableProgress,
 )
 
@@ -71,6 +73,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
     """
     pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
     verification = registry.handled.verification(record)
+    differs = difference_of(verification, record.phase)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # Of a table that missed changes only the destination has the position that it reached.
@@ -86,7 +89,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         id=record.id,
         schema=record.name.schema,
         name=record.name.name,
-        phase=record.phase.name,
+        phase=TablePhase.ERRORED if differs is not None else record.phase.name,
         mode=record.place.mode,
         note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
         copy=copied if copied is not None or copying else _finished_before(),
@@ -101,7 +104,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         last_apply_tasks=record.apply.last_apply_tasks,
         last_commit_at=record.last_commit_at,
         unrepresentable=record.unrepresentable,
-        error=registry.own_copies.error(record),
+        error=differs or registry.own_copies.error(record),
         copied_again=registry.own_copies.resolved(record),
         verified=verification.last,
         verify_tried=verification.tried,
@@ -192,7 +195,7 @@ def pipeline_progress(
 
 def _streams(table: TableProgress) -> bool:
     """Return True if the table's lag says when it will have caught up."""
-    return table.lag_seconds is not None and not table.suspended and table.error is None
+    return table.lag_seconds is not None and not (table.suspended or table.is_parked)
 
 
 def _stream_delay(stream: StreamDelay, slot: SlotProgress, capture: CaptureThread, now: float, now_us: int) -> Delay:

@@ -28,7 +28,7 @@ from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
-from levada.postgres.publications import CoverageReport, ensure_coverage, inspect_coverage
+from levada.postgres.publications import CoverageReport, ensure_coverage, extend_publication, inspect_coverage
 from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
@@ -180,8 +180,8 @@ def _discover(
         report = inspect_coverage(connection, name, selected)
         unidentified = report.unidentified
         if missing := {*report.missing}.difference(unidentified):
-            locked = _cover(connection, name, missing, store.require_epoch)
-            incomplete, report = _incomplete(config, inspect_coverage(connection, name, missing)), None
+            locked, report = _cover(connection, name, missing, report, store.require_epoch)
+            incomplete = _incomplete(config, report or inspect_coverage(connection, name, missing))
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     published = _published(config, connection)
@@ -197,14 +197,21 @@ def _cover(
     connection: psycopg.Connection[Any],
     publication: str,
     required: AbstractSet[QualifiedTable],
+    report: CoverageReport,
     check: Callable[[], None],
-) -> Transient | None:
-    """Add the required tables, which it lacks, to the publication. Return the error of those others have locked."""
+) -> tuple[Transient | None, CoverageReport | None]:
+    """Add the required tables, which it lacks, to the publication.
+
+    ``report`` was read before. Return the error of those others have locked, and the report from after the change if
+    the required tables are all that ``report`` has as missing, and none was locked.
+    """
     missing = required
     for attempt in range(1, _COVER_ATTEMPTS + 1):
         locks = [lock for lock in read_table_locks(connection) if lock.prevents(missing)] if missing else []
         free = required - {name for lock in locks for name in (lock.table, lock.root)}
         try:
+            if attempt == 1 and free == {*report.missing}:
+                return None, extend_publication(connection, publication, report, check=check, lock_timeout_s=_LOCK_S)
             ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
         except Transient as error:
             # Another session has locked one of them since.
@@ -213,7 +220,7 @@ def _cover(
             missing = set(inspect_coverage(connection, publication, required).missing)
         else:
             break
-    return table_locked(f"publication {publication} lacks tables for now", locks) if locks else None
+    return (table_locked(f"publication {publication} lacks tables for now", locks) if locks else None), None
 
 
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:

@@ -2,8 +2,8 @@
 
 It takes tables out of a managed publication that have lost their replica identity. Until then PostgreSQL refuses their
 UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and the watch reads only that after its first
-look: before the trigger was there, a table may have lost its identity. The table is parked by the next check of the
-publication.
+look: before the trigger was there, a table may have lost its identity. If the trigger met a locked publication, its
+message makes the watch look until the table is out. The table is parked by the next check of the publication.
 
 It also requests a discovery when tables have appeared, which would otherwise wait for the next one that is due.
 """
@@ -38,13 +38,21 @@ class SourceWatch:
     """A thread that looks each second, over a connection that it keeps.
 
     ``check`` raises an error if another process has taken over the pipeline, and ``appeared`` is called for new tables.
-    A failed look is logged and affects nothing else.
+    ``identity_lost`` is set when a table without a replica identity may still be published. A failed look is logged and
+    affects nothing else.
     """
 
-    def __init__(self, config_ref: ConfigRef, check: Callable[[], None], appeared: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        check: Callable[[], None],
+        appeared: Callable[[], None],
+        identity_lost: threading.Event,
+    ) -> None:
         self._config_ref = config_ref
         self._check = check
         self._appeared = appeared
+        self._identity_lost = identity_lost
         self._new_tables = NewTables()
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-watch")
@@ -78,6 +86,10 @@ class SourceWatch:
         config = self._config_ref.current
         if config.publication.managed:
             name = config.publication.name
-            withdraw(connection, name, unidentified_members(connection, name, always=first), check=self._check)
+            always = first or self._identity_lost.is_set()
+            self._identity_lost.clear()
+            found = unidentified_members(connection, name, always=always)
+            if not withdraw(connection, name, found, check=self._check):
+                self._identity_lost.set()
         if new_tables and self._new_tables.appeared(connection, config):
             self._appeared()

@@ -11,13 +11,19 @@ from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.ddl import CreatedPartitions, DdlMessage, DroppedTables
+from levada.postgres.ddl import AlteredPartitions, CreatedPartitions, DroppedTables
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesDropped,
+    TablesUnpublished,
+)
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -56,17 +62,19 @@ class CaptureReports:
     def table_altered(self, altered: Alteration) -> None:
         """Report a DDL statement on a table."""
         ddl, recorded = altered.ddl, threading.Event()
-        when = (altered.at, altered.committed, altered.xid)
+        when = altered.at, altered.committed, altered.xid
+        flags = altered.truncated, altered.emptied
         match ddl:
             case DroppedTables():
-                self._inbox.put(TablesDropped(ddl.tables, *when, recorded, altered.ordinal))
+                report: Report = TablesDropped(ddl.tables, *when, recorded, altered.ordinal)
             case CreatedPartitions():
-                self._inbox.put(PartitionsCreated(ddl.table_id, *when, ddl.leaves, recorded))
-            case DdlMessage():
-                storage, flags = ddl.description.storage, (altered.truncated, altered.emptied)
-                self._inbox.put(
-                    TableAltered(ddl.table_id, *when, storage, ddl.casts, recorded, *flags, altered.ordinal)
-                )
+                report = PartitionsCreated(ddl.table_id, *when, ddl.leaves, recorded)
+            case AlteredPartitions():
+                report = PartitionsAltered(ddl.table_id, *when, ddl.leaves, recorded, *flags)
+            case _:
+                storage = ddl.description.storage
+                report = TableAltered(ddl.table_id, *when, storage, ddl.casts, recorded, *flags, altered.ordinal)
+        self._inbox.put(report)
         self._wait_for(recorded)
 
     def tables_unpublished(
@@ -100,12 +108,14 @@ def assemble_worker(
     epoch: int,
     reports: CaptureReports,
     catalog_changed: Callable[[], None],
+    identity_lost: Callable[[], None],
     memory: MemoryBudget,
     marks: ColumnMarks,
 ) -> CaptureWorker:
     """Return the worker that stages the changes of the pipeline's slot.
 
-    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon.
+    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon, and
+    ``identity_lost`` when a table without a replica identity may still be published.
     """
     config = config_ref.current
 
@@ -143,6 +153,7 @@ def assemble_worker(
         altered=reports.table_altered,
         unpublished=reports.tables_unpublished,
         catalog_changed=catalog_changed,
+        identity_lost=identity_lost,
         marks=marks,
     )
     settings = CaptureSettings(

@@ -22,6 +22,8 @@ from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.verification_record import store_verification, verification_record
+from levada.status import ErrorProgress, RetryPolicy
+from levada.status.names import ROWS_DIFFER
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
@@ -74,16 +76,21 @@ class CutStage(Stage):
     def verified(self, report: Verified) -> None:
         """Record the result of a comparison, unless the table is gone or was copied again meanwhile.
 
-        A Ready table that cannot be read at the destination is parked.
+        A Ready table that cannot be read at the destination is parked. One that differs streams on and is not Ready.
         """
         record = self._registry.tables.get(report.held.table)
         if record is None or record.copy.committed_at != report.held.copied_at:
             report.reply(_gone())
             return
+        error = report.error
+        differs = error if error is not None and error.code == ROWS_DIFFER else None
         if report.result is not None:
-            self._note(record.id, last=report.result, error=None)
-        if report.error is not None and isinstance(record.phase, Ready):
-            self._registry.phases.park(record, report.error)
+            known = verification_record(self._store, record.id)
+            store_verification(self._store, record.id, known.compared(report.result, _shown(differs)))
+        if differs is not None:
+            _log.error("table %s is not Ready: %s [%s]", record.name, differs.message, differs.code)
+        elif error is not None and isinstance(record.phase, Ready):
+            self._registry.phases.park(record, error)
         report.reply(None)
 
     def verification_began(self, report: VerificationBegan) -> None:
@@ -160,6 +167,12 @@ class CutStage(Stage):
 
     def _answer(self, table: TableId, outcome: LevadaError | None) -> None:
         self._cuts.pop(table).reply(outcome)
+
+
+def _shown(differs: LevadaError | None) -> ErrorProgress | None:
+    if differs is None:
+        return None
+    return ErrorProgress(differs.code, differs.message, differs.hint, RetryPolicy.MANUAL_RETRY)
 
 
 def _gone() -> Transient:

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 
 from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
 from levada.runtime.tables.silent_columns import Columns, Unmarked
-from levada.runtime.tables.storage_journal import PartitionsCreated, TableAltered, TablesDropped, TablesUnpublished
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesDropped,
+    TablesUnpublished,
+)
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
@@ -143,13 +149,13 @@ class ShadowCutWanted:
 class Verified:
     """A thread has compared the table that it held. ``reply`` is called with an error if the table is another one now.
 
-    It returns immediately. ``error`` is that of a table which cannot be read at the destination. ``result`` is None if
-    nothing was compared.
+    It returns immediately. ``error`` is that of a table which cannot be read at the destination, or which differs
+    (`rows_differ`). ``result`` is None if nothing was compared.
     """
 
     held: Held
     result: VerifiedProgress | None
-    error: DestinationChanged | None
+    error: LevadaError | None
     reply: Callable[[LevadaError | None], None]
 
 
@@ -288,6 +294,7 @@ Report = (
     | ResyncEnded
     | TableFailed
     | TableAltered
+    | PartitionsAltered
     | PartitionsCreated
     | TablesDropped
     | TablesUnpublished

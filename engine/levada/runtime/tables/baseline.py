@@ -69,6 +69,13 @@ class Baseline:
         }
         return replace(self, created={**self.created, **new})
 
+    def with_altered(self, leaves: Mapping[TableId, LeafStorage], statement: Statement) -> Baseline:
+        """Return the baseline after a statement on partitions. It left all others as they were."""
+        made = {oid: replace(m, leaf=leaves.get(oid, m.leaf)) for oid, m in self.created.items()}
+        new = {oid: leaf for oid, leaf in leaves.items() if oid not in made}
+        storage = replace(self.storage, leaves={**self.storage.leaves, **new})
+        return Baseline(statement.at, statement.xid, storage, made)
+
     def with_doubt(self, leaves: Mapping[TableId, LeafStorage]) -> Baseline:
         """Return the baseline for a comparison with a state that may be older: it may lack partitions."""
         lacking = {
@@ -77,7 +84,7 @@ class Baseline:
         kept = {oid: leaf for oid, leaf in self.storage.leaves.items() if oid not in lacking}
         return replace(self, storage=replace(self.storage, leaves=kept), created={**self.created, **lacking})
 
-    def storage_but_for(self, unseen: Collection[TableId]) -> TableStorage:
+    def storage_but_for(self, unseen: Collection[TableId] = ()) -> TableStorage:
         """Return the storage with the created partitions, but for those that a state of the catalog may lack."""
         seen = {oid: made.leaf for oid, made in self.created.items() if oid not in unseen}
         return replace(self.storage, leaves={**self.storage.leaves, **seen})

@@ -60,7 +60,9 @@ class HandledRequests:
 
     def copied(self, record: TableRecord, verified: VerifiedProgress | None = None) -> None:
         """Record that the table was copied. Its last comparison is that of the copy, if that was compared."""
-        store_verification(self._store, record.id, replace(self.verification(record), last=verified, error=None))
+        store_verification(
+            self._store, record.id, replace(self.verification(record), last=verified, error=None, differs=None)
+        )
 
     def mark_handled(self, record: TableRecord) -> None:
         """Record that the manifest's nonces were acted on."""

@@ -33,8 +33,13 @@ def as_levada_error(error: BaseException) -> LevadaError:
 
 AWAY: Final = frozenset(
     {
+        "destination_access_denied",
+        "destination_auth_failed",
+        "destination_database_missing",
+        "destination_denied",
         "destination_full",
         "destination_read_only",
+        "destination_tls_failed",
         "destination_unavailable",
         "destination_unreachable",
         "work_dir_full",

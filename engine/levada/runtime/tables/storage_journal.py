@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
@@ -100,6 +100,23 @@ class TablesDropped:
     ordinal: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionsAltered:
+    """Partitions of a table that were altered themselves, announced like `TableAltered`."""
+
+    table: TableId
+    at: Lsn
+    committed: Lsn
+    xid: int
+    leaves: Mapping[TableId, LeafStorage]
+    recorded: threading.Event
+    truncated: bool = False
+    emptied: bool = False
+
+
+_Announced: TypeAlias = TableAltered | PartitionsCreated | PartitionsAltered
+
+
 def storage_subject(table: TableId) -> str:
     """Return the store's key of a table's baseline."""
     return f"storage_{int(table)}"
@@ -121,7 +138,7 @@ class StorageJournal:
         self._store = store
         self._park = park
         self._removals = removals
-        self._held: dict[TableId, list[TableAltered | PartitionsCreated | TablesUnpublished | TablesDropped]] = {}
+        self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._emptied = EmptiedPartitions()
         self._roots: dict[TableId, TableId] | None = None
@@ -171,7 +188,7 @@ class StorageJournal:
             for table in truncate.tables:
                 self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
 
-    def table_altered(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
+    def table_altered(self, record: TableRecord, report: _Announced) -> None:
         """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
         if isinstance(record.phase, DataSync):
             self._held.setdefault(record.id, []).append(report)
@@ -289,7 +306,7 @@ class StorageJournal:
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
-    def _evaluate_announcement(self, record: TableRecord, report: TableAltered | PartitionsCreated) -> None:
+    def _evaluate_announcement(self, record: TableRecord, report: _Announced) -> None:
         known = self._baseline(record.id)
         if known is None or known.has(report) or needs_resync(record.phase):
             return
@@ -297,19 +314,27 @@ class StorageJournal:
             if not self._park_flawed(record, (leaf.flaw for leaf in report.leaves.values() if leaf.flaw is not None)):
                 self._keep(record.id, known.with_created(report.leaves, report))
             return
-        if report.at < known.lsn:
-            known = known.with_doubt(report.storage.leaves)
-        unseen = {oid: made for oid, made in known.created.items() if oid not in report.storage.leaves}
-        now = Baseline(report.at, report.xid, report.storage, unseen)
-        if report.emptied:
-            # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
-            if not self._park_flawed(record, now.storage.flaws):
-                self._keep(record.id, now)
-            return
         truncates = self._truncates.get(record.id, frozenset())
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
-        witness = Witness(True, report.casts, truncates | own, follows=bool(known.xid))
-        self._evaluate(record, known, now, witness, report)
+        if isinstance(report, PartitionsAltered):
+            now, casts = known.with_altered(report.leaves, report), dict[int, Cast]()
+            before, after = known.storage_but_for(), now.storage_but_for()
+        else:
+            if report.at < known.lsn:
+                known = known.with_doubt(report.storage.leaves)
+            unseen = {oid: made for oid, made in known.created.items() if oid not in report.storage.leaves}
+            now, casts = Baseline(report.at, report.xid, report.storage, unseen), dict(report.casts)
+            before, after = known.storage_but_for(unseen), now.storage
+        if report.emptied:
+            # Whatever the statement did to the rows, the TRUNCATE in the stream deletes them.
+            if not self._park_flawed(record, after.flaws):
+                self._keep(record.id, now)
+            return
+        if before == after:
+            self._park_flawed(record, after.flaws)
+            return
+        witness = Witness(True, casts, truncates | own, follows=bool(known.xid))
+        self._compare(record, before, after, now, witness, report if isinstance(report, TableAltered) else None)
 
     def _evaluate_drop(self, record: TableRecord, report: TablesDropped) -> None:
         """Remove the rows of partitions that were dropped.
@@ -337,25 +362,31 @@ class StorageJournal:
         elif record.resync.has_copy and not record.resync.abandoned:
             record.resync.restart()
 
-    def _evaluate(
+    def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
+        before = known.storage_but_for(now.created)
+        if before == now.storage and not (known.xid or known.created):
+            self._park_flawed(record, now.storage.flaws)
+            return
+        self._compare(record, before, now.storage, now, witness)
+
+    def _compare(
         self,
         record: TableRecord,
-        known: Baseline,
+        before: TableStorage,
+        after: TableStorage,
         now: Baseline,
         witness: Witness,
         statement: TableAltered | None = None,
     ) -> None:
-        if self._park_flawed(record, now.storage.flaws):
-            return
-        before = known.storage_but_for(now.created)
-        if before == now.storage and (now.xid or not (known.xid or known.created)):
+        """Park the table if its rows changed unseen, else keep the new baseline."""
+        if self._park_flawed(record, after.flaws):
             return
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
-        found = find_change(record.id, names, before, now.storage, witness)
+        found = find_change(record.id, names, before, after, witness)
         if found is not None and found.gone and statement is not None:
             left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
-            rest = find_change(record.id, names, replace(before, leaves=left), now.storage, witness)
+            rest = find_change(record.id, names, replace(before, leaves=left), after, witness)
             at = statement.committed, statement.ordinal
             if (rest is None or rest.renewed) and self._remove(record, before, found.gone, *at):
                 found, before = rest, replace(before, leaves=left)
@@ -366,7 +397,7 @@ class StorageJournal:
         if found is None:
             self._keep(record.id, now)
             return
-        if found.renewed and self._examine(record, names, before, now.storage, found, witness):
+        if not found.renewed & now.created.keys() and self._examine(record, names, before, after, found, witness):
             # Until that is known, the baseline has the former files.
             former = {leaf: before.leaves[leaf] for leaf in found.renewed}
             self._keep(record.id, replace(now, storage=replace(now.storage, leaves={**now.storage.leaves, **former})))
@@ -384,6 +415,8 @@ class StorageJournal:
         witness: Witness,
     ) -> bool:
         """Find out what happened to partitions with new files. Return False if that would not help."""
+        if not found.renewed:
+            return False
         renewed = {leaf: now.leaves[leaf] for leaf in found.renewed}
         rest = find_change(record.id, names, replace(before, leaves={**before.leaves, **renewed}), now, witness)
         if rest is not None or self._removals is None or not self._removals.can_hold:

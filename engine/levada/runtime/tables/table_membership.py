@@ -22,7 +22,13 @@ from levada.runtime.tables.retry_state import RetryState
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
-from levada.runtime.tables.table_names import RENAMED, table_names, table_renamed
+from levada.runtime.tables.table_names import (
+    RENAMED,
+    keep_selected_name,
+    selected_name,
+    table_names,
+    table_renamed,
+)
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
@@ -76,7 +82,9 @@ class TableMembership:
             self._positions.segment_staged(manifest)
         phases = self._store.get_table_replication_states()
         left = self._left(source)
-        names = table_names(self._store)
+        copied = table_names(self._store)
+        selected = {t: kept for t in phases if (kept := selected_name(self._store, t)) is not None}
+        names = {**copied, **selected}
         away = self._renamed_away(source, {t: names[t] for t in phases.keys() & names.keys()})
         for gone in phases.keys() - left.keys() - away.keys() - {t.id for t in source.published}:
             there = source.publication.names.get(gone)
@@ -224,6 +232,8 @@ class TableMembership:
             self._store.update_table_replication_states({table: phase})
         versions = [s for s in self._store.get_table_schemas() if s.id == table]
         newest = versions[-1] if versions else None
+        if newest is not None and name != (selected_name(self._store, table) or newest.name):
+            keep_selected_name(self._store, table, name)
         self._phases.renamed(record, name if newest is None else newest.name)
         self._places.add(record, newest)
         self._handled.add(record)
@@ -241,6 +251,7 @@ class TableMembership:
     def _rename(self, record: TableRecord, name: QualifiedTable) -> None:
         former, record.name = record.name, name
         if former != name:
+            keep_selected_name(self._store, record.id, name)
             self._phases.renamed(record, former)
 
     def _remove(self, record: TableRecord) -> bool:
@@ -262,5 +273,6 @@ class TableMembership:
         forget_membership(self._store, table)
         store_kept_copy(self._store, table, None)
         store_verification(self._store, table, VerificationRecord())
+        keep_selected_name(self._store, table, None)
         self._positions.forget(table)
         self._shadows.forget(table)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import NeedsOperator
+from levada.values import QualifiedTable
 
 if TYPE_CHECKING:
     from levada.stores.interface import PipelineStore
-    from levada.values import QualifiedTable, SnapshotId, TableId
+    from levada.values import SnapshotId, TableId
 
 RENAMED: Final = "table_renamed"
 """The code of a table whose new name the manifest does not select."""
@@ -21,6 +23,25 @@ def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
         found = (schema.snapshot_id, schema.name)
         newest[schema.id] = max(newest.get(schema.id, found), found)
     return {id_: name for id_, (_, name) in newest.items()}
+
+
+def selected_name(store: PipelineStore, table: TableId) -> QualifiedTable | None:
+    """Return the name that the table had last while it was replicated, if its schema does not have that name."""
+    text = store.get_fingerprint(_subject(table))
+    return None if text is None else QualifiedTable(*json.loads(text))
+
+
+def keep_selected_name(store: PipelineStore, table: TableId, name: QualifiedTable | None) -> None:
+    """Store the name that the table has while it is replicated, or remove it."""
+    known = selected_name(store, table)
+    if name is None and known is not None:
+        store.delete_fingerprint(_subject(table))
+    elif name is not None and name != known:
+        store.store_fingerprint(_subject(table), json.dumps([name.schema, name.name]))
+
+
+def _subject(table: TableId) -> str:
+    return f"selected_name_{int(table)}"
 
 
 def table_renamed(former: QualifiedTable, now: QualifiedTable) -> NeedsOperator:

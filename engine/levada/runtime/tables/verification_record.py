@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from levada.status import ErrorProgress, VerifiedProgress
 from levada.status.document import Part, Time
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import Ready, TableReplicationPhase
 
 if TYPE_CHECKING:
     from levada.values import TableId
@@ -26,13 +27,23 @@ class VerificationRecord(Part):
     """The last comparison of a table, and the last attempt that the schedule or ``verifyNonce`` began.
 
     ``error`` is the error of that attempt, None if it succeeded or has not ended. ``nonce`` is the value of
-    ``verifyNonce`` that was handled last.
+    ``verifyNonce`` that was handled last. ``differs`` is the error of a table that was found to differ, until it is
+    repaired, copied again, or found equal in all its values.
     """
 
     last: VerifiedProgress | None = None
     tried: Time | None = None
     error: ErrorProgress | None = None
     nonce: int = 0
+    differs: ErrorProgress | None = None
+
+    def compared(self, result: VerifiedProgress, found: ErrorProgress | None) -> VerificationRecord:
+        """Return the record after a comparison. ``found`` is the error if the table differs.
+
+        A sample that is equal says nothing about the rows that differed before.
+        """
+        differs = self.differs if found is None and not (result.equal and result.sample >= 1) else found
+        return replace(self, last=result, error=None, differs=differs)
 
 
 _EMPTY: Final = VerificationRecord()
@@ -52,6 +63,11 @@ def store_verification(store: PipelineStore, table: TableId, record: Verificatio
         store.delete_fingerprint(_subject(table))
     else:
         store.store_fingerprint(_subject(table), json.dumps(record.to_json()))
+
+
+def difference_of(record: VerificationRecord, phase: TableReplicationPhase) -> ErrorProgress | None:
+    """Return the error of a table that streams and was found to differ, None for one that is Ready or parked."""
+    return record.differs if isinstance(phase, Ready) else None
 
 
 def verified_progress(report: TableReport) -> VerifiedProgress:

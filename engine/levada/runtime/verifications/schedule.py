@@ -31,8 +31,9 @@ class Due:
 def next_verification(progress: Progress, config: PipelineConfig, now: datetime) -> Due | None:
     """Return the table that is verified now, None if none is due.
 
-    Only tables that are Ready are verified. A request is carried out immediately. The schedule verifies one table
-    after the other, spread over its period, and waits while a table trails by more than batching causes.
+    Only tables that are Ready are verified, and those that were found to differ. A request is carried out immediately.
+    The schedule verifies one table after the other, spread over its period, and waits while a table trails by more than
+    batching causes.
     """
     if progress.state != PipelineState.RUNNING:
         return None
@@ -55,14 +56,14 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
 
 
 def _is_able(table: TableProgress) -> bool:
-    if table.suspended or table.error is not None or table.phase != TablePhase.READY:
+    if table.suspended or table.is_parked or not (table.differs or table.phase == TablePhase.READY):
         return False
     return table.resync is None or table.resync.step == ResyncStep.GIVEN_UP
 
 
 def _trails(table: TableProgress, config: PipelineConfig) -> bool:
     """Return True if the table is behind, and is not kept there by a person or an error."""
-    follows = not table.suspended and table.error is None
+    follows = not (table.suspended or table.is_parked)
     return follows and table.lag_seconds is not None and table.lag_seconds > 2 * config.freshness_s
 
 

@@ -41,7 +41,7 @@ from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
 from levada.threads import marked_thread
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
-from levada.verify.report import NotRepaired, TableReport
+from levada.verify.report import NotRepaired, TableReport, difference
 from levada.verify.source_table import SourceTable
 from levada.verify.table import Compared, VerifyOptions, compare, scope_of
 
@@ -74,9 +74,7 @@ class Requests:
     hold: Callable[[QualifiedTable, Callable[[Held | LevadaError], None]], None]
     cut: Callable[[TableId, Lsn, Callable[[LevadaError | None], None]], None]
     release: Callable[[TableId, bool], None]
-    verified: Callable[
-        [Held, VerifiedProgress | None, DestinationChanged | None, Callable[[LevadaError | None], None]], None
-    ]
+    verified: Callable[[Held, VerifiedProgress | None, LevadaError | None, Callable[[LevadaError | None], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,26 +202,31 @@ class Verifier:
     def _record(self, moment: _Moment, found: Compared, cancelled: threading.Event) -> TableReport:
         """Let the result be stored, and a damaged table be parked. Return the report with the code of its error.
 
-        Raise Transient ``table_changed`` if the table was copied again meanwhile.
+        A parked table differs by the changes that it has not applied, which says nothing about its other rows. Raise
+        Transient ``table_changed`` if the table was copied again meanwhile.
         """
-        held, name, error = moment.held, moment.schema.name, None
-        if found.damage is not None and not found.report.repaired_equal:
-            error = found.damage
-            if self._unrepairable(moment) is None:
-                hint = (
-                    f"write its rows again: levada verify MANIFEST --table {name.argument} --repair."
-                    f" Or copy it again: {resync_command(name)}"
-                )
-                error = DestinationChanged(error.code, error.message, hint=hint)
+        held, name, error = moment.held, moment.schema.name, self._error(moment, found)
         self._report(held, name, verified_progress(found.report), error, cancelled)
-        return replace(found.report, parked=held.parked or ("" if error is None else error.code))
+        return replace(found.report, parked=held.parked or (error.code if found.damage and error else ""))
+
+    def _error(self, moment: _Moment, found: Compared) -> LevadaError | None:
+        """Return the error because of which the table is not Ready after a comparison, None if it may be."""
+        name, report, damage = moment.schema.name, found.report, found.damage
+        if report.equal or report.repaired_equal or (moment.held.parked and damage is None):
+            return None
+        hint = f"copy it again: {resync_command(name)}"
+        if self._unrepairable(moment) is None:
+            hint = f"write its rows again: levada verify MANIFEST --table {name.argument} --repair. Or {hint}"
+        if damage is not None:
+            return DestinationChanged(damage.code, damage.message, hint=hint)
+        return NeedsOperator("rows_differ", f"{name} differs from the source: {difference(report)}", hint=hint)
 
     def _report(
         self,
         held: Held,
         name: QualifiedTable,
         result: VerifiedProgress | None,
-        error: DestinationChanged | None,
+        error: LevadaError | None,
         cancelled: threading.Event,
     ) -> None:
         answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()

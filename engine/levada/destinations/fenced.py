@@ -1,0 +1,133 @@
+"""The common part of destinations with state: the states of tables, the epochs of drivers, and the watermark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from levada.destinations.interface import Destination, TableMode, TableTarget
+from levada.destinations.schema_changes import resync_hint
+from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.schema import ReplicatedTableSchema
+from levada.segments.batch import EventBatch, TableEvents
+from levada.values import Durability, Lsn, TableId, Watermark
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TableState:
+    """The state of one table that a process keeps between calls. The lock guards all other attributes.
+
+    Everything in it can be read again from the destination, or built again.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    seen: Lsn | None = None
+    """The watermark that was read or written last."""
+
+    def saw(self, name: object, lsn: Lsn | None, hint: str) -> None:
+        """Remember the stored watermark. Raise DestinationChanged ``table_rolled_back`` if it has moved back.
+
+        ``name`` is the table's name at the destination.
+        """
+        if self.seen is not None and (lsn is None or lsn < self.seen):
+            raise rolled_back(name, hint)
+        self.seen = lsn
+
+    def forget(self) -> None:
+        """Discard the state, because the table was dropped, or copied by another process."""
+        self.seen = None
+
+
+S = TypeVar("S", bound=TableState)
+
+
+class TableStates(Generic[S]):
+    """The states of tables by OID. ``new`` returns the one of a table of which nothing is known."""
+
+    def __init__(self, new: Callable[[TableId], S]) -> None:
+        self._new = new
+        self._lock = threading.Lock()
+        self._states: dict[TableId, S] = {}
+
+    def of(self, table: TableId) -> S:
+        """Return the state of the table."""
+        with self._lock:
+            if table not in self._states:
+                self._states[table] = self._new(table)
+            return self._states[table]
+
+
+class FencedDestination(Destination, Generic[S]):
+    """A destination that stores the epoch and the watermark of each table."""
+
+    _states: TableStates[S]
+
+    def _apply(self, state: S, events: TableEvents, mark: Watermark) -> None:
+        """Apply the changes that the table does not have yet, and store ``mark``. The lock of the state is held.
+
+        A destination that commits several tables together has its own `write_events` instead.
+        """
+        raise NotImplementedError
+
+    def effective_mode(self, target: TableTarget) -> TableMode:
+        """Return the configured mode, or CHANGELOG for a table without a usable key."""
+        key = target.schema.key
+        keyed = bool(key) and target.schema.by_attnum.keys() >= set(key)
+        return target.mode if keyed else TableMode.CHANGELOG
+
+    def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
+        """Apply each table's changes with ``mark``. A table without changes stores ``mark`` too."""
+        for table in () if events.only_asks else events.tables:
+            changes = events.changes(table)
+            state = self._table_of(changes.target)
+            with state.lock:
+                self._apply(state, changes, mark)
+        return Durability.DURABLE
+
+    def copied_elsewhere(self, target: TableTarget) -> None:
+        """Forget the table of the last copy."""
+        state = self._table_of(target)
+        with state.lock:
+            state.forget()
+
+    def _table_of(self, target: TableTarget) -> S:
+        return self._states.of(target.id)
+
+
+def require_epoch(held: int, epoch: int | None) -> None:
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
+    if epoch is not None and held > epoch:
+        raise StaleEpoch(epoch, held)
+
+
+def rolled_back(name: object, hint: str) -> DestinationChanged:
+    """Return the error for a table whose watermark is lower than one that was read or written before.
+
+    The changes between the two are no longer staged.
+    """
+    return DestinationChanged(
+        "table_rolled_back",
+        f"the watermark of {name} has moved back: another writer restored an earlier state, or replaced the table",
+        hint=hint,
+    )
+
+
+def check_same_table(
+    name: object, schema: ReplicatedTableSchema, mode: TableMode, *, made_as: str | None, same_key: bool
+) -> None:
+    """Raise NeedsOperator if the table was copied in another mode, or has rows of another key."""
+    if made_as != mode.value:
+        raise NeedsOperator(
+            "mode_changed",
+            f"{name} was created as {made_as}, but {schema.name} is now written as {mode.value}",
+            hint=resync_hint(schema),
+        )
+    if mode is TableMode.UPSERT and not same_key:
+        raise NeedsOperator(
+            "key_changed",
+            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}),"
+            f" but {name} was written with another key",
+            hint=resync_hint(schema),
+        )
