@@ -129,6 +129,24 @@ def test_what_an_administrator_forbids(db: Database, manifest: Path, odd: str, w
     assert f"ALTER {whose} {quoted} CONNECTION LIMIT -1" in found
 
 
+def test_sessions_that_continue_as_another_role(db: Database, manifest: Path, odd: str) -> None:
+    """The rights are those of the other role, and a hint names the setting, which a login has kept from its owner."""
+    alter(db, "CREATE ROLE team")
+    alter(db, "GRANT team TO {}", odd)
+    alter(db, "ALTER ROLE {} SET role = team", odd)
+    alter(db, "ALTER ROLE {} SET default_transaction_read_only = on", odd)
+    quoted = sql.Identifier(odd).as_string(None)
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    try:
+        found = " ".join(on(manifest, "check").output.split())
+    finally:
+        alter(db, "DROP OWNED BY team")
+        alter(db, "DROP ROLE team")
+    assert f"continue as that one because of the setting role of role {odd}" in found, found
+    assert f'ALTER ROLE "team" REPLICATION, or ALTER ROLE {quoted} RESET role' in found
+    assert f"ALTER ROLE {quoted} RESET default_transaction_read_only" in found
+
+
 def test_a_role_that_may_not_replicate(db: Database, manifest: Path, odd: str) -> None:
     """The hint of a running engine names the role, and so does that of a check."""
     alter(db, "ALTER ROLE {} NOREPLICATION", odd)

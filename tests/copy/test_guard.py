@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from typing import LiteralString
 
@@ -41,15 +42,35 @@ def test_a_partition_that_is_attached_meanwhile_is_noticed(db: Database, level: 
     assert changed.value.code == "table_changed"
 
 
-def test_a_reader_that_is_slow_holds_up_no_statement(db: Database) -> None:
-    """Its session ends with the guard's, because it keeps its lock while the destination writes. Others' stay."""
+@pytest.fixture
+def continued(db: Database, role: str) -> Iterator[str]:
+    """A role as which all sessions in the database continue."""
+    db.execute(f"ALTER ROLE postgres IN DATABASE {db.name} SET role = {role}")  # type: ignore[arg-type]  # names
+    yield role
+    with db.connect(options="-c role=none") as c:
+        c.execute(f"ALTER ROLE postgres IN DATABASE {db.name} RESET role".encode())
+
+
+@pytest.mark.parametrize("also", [None, "continued"])
+def test_a_reader_that_is_slow_holds_up_no_statement(
+    db: Database, also: str | None, request: pytest.FixtureRequest
+) -> None:
+    """Its session ends with the guard's, because it keeps its lock while the destination writes. Others' stay.
+
+    So it does if sessions continue as a role that may not end them.
+    """
     db.execute("CREATE TABLE t (id int)", "CREATE TABLE other (id int)", "CREATE PUBLICATION pub FOR TABLE t")
+    db.execute("GRANT SELECT ON t, other TO PUBLIC")
+    administrator = db.connect()
+    if also is not None:
+        request.getfixturevalue(also)
     with db.connection.connect() as connection:
         [published] = published_tables(connection, "pub")
         description = read_table_description(connection, published.id)
-    altered = threading.Thread(target=db.execute, args=("ALTER TABLE t ADD v int",))
+    altered = threading.Thread(target=administrator.execute, args=("ALTER TABLE t ADD v int",))
     limits = LockLimits(blocked_s=0.1)
     with (
+        administrator,
         closing(db.connection.connect(application=READERS)) as reader,
         db.connection.connect(application=READERS) as of_other,
         IdleReaders(db.connection, GUARDS) as guards,

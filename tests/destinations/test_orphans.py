@@ -114,7 +114,7 @@ def test_a_renamed_table_loses_nothing(jdbc: Lake) -> None:
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
     two_batches(jdbc, destination)
     jdbc.sql("ALTER TABLE {t} RENAME TO shop_public.orders_kept")
-    with pytest.raises(DestinationChanged, match="no longer in the catalog"):
+    with pytest.raises(DestinationChanged, match="no longer at the destination"):
         look(destination)
     kept = jdbc.rows("orders_kept")
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})

@@ -285,6 +285,7 @@ def test_tasks_that_are_killed_leave_the_batch_whole(
     assert items(lake)[10] == "again"
 
 
+@pytest.mark.nightly
 def test_tasks_in_spark(hadoop: Lake) -> None:
     """The tasks of a destination run in Spark, and the next process finds what they wrote."""
     destination = hadoop.destination()

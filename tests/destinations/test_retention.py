@@ -211,6 +211,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
+@pytest.mark.nightly
 def test_kept_snapshots_have_the_rows_of_their_time(hadoop: Lake) -> None:
     """Thinned out between batches, deletes, a truncate and compactions, each kept snapshot has its exact rows."""
     destination = hadoop.destination()

@@ -17,6 +17,7 @@ from levada.destinations import Destination
 from levada.errors import NeedsOperator, Transient
 from levada.schema import Column, TableTarget
 from levada.testing import DestinationConformance, DestinationPlace
+from levada.testing.destinations.crashes import Crashes
 
 
 @pytest.fixture(scope="module")

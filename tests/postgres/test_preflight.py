@@ -128,6 +128,15 @@ def test_missing_publication_is_an_error_where_it_is_not_ours_to_make(db: Databa
     assert "exclude it in spec.tables" in harm.hint
     managed = [p for p in preflight(replace(db.connection, user=role), REQUEST) if p.code == "publication_missing"]
     assert len(managed) == 2
+    # A table of another role alone keeps the publication from no other table.
+    db.execute(
+        f"GRANT CREATE ON DATABASE {db.name} TO {role}",
+        f"ALTER TABLE a OWNER TO {role}",
+        "ALTER TABLE b ADD PRIMARY KEY (id)",
+    )
+    [one] = [p for p in preflight(replace(db.connection, user=role), REQUEST) if p.code.startswith("publication_")]
+    assert (one.code, one.spares_others) == ("publication_incomplete", True)
+    assert "table public.b is owned by another role" in one.message
 
 
 def test_empty_selection_is_an_error(db: Database) -> None:

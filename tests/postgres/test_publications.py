@@ -18,6 +18,7 @@ from levada.postgres.publication_owners import mark_publication, read_publicatio
 from levada.postgres.publications import (
     drop_publication,
     ensure_coverage,
+    extend_publication,
     inspect_coverage,
     leave_out_unidentified,
     read_publication,
@@ -46,9 +47,10 @@ def test_gap_is_found_and_closed(tables: Database) -> None:
         )
         assert read_publication(c, "p") is None
         assert ensure_coverage(c, "p", {A, B}, manage=True) == before
-        grown = ensure_coverage(c, "p", {A, B, C}, manage=True)
+        grown = inspect_coverage(c, "p", {A, B, C})
         assert (grown.present, grown.missing) == ((A, B), (C,))
         assert grown.remediation == ('ALTER PUBLICATION "p" ADD TABLE ONLY "public"."c";',)
+        assert extend_publication(c, "p", grown) == inspect_coverage(c, "p", {A, B, C}) != grown
         covered = ensure_coverage(c, "p", {A, C}, manage=True)
         assert (covered.satisfied, covered.missing, covered.remediation) == (True, (), ())
         assert [t.name for t in published_tables(c, "p")] == [A, B, C]

@@ -128,6 +128,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     made.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("announced", [True, False], ids=["trigger", "catalog"])
 def test_rewrites_park_the_table(rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch, announced: bool) -> None:
     """Any change of existing rows parks the table. Provably harmless statements and everyday partitions do not."""

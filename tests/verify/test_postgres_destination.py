@@ -345,6 +345,7 @@ def test_a_table_that_is_gone_is_not_ready(replicated: Replicated) -> None:
     assert (parked.code, parked.reason) == (missing.value.code, missing.value.message)
 
 
+@pytest.mark.nightly
 def test_no_false_difference_while_rows_and_columns_change(replicated: Replicated) -> None:
     """A change of columns or a TRUNCATE does not wait for a comparison, which begins again."""
     replicated.db.execute(

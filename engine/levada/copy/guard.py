@@ -53,7 +53,7 @@ LIMIT 1
 # A reader whose destination is slow holds its lock for as long as it writes the rows that it has read.
 _END_READERS: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
-WHERE a.usename = current_user AND a.application_name = %s AND a.pid IN (
+WHERE a.usename = session_user AND a.application_name = %s AND a.pid IN (
     SELECT l.pid FROM pg_locks l WHERE l.granted AND l.locktype = 'relation' AND l.relation = ANY(%s::oid[])
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
@@ -184,6 +184,8 @@ class TableGuard:
     def _release_now(self, leaves: list[int]) -> None:
         """End the sessions that hold the locks. The threads that read the rows stop later."""
         try:
+            # The role of the login may end its own sessions, and the one that a setting continues as may not.
+            self._connection.execute("SET ROLE NONE")
             self._connection.execute(_END_READERS, [self._readers, leaves])
         except psycopg.Error as error:
             _log.info("the readers of table %s release its lock by themselves: %s", self._published.name, error)

@@ -12,7 +12,7 @@ from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, TableId, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -100,6 +100,13 @@ def require_epoch(held: int, epoch: int | None) -> None:
     """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
     if epoch is not None and held > epoch:
         raise StaleEpoch(epoch, held)
+
+
+def missing(name: object, table: QualifiedTable | None, why: str = "") -> DestinationChanged:
+    """Return the error for a table that another writer dropped or renamed. ``table`` is its name at the source."""
+    hint = "levada resync MANIFEST TABLE" if table is None else resync_command(table)
+    message = f"{name} {why or 'is no longer at the destination'}"
+    return DestinationChanged("destination_table_missing", message, hint=hint)
 
 
 def rolled_back(name: object, hint: str) -> DestinationChanged:

@@ -24,6 +24,7 @@ from levada.postgres.publications import (
     inspect_coverage,
     read_publication,
 )
+from levada.postgres.read_only import setting_owner
 from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
@@ -76,7 +77,8 @@ class PreflightRequest:
 class _Server:
     """The server's settings and the role's rights that are checked. Sizes have the units of ``pg_settings``.
 
-    ``role_connections`` and ``database_connections`` are limits, negative for none, as a superuser has.
+    ``role`` is the one that sessions continue as, which a setting with ``role_source`` may make another one than the
+    ``login``. ``role_connections`` and ``database_connections`` are limits, negative for none, as a superuser has.
     """
 
     version: int
@@ -84,6 +86,8 @@ class _Server:
     encoding: str
     standby: bool
     role: str
+    login: str
+    role_source: str
     database: str
     may_replicate: bool
     max_slots: int
@@ -108,7 +112,14 @@ class _Room:
 
 _SERVER: Final = """
 SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('server_encoding'),
-    pg_is_in_recovery(), current_user::text, current_database()::text,
+    pg_is_in_recovery(), current_user::text, session_user::text,
+    coalesce((
+        SELECT CASE WHEN s.setrole = 0 THEN 'database' WHEN s.setdatabase = 0 THEN 'user' ELSE 'database user' END
+        FROM pg_db_role_setting s, unnest(s.setconfig) c
+        WHERE s.setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = session_user))
+            AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+            AND c LIKE 'role=%'
+        ORDER BY s.setrole = 0, s.setdatabase = 0 LIMIT 1), ''), current_database()::text,
     -- Amazon RDS grants the right through a role.
     r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_roles m
         WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'USAGE')),
@@ -116,9 +127,9 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
     current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)::int,
     (SELECT setting::int FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
     coalesce((SELECT setting::int FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0),
-    CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END,
-    CASE WHEN r.rolsuper THEN -1 ELSE (SELECT datconnlimit FROM pg_database WHERE datname = current_database()) END
-FROM pg_roles r WHERE r.rolname = current_user
+    CASE WHEN l.rolsuper THEN -1 ELSE l.rolconnlimit END,
+    CASE WHEN l.rolsuper THEN -1 ELSE (SELECT datconnlimit FROM pg_database WHERE datname = current_database()) END
+FROM pg_roles r, pg_roles l WHERE r.rolname = current_user AND l.rolname = session_user
 """
 
 
@@ -240,11 +251,16 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
             "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
         )
     if not server.may_replicate:
+        continued, other = "", ""
+        if server.role != server.login:
+            whose, reset = setting_owner("role", server.role_source, server.login, server.database)
+            continued = f". Sessions of role {server.login} continue as that one because of the setting role of {whose}"
+            other = f", or {reset}"
         yield Problem(
             Severity.ERROR,
             "replication_privilege_missing",
-            f"role {server.role} has no REPLICATION privilege",
-            _sql("ALTER ROLE {} REPLICATION", server.role),
+            f"role {server.role} has no REPLICATION privilege{continued}",
+            _sql("ALTER ROLE {} REPLICATION", server.role) + other,
         )
     if server.encoding == "SQL_ASCII":
         yield Problem(
@@ -274,7 +290,7 @@ def _connection_problems(server: _Server, request: PreflightRequest) -> Iterator
     """Yield a problem if a limit of the role or of the database has no room for all sessions. Copies wait then."""
     wanted = _SESSIONS + request.copy_tables * (_SESSIONS_OF_COPY + request.copy_connections)
     for kind, name, limit in (
-        ("ROLE", server.role, server.role_connections),
+        ("ROLE", server.login, server.role_connections),
         ("DATABASE", server.database, server.database_connections),
     ):
         if 0 <= limit < wanted:
@@ -376,7 +392,8 @@ def _coverage_problems(
     if publication is None and not request.managed:
         yield Problem(Severity.ERROR, "publication_missing", f"there is no publication {request.publication}", hint)
     elif not report.manageable:
-        missing = publication is None
+        # A running engine creates the publication of the tables that can be added, and so does a start.
+        missing = publication is None and report.blocked == report.missing
         code = "publication_missing" if missing else "publication_incomplete"
         lacking = "does not exist and cannot be created" if missing else "lacks tables that cannot be added"
         for blocker in report.blockers:

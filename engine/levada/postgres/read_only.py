@@ -14,7 +14,7 @@ from levada.postgres.failures import source_errors
 
 _CODES: Final = frozenset({"source_read_only", "source_standby"})
 _STATE: Final = """
-SELECT pg_is_in_recovery(), s.setting = 'on', s.source, current_user::text, current_database()::text
+SELECT pg_is_in_recovery(), s.setting = 'on', s.source, session_user::text, current_database()::text
 FROM pg_settings s WHERE s.name = 'default_transaction_read_only'
 """
 
@@ -41,17 +41,24 @@ def read_only_reason(conn: psycopg.Connection[Any]) -> tuple[str, str]:
         return "the server is a standby", hint
     if not read_only:
         return "", ""
+    whose, reset = setting_owner("default_transaction_read_only", source, role, database)
+    return f"default_transaction_read_only of {whose} is on", reset
+
+
+def setting_owner(name: str, source: str, role: str, database: str) -> tuple[str, str]:
+    """Return whose setting it is by the ``source`` of pg_settings, and the SQL that resets it.
+
+    ``role`` is that of the login, whose settings a session has even if it continues as another one.
+    """
     match source:
         case "database":
-            return _setting(f"of database {database}", "ALTER DATABASE {} RESET", database)
+            return f"database {database}", _reset("ALTER DATABASE {} RESET", name, database)
         case "user":
-            return _setting(f"of role {role}", "ALTER ROLE {} RESET", role)
+            return f"role {role}", _reset("ALTER ROLE {} RESET", name, role)
         case "database user":
-            return _setting(
-                f"of role {role} in database {database}", "ALTER ROLE {} IN DATABASE {} RESET", role, database
-            )
-    reason = f"default_transaction_read_only of the server is on ({source})"
-    return reason, "ALTER SYSTEM RESET default_transaction_read_only; SELECT pg_reload_conf()"
+            reset = _reset("ALTER ROLE {} IN DATABASE {} RESET", name, role, database)
+            return f"role {role} in database {database}", reset
+    return f"the server ({source})", f"ALTER SYSTEM RESET {name}; SELECT pg_reload_conf()"
 
 
 @contextmanager
@@ -66,6 +73,5 @@ def read_only_named(conn: psycopg.Connection[Any]) -> Iterator[None]:
         raise Transient(error.code, f"{error.message}: {reason}", hint=hint) from error
 
 
-def _setting(whose: str, statement: LiteralString, *names: str) -> tuple[str, str]:
-    reset = sql.SQL(statement).format(*map(sql.Identifier, names)).as_string(None)
-    return f"default_transaction_read_only {whose} is on", f"{reset} default_transaction_read_only"
+def _reset(statement: LiteralString, setting: str, *names: str) -> str:
+    return f"{sql.SQL(statement).format(*map(sql.Identifier, names)).as_string(None)} {setting}"

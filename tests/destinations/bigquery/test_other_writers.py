@@ -197,6 +197,7 @@ def test_what_others_do_to_a_table(warehouse: Warehouse) -> None:
     assert again.applied(ORDERS.id) is None
 
 
+@pytest.mark.nightly
 def test_a_kill_between_a_statement_and_its_state(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ALTER TABLE is repeated or recognised after a kill before it or after it, also where names change places."""
     swapped = (ORDERS.columns[0], replace(ORDERS.columns[1], name="note"), replace(ORDERS.columns[2], name="item"))

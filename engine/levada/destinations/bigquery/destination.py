@@ -13,7 +13,7 @@ from levada.copy.rows import TableRows
 from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
-from levada.destinations.bigquery.failures import AlreadyExistsError, missing
+from levada.destinations.bigquery.failures import AlreadyExistsError
 from levada.destinations.bigquery.intact import check_made
 from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
@@ -25,7 +25,14 @@ from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
+from levada.destinations.fenced import (
+    FencedDestination,
+    TableState,
+    TableStates,
+    check_same_table,
+    missing,
+    require_epoch,
+)
 from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.ownership import ANOTHERS, Owner
 from levada.errors import DestinationChanged, NeedsOperator, Transient
@@ -198,7 +205,7 @@ class BigQueryDestination(FencedDestination[_Table]):
         served = self._served(table, schema.id)
         state = None if served is None else served.read_state()
         if served is None or state is None or state.lsn is None:
-            raise missing(self._place(events.target) if served is None else served.name)
+            raise missing(self._place(events.target) if served is None else served.name, schema.name)
         require_epoch(state.epoch, mark.epoch)
         table.saw(served.name, state.lsn, resync_command(state.description.source))
         if mark.lsn <= state.lsn:
@@ -400,7 +407,7 @@ class BigQueryDestination(FencedDestination[_Table]):
     def _resource(self, served: ServedTable, table: TableId) -> Mapping[str, Any]:
         resource = self._rest.table(served.name)
         if resource is None:
-            raise missing(served.name)
+            raise missing(served.name, None)
         self._owner.require(served.name, resource, table)
         return resource
 

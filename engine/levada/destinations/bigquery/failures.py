@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from levada.destinations.bigquery.hints import UNAVAILABLE
-from levada.errors import AccessDenied, DestinationChanged, LevadaError, LoginFailed, NeedsOperator, Transient
+from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient
 
 _TRANSIENT: Final = frozenset(
     {
@@ -88,10 +88,3 @@ def failure(what: str, status: int, reason: str, message: str, *, has_rows: bool
 def unanswered(what: str, error: BaseException) -> LevadaError:
     """Return the error for a connection that failed."""
     return Transient("destination_unavailable", f"{what}: {type(error).__name__}", hint=UNAVAILABLE)
-
-
-def missing(name: object) -> DestinationChanged:
-    """Return the error for a table that was dropped or renamed by another writer."""
-    return DestinationChanged(
-        "destination_table_missing", f"{name} is no longer in BigQuery", hint="levada resync MANIFEST TABLE"
-    )

@@ -14,7 +14,7 @@ from levada.copy.rows import TableRows
 from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.changes import Piece, UpsertRows, changelog_rows
 from levada.destinations.bigquery.connection import Connection
-from levada.destinations.bigquery.failures import NotFoundError, missing
+from levada.destinations.bigquery.failures import NotFoundError
 from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.destinations.bigquery.names import TableName
 from levada.destinations.bigquery.ownership import LABEL, MADE
@@ -32,7 +32,7 @@ from levada.destinations.bigquery.state import (
 )
 from levada.destinations.bigquery.types import constant
 from levada.destinations.bigquery.write_api import StreamWriter, commit, write_client
-from levada.destinations.fenced import require_epoch
+from levada.destinations.fenced import missing, require_epoch
 from levada.destinations.interface import TableMode
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
@@ -96,7 +96,7 @@ class ServedTable:
             rows = self.rest.query(f"write {self.name}", fenced_script(self.state_table, before, after, parts))
         except NotFoundError as error:
             if self.rest.table(self.name) is None:
-                raise missing(self.name) from None
+                raise missing(self.name, None) from None
             raise Transient(
                 "destination_unavailable", f"write {self.name}: a table is missing", hint=UNAVAILABLE
             ) from error
@@ -147,7 +147,7 @@ class ServedTable:
         try:
             return self.rest.columns(self.name)
         except NotFoundError:
-            raise missing(self.name) from None
+            raise missing(self.name, None) from None
 
     def alter(self, state: StoredState, change: str) -> None:
         """Run one ALTER TABLE if the state is still ``state``.
@@ -157,7 +157,7 @@ class ServedTable:
         try:
             self._guarded(f"alter {self.name}", state, f"ALTER TABLE {self.name.sql} {change}")
         except NotFoundError:
-            raise missing(self.name) from None
+            raise missing(self.name, None) from None
         except NeedsOperator as error:
             if error.code != "destination_error":
                 raise

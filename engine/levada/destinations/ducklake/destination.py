@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
@@ -38,22 +39,27 @@ from levada.destinations.ducklake.writes import (
     append_batch,
     commit,
     is_uncommitted,
-    missing,
     new_row,
     upsert_batch,
 )
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, check_same_table, require_epoch
+from levada.destinations.fenced import (
+    FencedDestination,
+    TableState,
+    TableStates,
+    check_same_table,
+    missing,
+    require_epoch,
+)
 from levada.destinations.interface import Capabilities, DestinationContext, TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError, LoginFailed
+from levada.errors import DestinationChanged, LevadaError
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
-from levada.printable import unreadable_reason
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.schema.partitions import Region
@@ -219,7 +225,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             with self._database.transaction(f"reading {target.schema.name}") as connection:
                 row = self._state.find(connection, target.id)
                 if row is None or row.lsn is None:
-                    raise missing(self._name(target), target.schema)
+                    raise missing(self._name(target), target.schema.name)
                 intact = read_intact(connection, catalog.lake.uri, row)
                 held = read_files(connection, intact.table)
             storage = catalog.lake.storage(intact.table.folder)
@@ -305,7 +311,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         with self._database.transaction(f"reading {schema.name}") as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.lsn is None:
-                raise missing(self._name(events.target), schema)
+                raise missing(self._name(events.target), schema.name)
             require_epoch(row.epoch, mark.epoch)
             state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
             intact = read_intact(connection, catalog.lake.uri, row)
@@ -400,20 +406,8 @@ def server_of(settings: Settings, credentials: Path | None) -> PostgresConnectio
 
 def store_properties(settings: Settings, credentials: Path | None) -> Mapping[str, str]:
     """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
-    properties = dict(settings.properties)
-    if credentials is None:
-        return properties
-    try:
-        for file in sorted(credentials.iterdir()):
-            if file.is_file() and file.name not in _LOGIN:
-                properties[file.name] = file.read_text("utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LoginFailed(
-            "credentials_unreadable",
-            f"a key of Secret {credentials.name} is unreadable: {unreadable_reason(error)}",
-            hint=f"give Secret {credentials.name} keys of UTF-8 text that this process can read",
-        ) from None
-    return properties
+    secret = {} if credentials is None else read_credentials(credentials)
+    return {**settings.properties, **{name: text for name, text in secret.items() if name not in _LOGIN}}
 
 
 def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:

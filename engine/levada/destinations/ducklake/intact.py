@@ -16,6 +16,7 @@ from levada.destinations.ducklake.tables import (
     read_columns,
     read_content,
 )
+from levada.destinations.fenced import missing
 from levada.errors import DestinationChanged
 from levada.postgres.silence import WatchedConnection
 from levada.values import resync_command
@@ -38,7 +39,7 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
     hint = resync_command(row.owner.source_name)
     table = own_table(connection, data_path, row)
     if table is None:
-        raise DestinationChanged("destination_table_missing", f"{row.name} is no longer in the catalog", hint=hint)
+        raise missing(row.name, row.owner.source_name)
     if not table.name.same(row.name):
         message = f"{row.name} was renamed to {table.name} by another writer"
         raise DestinationChanged("foreign_schema_change", message, hint=hint)

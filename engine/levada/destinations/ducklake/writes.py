@@ -25,10 +25,10 @@ from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
-from levada.errors import DestinationChanged, LevadaError, Transient
+from levada.errors import LevadaError, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
-from levada.values import Lsn, Watermark, resync_command
+from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -257,13 +257,6 @@ def conflict(message: str) -> Transient:
 def is_uncommitted(error: LevadaError) -> bool:
     """Return True if the error shows that the transaction was not committed."""
     return not isinstance(error, UnconfirmedCommit)
-
-
-def missing(row_name: object, schema: ReplicatedTableSchema) -> DestinationChanged:
-    """Return the error for a table without a state."""
-    return DestinationChanged(
-        "destination_table_missing", f"{row_name} is not in the catalog", hint=resync_command(schema.name)
-    )
 
 
 def _check_replaced(deletes: DeletedRows, live: Mapping[int, LiveDataFile]) -> None:

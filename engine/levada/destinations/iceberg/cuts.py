@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
-from levada.destinations.iceberg.foreign_changes import missing
+from levada.destinations.fenced import missing
 from levada.destinations.iceberg.metadata import CUT
 from levada.errors import NeedsOperator, Transient
 from levada.values import Lsn

@@ -16,7 +16,7 @@ from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.fenced import FencedDestination
+from levada.destinations.fenced import FencedDestination, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
@@ -25,7 +25,7 @@ from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.evolution import backfill, evolve_to
-from levada.destinations.iceberg.foreign_changes import missing, resync_hint
+from levada.destinations.iceberg.foreign_changes import resync_hint
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import KnownTables
@@ -265,7 +265,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         with state.lock:
             table = self._known.open(state)
             if table is None:
-                raise missing(state.name, target.schema)
+                raise missing(state.name, target.schema.name)
             reader, storage = RegionReader.of(target.schema, table.metadata.layout.files, region), table.storage()
             files = [f for f in live_files(table) if reader.may_have_rows(storage, f.path)]
             yield from reader.read(storage, files)
@@ -296,7 +296,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         with state.lock:
             table = self._known.open(state)
             if table is None:
-                raise missing(state.name, schema)
+                raise missing(state.name, schema.name)
             table.check_epoch(mark)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
             rewrite_keys(state, table, files, schema, (fixed, comparison), hashes, rows)
@@ -310,7 +310,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         with state.lock:
             table = self._known.open(state)
             if table is None:
-                raise missing(state.name, target.schema)
+                raise missing(state.name, target.schema.name)
             table.check_epoch(mark)
             accept(table, fixed, mark)
             state.schema, state.seen = target.schema, table.metadata.lsn
@@ -321,7 +321,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         with state.lock:
             table = self._known.open(state)
             if table is None:
-                raise missing(state.name, target.schema)
+                raise missing(state.name, target.schema.name)
             table.check_epoch(mark)
             state.index.forget()
             state.vectors = None
@@ -338,7 +338,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
             for attempt in range(1, _ATTEMPTS + 1):
                 opened = self._known.open(state)
                 if opened is None:
-                    raise missing(state.name, state.schema)
+                    raise missing(state.name, None if state.schema is None else state.schema.name)
                 opened.check_epoch(mark)
                 if added is not None:
                     self._intact(state, opened)
@@ -360,7 +360,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         with state.lock:
             opened = self._known.open(state)
             if opened is None:
-                raise missing(state.name, state.schema)
+                raise missing(state.name, None if state.schema is None else state.schema.name)
             if self._intact(state, opened).since:
                 opened.record_current()
             try:
@@ -450,7 +450,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         schema, mode = events.schema, self.effective_mode(events.target)
         table = self._known.open(state)
         if table is None:
-            raise missing(state.name, schema)
+            raise missing(state.name, schema.name)
         check_same_table(table, schema, mode)
         table.check_epoch(mark)
         self._intact(state, table)

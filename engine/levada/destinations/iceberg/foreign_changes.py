@@ -10,7 +10,6 @@ from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.lineage import Lineage, Verdict
 from levada.destinations.iceberg.metadata import Property, TableMetadata
 from levada.errors import DestinationChanged
-from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, resync_command
 
 LAST_FORMAT_VERSION: Final = 3
@@ -86,12 +85,6 @@ def refusal(name: TableName, metadata: TableMetadata, found: Lineage) -> Destina
         "so changes by another writer cannot be ruled out",
         hint=resync_hint(metadata),
     )
-
-
-def missing(name: TableName | str, schema: ReplicatedTableSchema | None) -> DestinationChanged:
-    """Return the error for a table that was dropped or renamed in the catalog."""
-    hint = _ANY_TABLE if schema is None else resync_command(schema.name)
-    return DestinationChanged("destination_table_missing", f"{name} is no longer in the catalog", hint=hint)
 
 
 def resync_hint(metadata: TableMetadata) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, TableStates
+from levada.destinations.fenced import FencedDestination, TableStates, missing
 from levada.destinations.interface import Capabilities, DestinationContext
 from levada.destinations.opensearch.batches import Applied, apply_batch
 from levada.destinations.opensearch.bulk import WriterAliasGone
@@ -147,7 +147,7 @@ class OpenSearchDestination(FencedDestination[IndexState]):
             if before is None:
                 raise missing(_alias(self, events.target), events.schema.name)
             if before.progress.lsn is None:
-                raise missing(before.generation.alias, events.schema.name, "its watermark was removed")
+                raise missing(before.generation.alias, events.schema.name, "has no watermark any more")
             state.saw(before.generation.alias, before.progress.lsn, resync_command(events.schema.name))
             if mark.lsn < before.progress.lsn:
                 return
@@ -399,17 +399,6 @@ def _only_serving(owned: list[Generation]) -> Generation | None:
 
 def _alias(destination: OpenSearchDestination, target: TableTarget) -> str:
     return destination.target_name(target.schema.name, target.name).name
-
-
-def missing(
-    alias: str, table: QualifiedTable, what: str = "no index of this table is behind the alias"
-) -> DestinationChanged:
-    """Return the error for an index that is gone."""
-    return DestinationChanged(
-        "destination_table_missing",
-        f"{alias}: {what}",
-        hint=f"copy the table again: {resync_command(table)}",
-    )
 
 
 def changed(alias: str, what: str, table: QualifiedTable) -> DestinationChanged:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, require_epoch
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing, require_epoch
 from levada.destinations.interface import (
     Capabilities,
     DestinationContext,
@@ -38,7 +38,7 @@ from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -263,11 +263,7 @@ class PostgresDestination(FencedDestination[_Table]):
         with self._transaction(f"looking for the rows of a partition of {schema.name}") as connection:
             row = self._state.find(connection, schema.id)
             if row is None or row.lsn is None:
-                raise DestinationChanged(
-                    "destination_table_missing",
-                    f"the destination's database has no table of {schema.name}",
-                    hint=resync_command(schema.name),
-                )
+                raise missing(f"the table of {schema.name}", schema.name)
             yield from keys_in(connection, row.place, row.layout, schema, region)
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
@@ -431,11 +427,7 @@ class PostgresDestination(FencedDestination[_Table]):
         """Lock and return the state of the table. Raise StaleEpoch if a newer driver has written the table."""
         row = self._state.find(connection, schema.id, lock=True)
         if row is None:
-            raise DestinationChanged(
-                "destination_table_missing",
-                f"the destination's database has no table of {schema.name}",
-                hint=resync_command(schema.name),
-            )
+            raise missing(f"the table of {schema.name}", schema.name)
         require_epoch(row.epoch, mark.epoch)
         return row
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from levada.destinations.fenced import missing
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, Storage
 from levada.destinations.postgres.state import GUARD, TableRow
 from levada.errors import DestinationChanged
@@ -47,12 +48,7 @@ def read_storage(connection: WatchedConnection, row: TableRow) -> Storage:
 def require_present(connection: WatchedConnection, row: TableRow) -> None:
     """Raise DestinationChanged ``destination_table_missing`` if the table was dropped."""
     if connection.execute("SELECT 1 FROM pg_class WHERE oid = %s", [row.relation]).fetchone() is None:
-        raise _missing(row)
-
-
-def _missing(row: TableRow) -> DestinationChanged:
-    message = f"{row.place} is no longer in the destination's database"
-    return DestinationChanged("destination_table_missing", message, hint=resync_command(row.owner.source_name))
+        raise missing(row.place, row.owner.source_name)
 
 
 def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
@@ -64,7 +60,7 @@ def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
     hint, place = resync_command(row.owner.source_name), row.place
     found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
     if found is None:
-        raise _missing(row)
+        raise missing(row.place, row.owner.source_name)
     schema, name, columns, file, guarded, key, cascade, inherits, rule, volatile, subscribed = found
     if (change := _changed(row, QualifiedTable(schema, name), columns or {}, key or ())) is not None:
         raise DestinationChanged("foreign_schema_change", f"{change} by another writer", hint=hint)
