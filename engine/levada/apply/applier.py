@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
+from levada.apply.removal import RemovalBatch
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.partitions import Removal
 from levada.segments.batch import DurabilityRequest
 from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
@@ -97,6 +99,27 @@ class Applier:
             names = ", ".join(str(s.target.schema.name) for s in starts)
             _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
         return Applied(until, rows, nulled, seconds, tasks)
+
+    def run_removal(self, table: TableId, after: Lsn, manifests: Sequence[Manifest], removal: Removal) -> Applied:
+        """Apply the changes of one transaction to a table, together with the removal that it has.
+
+        ``manifests`` may be empty. The table has every change from before the transaction. Raise the errors of `run`,
+        and NeedsOperator ``partition_changed`` if the rows cannot be removed.
+        """
+        began = time.monotonic()
+        until = Lsn(removal.at + 1)
+        start = TableStart(self.targets(self.schema(table, after)), after)
+        staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
+        self._check_keys(staged)
+        mark = Watermark(self.pipeline, self.epoch, until)
+        write = self.destination.write_events
+        with self.turn, self.memory.batch(batch_size(manifests, staged.tables), self.stopping):
+            batch = RemovalBatch(staged, removal, self.destination)
+            if require_durability(write(batch, mark), write) is not Durability.DURABLE:
+                wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
+        events = batch.changes(table)
+        _log.info("%s: %d changes with a partition that is gone at %s", events.schema.name, events.rows, removal.at)
+        return Applied(until, events.rows, events.nulled, time.monotonic() - began)
 
     def run_shadow(
         self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest], until: Lsn | None = None

@@ -8,9 +8,11 @@ to the shadow copy of the table if it is True.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from levada.apply.table_backlog import NOTHING_PENDING, Pending, StagedSegment, TableBacklog
+from levada.schema.partitions import Removal
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId
@@ -34,6 +36,8 @@ class Backlog:
         self._bytes = 0
         self._tables: dict[TableId, TableBacklog] = {}
         self._shadows: dict[TableId, TableBacklog] = {}
+        self._removals: dict[TableId, tuple[Removal, ...]] = {}
+        self._holds: dict[TableId, Lsn] = {}
 
     def track(self, table: TableId, position: Lsn | None, *, holds: bool = True, shadow: bool = False) -> None:
         """Start to keep segments for a table from ``position`` on, or set the position after a copy or a resync.
@@ -66,6 +70,9 @@ class Backlog:
     def forget(self, table: TableId, *, shadow: bool = False) -> None:
         """Stop keeping segments for the table. A table that is not tracked is no error."""
         state = self._of(shadow).pop(table, None)
+        if not shadow:
+            self._removals.pop(table, None)
+            self._holds.pop(table, None)
         if state is not None:
             self._drop(state.release())
 
@@ -136,25 +143,61 @@ class Backlog:
         if state is not None:
             self._drop(state.advance(position))
 
+    def set_removals(self, table: TableId, removals: Sequence[Removal]) -> None:
+        """Set the removals that the table has left to apply, in WAL order. A shadow copy has none."""
+        self._removals.pop(table, None)
+        if removals:
+            self._removals[table] = tuple(removals)
+
+    def hold(self, table: TableId, lsn: Lsn | None) -> None:
+        """Let the table apply no change with a commit LSN of at least ``lsn``, or any if it is None."""
+        self._holds.pop(table, None)
+        if lsn is not None:
+            self._holds[table] = lsn
+
+    def held_at(self, table: TableId) -> Lsn | None:
+        """Return the LSN at which the table is held, None if it is not."""
+        return self._holds.get(table)
+
+    def removal(self, table: TableId) -> Removal | None:
+        """Return the next removal of the table, None without one."""
+        return next(iter(self._removals.get(table, ())), None)
+
     def position(self, table: TableId, staged: Lsn, *, shadow: bool = False) -> Lsn:
         """Return the table's position. ``staged`` is the LSN below which all changes are staged.
 
-        Without pending segments the position is ``staged``, as there is nothing to apply below it.
+        Without pending segments the position is ``staged``, as there is nothing to apply below it. It is at most that
+        of the next removal.
         """
-        return self._of(shadow)[table].reached(staged)
+        reached = self._of(shadow)[table].reached(staged)
+        removal = None if shadow else self.removal(table)
+        return reached if removal is None else min(reached, removal.at)
 
     def applied_lsn(self, table: TableId) -> Lsn:
         """Return the LSN below which the destination holds every change of the table, 0 while that is not known."""
         return self._tables[table].position
 
     def pending(self, table: TableId, *, shadow: bool = False) -> Pending:
-        """Return the changes that the table has left to apply."""
+        """Return the changes that the table has left to apply. A removal counts as a segment without rows."""
         state = self._of(shadow).get(table)
-        return NOTHING_PENDING if state is None else state.pending()
+        if state is None:
+            return NOTHING_PENDING
+        pending = state.pending()
+        more = 0 if shadow else len(self._removals.get(table, ()))
+        return replace(pending, segments=pending.segments + more) if more else pending
 
     def pending_below(self, table: TableId, lsn: Lsn) -> bool:
-        """Return True if the table may have a staged change left to apply that was committed below ``lsn``."""
-        return self._tables[table].pending_below(lsn)
+        """Return True if the table may have a change left to apply that was committed below ``lsn``."""
+        removal = self.removal(table)
+        return (removal is not None and removal.at < lsn) or self._tables[table].pending_below(lsn)
+
+    def before_removal(self, table: TableId, removal: Removal) -> bool:
+        """Return True if the table may have a staged change left to apply from before the removal's transaction."""
+        return self._tables[table].pending_below(removal.at)
+
+    def batch_of(self, table: TableId, removal: Removal) -> tuple[Manifest, ...]:
+        """Return the pending segments that may have changes of the removal's transaction."""
+        return self._tables[table].batch_through(removal.at)
 
     def min_applied_lsn(self, staged: Lsn) -> Lsn:
         """Return the lowest position of all tables and shadow copies that hold segments.

@@ -165,6 +165,15 @@ class TableBacklog:
         """Return the pending segments that end at or below ``lsn``, oldest first."""
         return tuple(s.manifest for s in takewhile(lambda s: s.end_lsn <= lsn, self._pending))
 
+    def batch_through(self, lsn: Lsn) -> tuple[Manifest, ...]:
+        """Return the pending segments up to the first one that ends above ``lsn``, oldest first."""
+        chosen: list[Manifest] = []
+        for segment in self._pending:
+            chosen.append(segment.manifest)
+            if segment.end_lsn > lsn:
+                break
+        return tuple(chosen)
+
     def reached(self, staged: Lsn) -> Lsn:
         """Return the LSN below which nothing is left to apply, if everything below ``staged`` is staged."""
         if self._pending or not self.holds or not self.known:

@@ -15,13 +15,15 @@ class Alteration:
     """An announced statement of transaction ``xid``, with a message at LSN ``at``, committed at LSN ``committed``.
 
     ``truncated`` is True if the transaction has a TRUNCATE of the table, and ``emptied`` if one comes after this
-    statement. It deletes the rows that the statement may have rewritten.
+    statement. It deletes the rows that the statement may have rewritten. The statement comes before the transaction's
+    row or truncate message with the number ``ordinal``.
     """
 
     ddl: Announcement
     at: Lsn
     committed: Lsn
     xid: int
+    ordinal: int
     truncated: bool = False
     emptied: bool = False
 
@@ -38,7 +40,8 @@ class Alterations:
     def add(self, ddl: Announcement, message: LogicalMessage, at: SnapshotId) -> None:
         """Add the alteration that a message announces in the transaction with the commit LSN ``at``."""
         self._enter(at)
-        self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, ddl.table_id in self._truncated))
+        truncated = ddl.table_id in self._truncated
+        self._waiting.append(Alteration(ddl, message.lsn, Lsn(at), message.xid, message.ordinal, truncated))
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Record a TRUNCATE of tables in the transaction with the commit LSN ``at``."""

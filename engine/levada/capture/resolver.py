@@ -24,7 +24,14 @@ from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.ddl import AlteredPartitions, CreatedPartitions, DdlMessage, parse_ddl_message, read_ddl_seal
+from levada.postgres.ddl import (
+    AlteredPartitions,
+    CreatedPartitions,
+    DdlMessage,
+    DroppedTables,
+    parse_ddl_message,
+    read_ddl_seal,
+)
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
@@ -173,6 +180,9 @@ class TableResolver(SchemaResolver):
             )
             self._unreadable = True
             self._identity_lost()
+            return None
+        if isinstance(ddl, DroppedTables):
+            self._alterations.add(ddl, message, at)
             return None
         if isinstance(ddl, CreatedPartitions | AlteredPartitions):
             if self._before(ddl.table_id, at) is not None and ddl.table_id not in self._left_out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,8 @@ from levada.values import Durability, Lsn, OnSchemaChange, QualifiedTable, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from levada.schema.partitions import Region
 
 __all__ = [
     "Capabilities",
@@ -73,6 +75,7 @@ class Capabilities:
     repairs: bool = False
     cuts: bool = False
     guards: bool = False
+    finds_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +330,14 @@ class Destination(ABC):
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy, complete or not. A missing one is no error. The table stays unchanged."""
         raise NotImplementedError(f"{self.name} cannot write shadow copies")
+
+    def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of the table's rows in a region, as of its last commit, each once and in any order.
+
+        The columns are the key columns of the target's schema, in its order, names and Arrow types. Nothing else writes
+        the table meanwhile. Only a destination with the capability ``finds_rows`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} cannot look for the rows of a partition")
 
     def effective_mode(self, target: TableTarget) -> TableMode:
         """Return the mode of the table: UPSERT holds the last state per key, CHANGELOG holds every change.

@@ -134,6 +134,14 @@ class Keys:
         alone = order[starts & np.append(starts[1:], True)]
         return self.take(alone[alone < len(self)])
 
+    def find(self, others: Keys) -> Indices:
+        """Return the indices of the keys that are in ``others``, in any order. Both have distinct keys of a kind."""
+        both = Keys.concat([self, others])
+        order = both.order(stable=True)
+        starts = both.take(order).starts()
+        found: Indices = order[starts & ~np.append(starts[1:], True)]
+        return found
+
     def order(self, *, stable: bool = False) -> Indices:
         """Return the row indices sorted by key. If ``stable``, rows with equal keys keep their order."""
         order = np.argsort(self.high, kind="stable" if stable else "quicksort")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -64,7 +64,8 @@ class RelationChange:
 class LogicalMessage:
     """A message of ``pg_logical_emit_message`` whose prefix the decoder was configured to return.
 
-    Every role may write such messages. ``xid`` is the transaction's ID, and 0 outside of a transaction.
+    Every role may write such messages. ``xid`` is the transaction's ID, and 0 outside of a transaction. ``ordinal`` is
+    that of the transaction's next row or truncate message.
     """
 
     lsn: Lsn
@@ -72,6 +73,7 @@ class LogicalMessage:
     xid: int
     prefix: str
     content: bytes
+    ordinal: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

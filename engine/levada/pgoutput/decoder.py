@@ -226,7 +226,8 @@ class Decoder:
             return
         at = of.commit_lsn(message) if body.transactional else SnapshotId(body.lsn)
         xid = of.xid(message) if body.transactional else 0
-        logical = LogicalMessage(body.lsn, body.transactional, xid, body.prefix, body.content)
+        ordinal = of.transactions.next_ordinal(message) if body.transactional else 0
+        logical = LogicalMessage(body.lsn, body.transactional, xid, body.prefix, body.content, ordinal)
         yield logical
         schema = self._resolver.message(logical, at)
         if schema is None or schema == self._schemas.get(schema.id):
@@ -236,9 +237,7 @@ class Decoder:
         if former is not None and (bound := former.under(schema)) is not None:
             self._bindings[schema.id] = bound
         self._schemas[schema.id] = schema
-        ordinal = 0
         if body.transactional:
-            ordinal = of.transactions.next_ordinal(message)
             of.show(np.array([message]))
         yield RelationChange(Lsn(at), ordinal, schema)
 

@@ -84,6 +84,15 @@ class CreatedPartitions:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedTables:
+    """Tables that one statement dropped. Only a baseline shows which of them were partitions, and of what."""
+
+    tables: frozenset[TableId]
+    table_id = TableId(0)
+    """No table: the statement may concern several roots."""
+
+
+@dataclass(frozen=True, slots=True)
 class AlteredPartitions:
     """Partitions of a table after an ALTER TABLE of themselves, which left the table and its other partitions alone."""
 
@@ -91,13 +100,15 @@ class AlteredPartitions:
     leaves: Mapping[TableId, LeafStorage]
 
 
-Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions
+Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions | DroppedTables
 
 
 def parse_ddl_message(content: bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = json.loads(content)
+        if "dropped" in data:
+            return DroppedTables(frozenset(map(TableId, data["dropped"])))
         if "created" in data:
             return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
         if "altered" in data:

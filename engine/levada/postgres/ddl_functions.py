@@ -95,12 +95,22 @@ BEGIN
 END
 """)
 
+# A table that was dropped may have been a partition, which the catalog does not show any more.
+#
 # The table of an index that was dropped alone is in the same schema, and has lost the index of its replica identity.
 _DROP_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
     indexed text[];
+    dropped jsonb;
 BEGIN
+    SELECT jsonb_agg(d.objid::bigint) INTO dropped FROM pg_catalog.pg_event_trigger_dropped_objects() d
+    WHERE NOT d.is_temporary AND d.object_type = 'table'
+        AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubviaroot);
+    IF dropped IS NOT NULL THEN
+        PERFORM {emit}(pg_catalog.jsonb_build_object('dropped', dropped)::text);
+        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
+    END IF;
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger_dropped_objects() d
         WHERE NOT d.is_temporary AND (d.object_type = 'table column'
             OR tg_tag <> 'DROP TABLE' AND d.object_type IN ('table constraint', 'index')))
@@ -399,7 +409,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     """
     failure = _FAILURE.format(emit=EMIT)
     command = _COMMAND_BODY.format(announce=_ANNOUNCE, announce_types=_ANNOUNCE_TYPES, failure=failure)
-    drop = _DROP_BODY.format(announce=_ANNOUNCE, failure=failure)
+    separator = sql.Literal(SEPARATOR_PREFIX)
+    drop = _DROP_BODY.format(announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=separator)
     schema = _OR_SCHEMA if version >= 150000 else sql.SQL("")
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (

@@ -107,6 +107,32 @@ CASE
 END"""
 )
 
+# With the relation's OID in place of 0, pg_get_expr would wait for a partition that another session has locked.
+_BOUND: Final[LiteralString] = (
+    "jsonb_build_array(jsonb_build_array(i.inhparent::bigint, pg_catalog.pg_get_expr(k.relpartbound, 0)))"
+)
+
+# A bound says exactly which rows a partition has, if PostgreSQL compares values of the columns as anybody does.
+_KEYS: Final[LiteralString] = """(
+    WITH RECURSIVE tree(oid) AS (
+        SELECT c.oid
+        UNION ALL
+        SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+    )
+    SELECT coalesce(jsonb_object_agg(p.partrelid::text, jsonb_build_array(p.partstrat, (
+        SELECT jsonb_agg(a.attname ORDER BY k.place)
+        FROM unnest(p.partattrs::int2[]) WITH ORDINALITY AS k(attnum, place)
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = k.attnum),
+        p.partexprs IS NULL AND NOT EXISTS (
+            SELECT FROM unnest(p.partclass::oid[]) AS u(oid) JOIN pg_catalog.pg_opclass o ON o.oid = u.oid
+            WHERE NOT o.opcdefault OR o.opcnamespace <> 11)
+        AND NOT EXISTS (
+            SELECT FROM unnest(p.partcollation::oid[]) AS u(oid) JOIN pg_catalog.pg_collation o ON o.oid = u.oid
+            WHERE CASE p.partstrat WHEN 'l' THEN NOT o.collisdeterministic ELSE o.collname NOT IN ('C', 'POSIX')
+                OR pg_catalog.current_setting('server_encoding') <> 'UTF8' END))), '{}')
+    FROM tree JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = tree.oid
+)"""
+
 # The command's number in a row's version. After a savepoint that was rolled back it is another number.
 _CMIN: Final[LiteralString] = "CASE WHEN x.xmax = 0 THEN x.cmin::text::bigint ELSE -1 END"
 
@@ -123,19 +149,22 @@ _LEAF: Final[LiteralString] = (
     + _FLAW
     + ", "
     + _CMIN.replace("x.", "l.")
-    + ")"
+    + ", tree.path)"
 )
 
 _LEAVES: Final[LiteralString] = (
     """(
-    WITH RECURSIVE tree(oid, born) AS (
-        SELECT c.oid, true
+    WITH RECURSIVE tree(oid, born, path) AS (
+        SELECT c.oid, true, '[]'::jsonb
         UNION ALL
         SELECT i.inhrelid, """
     + _BORN
+    + ", tree.path || "
+    + _BOUND
     + """
         FROM tree
         JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+        JOIN pg_catalog.pg_class k ON k.oid = i.inhrelid
         WHERE c.relkind = 'p'
     )
     SELECT coalesce(jsonb_object_agg(l.oid::text, """
@@ -187,7 +216,15 @@ _STORED_TYPES: Final[LiteralString] = (
 )
 
 _STORAGE: Final[LiteralString] = (
-    "jsonb_build_object('leaves', " + _LEAVES + ", 'columns', " + _STORED_COLUMNS + ", 'types', " + _STORED_TYPES + ")"
+    "jsonb_build_object('leaves', "
+    + _LEAVES
+    + ", 'columns', "
+    + _STORED_COLUMNS
+    + ", 'types', "
+    + _STORED_TYPES
+    + ", 'keys', CASE WHEN c.relkind = 'p' THEN "
+    + _KEYS
+    + " END)"
 )
 
 _OWN_TYPES: Final[LiteralString] = (
@@ -301,6 +338,9 @@ DESCRIPTION_STEPS: Final = sql.SQL(
         c.leaves := """
     + _LEAVES
     + """;
+        keys := """
+    + _KEYS
+    + """;
     END IF;
     SELECT jsonb_agg("""
     + _COLUMN.replace("{missing}", "ELSE missing->>a.attname::text")
@@ -322,7 +362,7 @@ DESCRIPTION_STEPS: Final = sql.SQL(
         'id', c.oid::bigint, 'schema', c.nspname, 'name', c.relname, 'kind', c.relkind,
         'replicaIdentity', c.relreplident, 'primaryKey', primary_key, 'identityIndex', identity_index,
         'types', own_types, 'columns', coalesce(columns, '[]'), 'storage', jsonb_build_object(
-            'leaves', c.leaves, 'columns', coalesce(stored_columns, '{}'), 'types', stored_types));
+            'leaves', c.leaves, 'columns', coalesce(stored_columns, '{}'), 'types', stored_types, 'keys', keys));
 """
 )
 """The same as `DESCRIPTION_QUERY`, as steps of a function in PL/pgSQL for the relation ``relation``."""
@@ -334,6 +374,7 @@ DESCRIPTION_VARIABLES: Final = sql.SQL("""
     identity_index jsonb;
     columns jsonb;
     stored_columns jsonb;
+    keys jsonb;
     missing jsonb;
     typed boolean;
     own_types jsonb := '[]';
@@ -352,19 +393,28 @@ CREATED_LEAF: Final = sql.SQL(
     + _FLAW
     + ", "
     + _CMIN.replace("x.", "l.")
-    + ")"
+    + """, (
+    SELECT jsonb_agg("""
+    + _BOUND
+    + """->0 ORDER BY a.place DESC)
+    FROM pg_catalog.pg_partition_ancestors(l.oid) WITH ORDINALITY AS a(relid, place)
+    JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid JOIN pg_catalog.pg_class k ON k.oid = a.relid
+    WHERE a.relid NOT IN (SELECT u.relid FROM pg_catalog.pg_partition_ancestors(c.oid) AS u)))"""
 )
 """The storage of leaf ``l`` in schema ``s``, which this statement has created below root ``c``."""
 
 ALTERED_LEAVES: Final = sql.SQL(
     """
-    WITH RECURSIVE tree(leaf, oid, born) AS (
-        SELECT leaf, leaf, true FROM unnest(leaves) AS leaf
+    WITH RECURSIVE tree(leaf, oid, born, path) AS (
+        SELECT leaf, leaf, true, '[]'::jsonb FROM unnest(leaves) AS leaf
         UNION ALL
         SELECT tree.leaf, i.inhparent, """
     + _BORN
-    + """
+    + ", "
+    + _BOUND
+    + """ || tree.path
         FROM tree JOIN pg_catalog.pg_inherits i ON i.inhrelid = tree.oid AND NOT i.inhdetachpending
+        JOIN pg_catalog.pg_class k ON k.oid = i.inhrelid
         WHERE tree.oid <> relation
     )
     SELECT jsonb_object_agg(l.oid::text, """

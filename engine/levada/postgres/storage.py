@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,8 @@ from levada.postgres.streamed import leaves_of
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import TableStorage
 from levada.values import Lsn, QualifiedTable, TableId
+
+_log = logging.getLogger(__name__)
 
 _POSITION: Final = (
     "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text"
@@ -30,6 +33,22 @@ WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
 
 # The access method heap has the OID 2 in every database.
 _OTHER_METHODS: Final = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[]) AND relam <> 2 LIMIT 1"
+
+_EMPTY: Final = """
+SELECT l.oid::bigint FROM pg_catalog.pg_class l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.oid
+WHERE l.oid = ANY(%s::oid[]) AND l.relispartition AND NOT i.inhdetachpending
+    AND pg_catalog.pg_relation_size(l.oid) = 0
+"""
+
+_LEAF_NAME: Final = """
+SELECT n.nspname, l.relname FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
+WHERE l.oid = %s AND l.relispartition AND l.relkind = 'r'
+"""
+
+# A scan of a range of TIDs, which reads these blocks alone.
+_OLD_ROW: Final = sql.SQL(
+    "SELECT EXISTS (SELECT FROM ONLY {} WHERE ctid < '(16,0)' AND pg_catalog.age(xmin) > pg_catalog.age(%s::xid))"
+)
 
 _FLAWS: Final = sql.SQL("""
 SELECT wanted.schema, wanted.name, f.flaw
@@ -49,7 +68,9 @@ class StorageSnapshot:
     """The storage of tables at one moment.
 
     ``start`` is the WAL position before the query. Every commit that the query sees lies below ``end``. ``next_xid``
-    and ``running`` are the query's snapshot. ``names`` has the tables' names.
+    and ``running`` are the query's snapshot. ``names`` has the tables' names. Of the partitions ``examined``, those in
+    ``emptied`` had no row at ``end``, and those in ``kept`` have rows from before the transaction that is given with
+    each of them.
     """
 
     start: Lsn
@@ -58,6 +79,14 @@ class StorageSnapshot:
     running: frozenset[int]
     tables: Mapping[TableId, TableStorage]
     names: Mapping[TableId, QualifiedTable] = field(default_factory=dict)
+    examined: frozenset[TableId] = frozenset()
+    emptied: frozenset[TableId] = frozenset()
+    kept: frozenset[TableId] = frozenset()
+
+    @property
+    def horizon(self) -> int:
+        """The oldest transaction that was not finished. The effects of all before it are in this snapshot."""
+        return min(self.running, key=lambda xid: (xid - self.next_xid) % 2**32, default=self.next_xid)
 
     def shows(self, xid: int) -> bool:
         """Return True if the effects of a committed transaction are in this snapshot.
@@ -100,8 +129,15 @@ def read_flaws(
 
 
 @source_errors("looking for rewritten tables")
-def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> StorageSnapshot:
-    """Return the storage of those tables that exist. Wait at most a second for locked relations."""
+def read_storage(
+    conn: psycopg.Connection[Any], tables: Collection[TableId], examined: Mapping[TableId, int | None] | None = None
+) -> StorageSnapshot:
+    """Return the storage of those tables that exist, and which of the partitions ``examined`` are empty.
+
+    Each of these has a transaction, or None. Partitions with rows from before it are ``kept``. Wait at most a second
+    for locked relations.
+    """
+    examined = examined or {}
     start = _position(conn)
     try:
         rows = _read(conn, STORAGE_QUERY, tables)
@@ -116,7 +152,42 @@ def read_storage(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> 
         frozenset(int(xid) % 2**32 for xid in running.split(",") if xid),
         {TableId(oid): TableStorage.from_json(storage) for oid, storage, *_ in rows},
         {TableId(oid): QualifiedTable(schema, name) for oid, _, _, schema, name in rows},
+        frozenset(examined),
+        _emptied(conn, examined) if examined else frozenset(),
+        frozenset(leaf for leaf, xid in examined.items() if xid is not None and _has_rows_before(conn, leaf, xid)),
     )
+
+
+def _has_rows_before(conn: psycopg.Connection[Any], leaf: TableId, xid: int) -> bool:
+    """Return True if one of the first rows of a leaf is from before a transaction. A TRUNCATE would have removed it.
+
+    VACUUM FULL and CLUSTER keep the transaction that has inserted a row.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            named = conn.execute(_LEAF_NAME, [int(leaf)]).fetchone()
+            if named is None:
+                return False
+            found = conn.execute(_OLD_ROW.format(sql.Identifier(*named)), [str(xid)]).fetchone()
+            return bool(found and found[0])
+    except psycopg.Error as error:
+        _log.info("the rows of partition %s are not looked at: %s", int(leaf), type(error).__name__)
+        return False
+
+
+def _emptied(conn: psycopg.Connection[Any], leaves: Collection[TableId]) -> frozenset[TableId]:
+    """Return the leaves whose files have no block now, after the snapshot and its end were read.
+
+    A row that was committed below that end is not in such a file, because its block would be there. Nor is it in an
+    earlier file of the leaf, because the new one was seen before.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            return frozenset(TableId(oid) for (oid,) in conn.execute(_EMPTY, [[int(leaf) for leaf in leaves]]))
+    except psycopg.errors.LockNotAvailable:
+        return frozenset()
 
 
 def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:

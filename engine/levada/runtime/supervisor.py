@@ -62,6 +62,7 @@ from levada.runtime.tables.storage_journal import (
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
+    TablesDropped,
     TablesUnpublished,
 )
 
@@ -249,6 +250,9 @@ class Supervisor:
                 if table in tables:
                     self.registry.storage.table_altered(tables[table], report)
                 report.recorded.set()
+            case TablesDropped():
+                self.registry.storage.tables_dropped(tables.values(), report)
+                report.recorded.set()
             case TablesUnpublished(left):
                 for table in left & tables.keys():
                     self.registry.storage.table_unpublished(tables[table], report)
@@ -260,8 +264,11 @@ class Supervisor:
                 for table in unmarked.keys() & tables.keys():
                     self.registry.storage.columns.refused(tables[table], unmarked[table])
                 if snapshot is not None:
+                    self.registry.storage.add_examined(snapshot, tables)
                     self.registry.storage.add_snapshot(snapshot, marked)
                     self._notice_names(snapshot.names)
+                else:
+                    self._storage_poller.examine_later(self.registry.storage.still_examined)
             case Discovered():
                 self._handle_discovery(report)
             case Reconfigured(config):
@@ -291,6 +298,7 @@ class Supervisor:
         self._storage_poller.start(now)
         self.registry.storage.evaluate_snapshots(self.registry.tables.values(), self.registry.staged_lsn)
         self._storage_poller.mark(self.registry.storage.columns.take_wanted())
+        self._storage_poller.examine(self.registry.storage.take_examined())
         self.registry.step()
         self.registry.places.check()
         self.registry.positions.save_unverified()

@@ -40,10 +40,15 @@ _TEXTS: Final = frozenset({25, 1043})
 
 @dataclass(frozen=True, slots=True)
 class RowsChanged:
-    """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ..."."""
+    """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
+
+    ``gone`` has the partitions that the table has lost, and ``renewed`` those with a new file, if that is the change.
+    """
 
     code: str
     what: str
+    gone: frozenset[TableId] = frozenset()
+    renewed: frozenset[TableId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +155,21 @@ def _is_older(leaf: LeafStorage, column: ColumnStorage) -> bool:
 def _leaves(
     columns: Mapping[int, str], before: TableStorage, now: TableStorage, witness: Witness
 ) -> RowsChanged | None:
-    if before.leaves.keys() - now.leaves.keys():
-        return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it")
+    if gone := frozenset(before.leaves.keys() - now.leaves.keys()):
+        return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it", gone)
     for oid in sorted(now.leaves.keys() - before.leaves.keys()):
         if not (now.leaves[oid].empty or now.leaves[oid].born):
             return RowsChanged("partition_changed", "a partition was attached that may have had rows")
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
-    renewed = [leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)]
+    renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}
     # TRUNCATE gives no new file to a partition that its own transaction created. All rows of that one are streamed.
     kept = {
-        oid: leaf for oid, leaf in kept.items()
-        if _new_file(before.leaves[oid], leaf) or before.leaves[oid].xmin not in witness.truncates
-    }  # fmt: skip
-    if not renewed or _was_truncated(renewed, kept, witness):
+        oid: leaf for oid, leaf in kept.items() if oid in renewed or before.leaves[oid].xmin not in witness.truncates
+    }
+    if not renewed or _was_truncated(renewed.values(), kept, witness):
         return None
-    return RowsChanged(
-        "partition_changed", "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
-    )
+    what = "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
+    return RowsChanged("partition_changed", what, renewed=frozenset(renewed))
 
 
 def _was_truncated(renewed: Collection[LeafStorage], kept: Mapping[TableId, LeafStorage], witness: Witness) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from levada.schema.flaws import LeafFlaw
+from levada.schema.partitions import BoundAt, PartitionKey
 from levada.values import TableId
 
 
@@ -23,7 +24,8 @@ class LeafStorage:
     pg_class. ``born`` is False if the relation, or a table between it and the root, was attached as a partition.
     ``empty`` is True if the file of an attached relation had no block, or that of a table at the end of an announced
     statement. ``flaw`` is None for a table that is no partition. ``cmin`` is the number of the command, in the
-    transaction ``xmin``, that wrote this version, -1 if it is unknown.
+    transaction ``xmin``, that wrote this version, -1 if it is unknown. ``path`` has the partitions from below the root
+    down to the leaf. It is empty if it is unknown, and for a table that is no partition.
     """
 
     filenode: int
@@ -32,6 +34,7 @@ class LeafStorage:
     born: bool
     flaw: LeafFlaw | None = None
     cmin: int = -1
+    path: tuple[BoundAt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,15 @@ class TypeStorage:
 
 @dataclass(frozen=True, slots=True)
 class TableStorage:
-    """A table's storage at one moment: leaves by OID, columns by attnum, types by OID."""
+    """A table's storage at one moment: leaves by OID, columns by attnum, types by OID.
+
+    ``keys`` has the partition keys of the root and of its partitions that have partitions, by OID.
+    """
 
     leaves: Mapping[TableId, LeafStorage]
     columns: Mapping[int, ColumnStorage]
     types: Mapping[int, TypeStorage]
+    keys: Mapping[TableId, PartitionKey] = field(default_factory=dict)
 
     @property
     def flaws(self) -> tuple[LeafFlaw, ...]:
@@ -98,6 +105,7 @@ class TableStorage:
                 "leaves": {str(int(k)): leaf_to_json(v) for k, v in self.leaves.items()},
                 "columns": {str(k): _column_to_json(v) for k, v in self.columns.items()},
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
+                "keys": {str(int(k)): v.to_json() for k, v in self.keys.items()},
             },
             separators=(",", ":"),
         )
@@ -117,6 +125,7 @@ class TableStorage:
             leaves_from_json(data["leaves"]),
             {int(k): _column(*column) for k, column in data["columns"].items()},
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
+            {TableId(int(k)): PartitionKey.from_json(key) for k, key in (data.get("keys") or {}).items()},
         )
 
 
@@ -127,14 +136,19 @@ def leaves_from_json(data: Mapping[str, Any]) -> Mapping[TableId, LeafStorage]:
 
 def leaf_to_json(leaf: LeafStorage) -> list[object]:
     """Return the list that `leaf_from_json` reads."""
-    return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin]
+    path = [[int(parent), text] for parent, text in leaf.path]
+    return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin, path]
 
 
 def leaf_from_json(data: Sequence[Any]) -> LeafStorage:
-    """Parse the array that the catalog query returns. Raise TypeError or ValueError for anything else."""
-    filenode, xmin, empty, born, flaw, cmin = data
+    """Parse the array that the catalog query returns. Raise TypeError or ValueError for anything else.
+
+    One of an earlier version of this program has no path.
+    """
+    filenode, xmin, empty, born, flaw, cmin, *path = data
     its = None if flaw is None else LeafFlaw.from_json(flaw)
-    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin))
+    bounds = tuple(BoundAt(TableId(parent), str(text)) for parent, text in (path[0] or () if path else ()))
+    return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin), bounds)
 
 
 def _column_to_json(column: ColumnStorage) -> list[object]:

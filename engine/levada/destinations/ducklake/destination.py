@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
 
 import psycopg
+import pyarrow as pa
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
@@ -17,18 +18,20 @@ from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.ducklake import claims, naming
 from levada.destinations.ducklake.columns import reconcile, replacement_columns
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.format import create_catalog, read_format
+from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import FullName, last_column_id
+from levada.destinations.ducklake.tables import FullName, last_column_id, read_files
 from levada.destinations.ducklake.writes import (
     Catalog,
     Changes,
@@ -59,6 +62,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
+from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
@@ -102,7 +106,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     """
 
     name: ClassVar[str] = "ducklake"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, finds_rows=True)
     settings_model = Settings
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
@@ -213,6 +217,22 @@ class DuckLakeDestination(FencedDestination[LakeState]):
                 state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
                 read_intact(connection, catalog.lake.uri, row)
             return Watermark(self._context.pipeline, row.epoch, row.lsn)
+
+    def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of the rows in a region from the current data files. Their bounds exclude most files."""
+        catalog, state = self._catalog(), self._states.of(target.id)
+        with state.lock:
+            with self._database.transaction(f"reading {target.schema.name}") as connection:
+                row = self._state.find(connection, target.id)
+                if row is None or row.lsn is None:
+                    raise missing(self._name(target), target.schema.name)
+                intact = read_intact(connection, catalog.lake.uri, row)
+                held = read_files(connection, intact.table)
+            storage = catalog.lake.storage(intact.table.folder)
+            reader = RegionReader.of(target.schema, intact.columns.files(target.schema), region)
+            files = [f for f in held if reader.may_have_rows(storage, catalog.lake.path(f.path))]
+            for file in files:
+                yield from reader.read(storage, live_files(storage, catalog.lake, [file]))
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another writer changed the table."""

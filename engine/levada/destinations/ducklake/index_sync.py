@@ -42,11 +42,12 @@ def sync_index(
     index.remove_files(index.paths - by_path.keys())
     added = [by_path[path] for path in sorted(by_path.keys() - index.paths)]
     for start in range(0, len(added), _WAVE):
-        add_files(index, reader, storage, _live(storage, lake, added[start : start + _WAVE]))
+        add_files(index, reader, storage, live_files(storage, lake, added[start : start + _WAVE]))
     index.commit(snapshot)
 
 
-def _live(storage: Storage, lake: LakeFolder, files: Iterable[LiveDataFile]) -> list[LiveFile]:
+def live_files(storage: Storage, lake: LakeFolder, files: Iterable[LiveDataFile]) -> list[LiveFile]:
+    """Return the data files, with the positions of their deleted rows."""
     return [
         LiveFile(
             lake.path(f.path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -15,6 +15,7 @@ from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.fenced import FencedDestination, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
@@ -42,6 +43,7 @@ from levada.destinations.iceberg.range_files import RangeFiles
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.retention import is_expiry_due
+from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import IcebergState
@@ -54,6 +56,7 @@ from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.changes import COMMIT_LSN, OP
+from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
@@ -89,6 +92,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         verifies=True,
         repairs=True,
         cuts=True,
+        finds_rows=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -254,6 +258,17 @@ class IcebergDestination(FencedDestination[IcebergState]):
             self._tables.put_table_properties(opened)
             state.seen = opened.metadata.lsn
             return opened.metadata.mark
+
+    def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of the rows in a region from the current snapshot's files. Their bounds exclude most files."""
+        state = self._known.of(target)
+        with state.lock:
+            table = self._known.open(state)
+            if table is None:
+                raise missing(state.name, target.schema.name)
+            reader, storage = RegionReader.of(target.schema, table.metadata.layout.files, region), table.storage()
+            files = [f for f in live_files(table) if reader.may_have_rows(storage, f.path)]
+            yield from reader.read(storage, files)
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table's current snapshot, also if another writer has changed the table. A tag keeps it."""

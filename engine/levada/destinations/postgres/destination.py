@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Self, cast
 
 import psycopg
+import pyarrow as pa
 from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
@@ -32,6 +33,7 @@ from levada.destinations.postgres.connections import DEFER, Connections, patient
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact, require_present
 from levada.destinations.postgres.naming import Naming
+from levada.destinations.postgres.region import keys_in
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow
@@ -42,6 +44,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
@@ -77,7 +80,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
     name: ClassVar[str] = "postgres"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, verifies=True, guards=True
+        upsert=True, watermark=True, replacement=True, verifies=True, guards=True, finds_rows=True
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
@@ -253,6 +256,15 @@ class PostgresDestination(FencedDestination[_Table]):
             self._states.of(table).saw(row.place, row.lsn, resync_command(row.owner.source_name))
             check_intact(connection, row)
         return Watermark(self._context.pipeline, row.epoch, row.lsn)
+
+    def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
+        """Yield the keys of the rows in a region, which the server finds."""
+        schema = target.schema
+        with self._transaction(f"looking for the rows of a partition of {schema.name}") as connection:
+            row = self._state.find(connection, schema.id)
+            if row is None or row.lsn is None:
+                raise missing(f"the table of {schema.name}", schema.name)
+            yield from keys_in(connection, row.place, row.layout, schema, region)
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table as of a transaction that stays open, also if another session has changed it."""

@@ -19,6 +19,7 @@ from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import apply_is_due, keeps_others, maintenance_is_due, needs_resync, wants_apply
+from levada.schema.partitions import Removal
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
@@ -106,11 +107,27 @@ class ApplyStage(Stage):
             if ready and self._registry.staged_lsn >= floor:
                 self._submit(waiting, floor)
             return
-        for record in sorted(ready, key=lambda r: r.apply.pending_since or now)[:free]:
-            self._submit([record])
+        applicable = [r for r in ready if not self._waits_for_removal(r)]
+        for record in sorted(applicable, key=lambda r: r.apply.pending_since or now)[:free]:
+            removal = backlog.removal(record.id)
+            if removal is None or backlog.before_removal(record.id, removal):
+                self._submit([record])
+            else:
+                self._submit_removal(record, removal)
+
+    def _waits_for_removal(self, record: TableRecord) -> bool:
+        """Return True if the table has nothing to apply before a removal whose transaction is not staged yet."""
+        backlog = self._registry.backlog
+        removal = backlog.removal(record.id)
+        if removal is None or self._registry.staged_lsn > removal.at:
+            return False
+        return not backlog.before_removal(record.id, removal)
 
     def _is_cut(self, record: TableRecord) -> bool:
         if record.cut.leaves_nothing(self._registry.position(record)):
+            return True
+        held = self._registry.backlog.held_at(record.id)
+        if held is not None and not self._registry.backlog.pending_below(record.id, held):
             return True
         return record.tag.until is not None and not self._registry.backlog.pending_below(record.id, record.tag.until)
 
@@ -134,8 +151,29 @@ class ApplyStage(Stage):
             record.begin(Job.APPLY)
             record.apply.pending_since = None
         until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
+        until = min([until, *(removal.at for r in records if (removal := backlog.removal(r.id)) is not None)])
+        until = min([until, *(held for r in records if (held := backlog.held_at(r.id)) is not None)])
         self._batches += 1
         self._pool.submit(self._run, positions, manifests, until)
+
+    def _submit_removal(self, record: TableRecord, removal: Removal) -> None:
+        """Apply the transaction in which rows leave the table, after everything before it."""
+        backlog = self._registry.backlog
+        after, manifests = self._registry.position(record), backlog.batch_of(record.id, removal)
+        record.begin(Job.APPLY)
+        record.apply.pending_since = None
+        self._batches += 1
+        self._pool.submit(self._run_removal, record.id, after, manifests, removal)
+
+    def _run_removal(self, table: TableId, after: Lsn, manifests: tuple[Manifest, ...], removal: Removal) -> None:
+        # in a pool
+        self._inbox.put(JobStarted((table,), datetime.now(UTC)))
+        try:
+            applied = self._applier.run_removal(table, after, manifests, removal)
+        except BaseException as error:
+            self._inbox.put(ApplyEnded((table,), error))
+        else:
+            self._inbox.put(ApplyEnded((table,), applied))
 
     def _run(self, positions: Mapping[TableId, Lsn], manifests: tuple[Manifest, ...], until: Lsn) -> None:  # in a pool
         tables = tuple(positions)
@@ -166,6 +204,7 @@ class ApplyStage(Stage):
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
         self._registry.backlog.applied(record.id, outcome.until)
+        self._registry.removals.applied(record.id, outcome.until)
         self._registry.phases.succeeded(record)
         record.apply.rows_applied += outcome.rows
         record.apply.unrepresentable += outcome.unrepresentable

@@ -11,7 +11,7 @@ from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.ddl import AlteredPartitions, CreatedPartitions
+from levada.postgres.ddl import AlteredPartitions, CreatedPartitions, DroppedTables
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
@@ -21,6 +21,7 @@ from levada.runtime.tables.storage_journal import (
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
+    TablesDropped,
     TablesUnpublished,
 )
 from levada.segments.ledger import Ledger
@@ -61,16 +62,18 @@ class CaptureReports:
     def table_altered(self, altered: Alteration) -> None:
         """Report a DDL statement on a table."""
         ddl, recorded = altered.ddl, threading.Event()
-        begin = (ddl.table_id, altered.at, altered.committed, altered.xid)
+        when = altered.at, altered.committed, altered.xid
+        flags = altered.truncated, altered.emptied
         match ddl:
+            case DroppedTables():
+                report: Report = TablesDropped(ddl.tables, *when, recorded, altered.ordinal)
             case CreatedPartitions():
-                report: Report = PartitionsCreated(*begin, ddl.leaves, recorded)
+                report = PartitionsCreated(ddl.table_id, *when, ddl.leaves, recorded)
             case AlteredPartitions():
-                report = PartitionsAltered(*begin, ddl.leaves, recorded, altered.truncated, altered.emptied)
+                report = PartitionsAltered(ddl.table_id, *when, ddl.leaves, recorded, *flags)
             case _:
-                report = TableAltered(
-                    *begin, ddl.description.storage, ddl.casts, recorded, altered.truncated, altered.emptied
-                )
+                storage = ddl.description.storage
+                report = TableAltered(ddl.table_id, *when, storage, ddl.casts, recorded, *flags, altered.ordinal)
         self._inbox.put(report)
         self._wait_for(recorded)
 

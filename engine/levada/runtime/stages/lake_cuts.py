@@ -261,6 +261,7 @@ class LakeCuts(Stage):
     def _has_reached(self, record: TableRecord, lsn: Lsn) -> bool:
         backlog = self._registry.backlog
         known = backlog.position_known(record.id) and not record.apply.watermark_unknown
+        known = known and backlog.held_at(record.id) is None
         return known and self._registry.staged_lsn >= lsn and not backlog.pending_below(record.id, lsn)
 
     def _run(self, table: TableId, added: NamedCut | None, removed: tuple[str, ...]) -> None:  # in a pool

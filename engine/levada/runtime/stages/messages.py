@@ -22,6 +22,7 @@ from levada.runtime.tables.storage_journal import (
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
+    TablesDropped,
     TablesUnpublished,
 )
 from levada.segments.manifest import Manifest
@@ -295,6 +296,7 @@ Report = (
     | TableAltered
     | PartitionsAltered
     | PartitionsCreated
+    | TablesDropped
     | TablesUnpublished
     | StorageRead
     | SourceRestarted

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
@@ -60,6 +60,8 @@ class StoragePoller:
         self._wanted: frozenset[TableId] = frozenset()
         self._refused: frozenset[TableId] = frozenset()
         """The tables whose last mark failed. They wait for the next poll that is due."""
+        self._examined: Mapping[TableId, int | None] = {}
+        """The partitions that the next poll examines, see `read_storage`."""
         self._soon = threading.Event()
         self._polling = False
         self._pool = MarkedPool(1, "levada-rewrites")
@@ -76,7 +78,8 @@ class StoragePoller:
         tables = self._tables()
         self._polling, self._next = True, now + poll_interval_s(len(tables))
         wanted, self._wanted = self._wanted, frozenset()
-        self._pool.submit(self._run, tables, wanted)
+        examined, self._examined = self._examined, {}
+        self._pool.submit(self._run, tables, wanted, examined)
 
     def mark(self, tables: frozenset[TableId]) -> None:
         """Write a mark for each table before the next poll. It comes soon, unless the last marks of all of them failed.
@@ -87,6 +90,16 @@ class StoragePoller:
         if tables - self._refused:
             self.soon()
 
+    def examine(self, leaves: Mapping[TableId, int | None]) -> None:
+        """Examine partitions in the next poll, which comes soon. For the supervisor's thread."""
+        self.examine_later(leaves)
+        if leaves:
+            self.soon()
+
+    def examine_later(self, leaves: Mapping[TableId, int | None]) -> None:
+        """Examine partitions in the next poll that is due. For the supervisor's thread."""
+        self._examined = {**self._examined, **leaves}
+
     def ended(self) -> None:
         """Record that the poll has ended. For the supervisor's thread."""
         self._polling = False
@@ -95,12 +108,14 @@ class StoragePoller:
         """Wait for the poll that is under way."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, tables: list[TableId], wanted: frozenset[TableId]) -> None:  # in a pool
+    def _run(
+        self, tables: list[TableId], wanted: frozenset[TableId], examined: Mapping[TableId, int | None]
+    ) -> None:  # in a pool
         try:
             with self._config_ref.current.source.connect(application="rewrites") as connection:
                 marked, unmarked = self._write_marks(connection, wanted)
                 self._refused = frozenset(unmarked)
-                self._inbox.put(StorageRead(read_storage(connection, tables), marked, unmarked))
+                self._inbox.put(StorageRead(read_storage(connection, tables, examined), marked, unmarked))
         except Exception as error:
             _log.warning("the check for rewritten tables failed: %s", error)
             self._inbox.put(StorageRead(None))

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.baseline import Baseline
+from levada.runtime.tables.emptied_partitions import EmptiedPartitions
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
+from levada.schema import ReplicatedTableSchema
 from levada.schema.flaws import LeafFlaw, flaw_error
+from levada.schema.partitions import KeyColumn, Region, Removal, region_of
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import LeafStorage, TableStorage
@@ -54,6 +58,8 @@ class TableAltered:
     recorded: threading.Event
     truncated: bool = False
     emptied: bool = False
+    ordinal: int = 0
+    """The number of the transaction's row or truncate message that comes next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,18 @@ class PartitionsCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesDropped:
+    """Tables that one statement dropped, announced like `TableAltered`. Some may have been partitions."""
+
+    tables: frozenset[TableId]
+    at: Lsn
+    committed: Lsn
+    xid: int
+    recorded: threading.Event
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsAltered:
     """Partitions of a table that were altered themselves, announced like `TableAltered`."""
 
@@ -107,14 +125,24 @@ def storage_subject(table: TableId) -> str:
 class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
-    ``park`` parks a table until it is resynced.
+    ``park`` parks a table until it is resynced. Without ``removals`` the rows of a partition that is gone stay until
+    then.
     """
 
-    def __init__(self, store: PipelineStore, park: Callable[[TableRecord, LevadaError], None]) -> None:
+    def __init__(
+        self,
+        store: PipelineStore,
+        park: Callable[[TableRecord, LevadaError], None],
+        removals: Removals | None = None,
+    ) -> None:
         self._store = store
         self._park = park
-        self._held: dict[TableId, list[_Announced | TablesUnpublished]] = {}
+        self._removals = removals
+        self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
+        self._emptied = EmptiedPartitions()
+        self._roots: dict[TableId, TableId] | None = None
+        """The table that has or had each leaf, None until a table is dropped."""
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
         """The oldest snapshot that was not evaluated yet, and the newest, each with the marks written before it."""
@@ -130,11 +158,17 @@ class StorageJournal:
         """Delete the baseline of a table."""
         self._truncates.pop(table, None)
         self.columns.forget(table)
+        self._emptied.forget(table)
+        if self._removals is not None:
+            self._removals.forget(table)
+            self._removals.release(table)
         self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
+        if self._removals is not None:
+            self._removals.applied(table, lsn)
         if known is None or known.lsn < lsn:
             self._keep(table, Baseline(lsn, 0, storage, {} if known is None else known.created_since(lsn)))
 
@@ -143,6 +177,8 @@ class StorageJournal:
         for report in self._held.pop(record.id, ()):
             if isinstance(report, TablesUnpublished):
                 self._park_unpublished(record, report)
+            elif isinstance(report, TablesDropped):
+                self._evaluate_drop(record, report)
             else:
                 self._evaluate_announcement(record, report)
 
@@ -159,6 +195,20 @@ class StorageJournal:
         elif not isinstance(record.phase, Init):
             self._evaluate_announcement(record, report)
 
+    def tables_dropped(self, records: Iterable[TableRecord], report: TablesDropped) -> None:
+        """Evaluate an announced DROP of tables. Tables that are copied hold it like `table_altered`."""
+        known = list(records)
+        if self._roots is None:
+            self._roots = {}
+            for record in known:
+                self._note_leaves(record.id, self._baseline(record.id))
+        roots = {self._roots.get(table) for table in report.tables}
+        for record in known:
+            if isinstance(record.phase, DataSync):
+                self._held.setdefault(record.id, []).append(report)
+            elif record.id in roots and not isinstance(record.phase, Init):
+                self._evaluate_drop(record, report)
+
     def table_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         """Park a table whose changes are not in the stream. While it is copied, hold the report like `table_altered`.
 
@@ -168,6 +218,39 @@ class StorageJournal:
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
             self._park_unpublished(record, report)
+
+    def take_examined(self) -> Mapping[TableId, int | None]:
+        """Return the partitions that the next snapshot has to examine."""
+        return self._emptied.take_wanted()
+
+    @property
+    def still_examined(self) -> Mapping[TableId, int | None]:
+        """The partitions that were not examined yet."""
+        return self._emptied.waiting
+
+    def add_examined(self, snapshot: StorageSnapshot, records: Mapping[TableId, TableRecord]) -> None:
+        """Remove the rows of partitions that were empty at the end of a snapshot.
+
+        Park the table if another one has no row from before, because it may have been truncated and filled again.
+        """
+        for table, leaves in self._emptied.answered(snapshot).items():
+            record, storage, known = records.get(table), snapshot.tables.get(table), self._baseline(table)
+            assert self._removals is not None
+            if record is not None and storage is not None and known is not None and not needs_resync(record.phase):
+                # The rows of one that is gone meanwhile leave with it.
+                left = leaves & storage.leaves.keys() & known.storage.leaves.keys()
+                empty = left & snapshot.emptied
+                if left - empty <= snapshot.kept and (
+                    not empty or self._remove(record, storage, empty, snapshot.end, 0)
+                ):
+                    renewed = {leaf: storage.leaves[leaf] for leaf in left}
+                    stored = replace(known.storage, leaves={**known.storage.leaves, **renewed})
+                    self._keep(table, replace(known, storage=stored))
+                    self._emptied.explained(table, left, snapshot.end)
+                else:
+                    what = "a partition was rewritten (VACUUM FULL, CLUSTER), or truncated and filled again"
+                    self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what)))
+            self._removals.release(table)
 
     def add_snapshot(self, snapshot: StorageSnapshot, marked: Mapping[TableId, Columns] | None = None) -> None:
         """Queue a snapshot of the catalog for `evaluate_snapshots`. ``marked`` has the marks written just before it.
@@ -183,13 +266,22 @@ class StorageJournal:
         while self._snapshots and staged >= self._snapshots[0][0].end:
             snapshot, marked = self._snapshots.pop(0)
             self._evaluate_snapshot(snapshot, tables)
-            if self.columns.compare(snapshot, marked, tables):
+            if self.columns.compare(snapshot, marked, tables) and not self._explains(tables):
                 self.verified_lsn = max(self.verified_lsn, snapshot.start)
+
+    def _explains(self, tables: Iterable[TableRecord]) -> bool:
+        """Return True if a table still has rows of a partition that this snapshot shows as emptied or gone."""
+        if self._removals is None:
+            return False
+        streaming = (r.id for r in tables if not (isinstance(r.phase, Errored) or r.suspended))
+        return bool(self._emptied.waiting) or any(map(self._removals.is_pending, streaming))
 
     def _evaluate_snapshot(self, snapshot: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
         for record in tables:
             storage, known = snapshot.tables.get(record.id), self._baseline(record.id)
             if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
+                continue
+            if self._emptied.is_examined(record.id):
                 continue
             if known is None:
                 if not storage.flaws:
@@ -200,6 +292,7 @@ class StorageJournal:
                 continue
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
+            storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             truncates = self._truncates.pop(record.id, frozenset())
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
             self._evaluate(
@@ -208,6 +301,8 @@ class StorageJournal:
                 Baseline(snapshot.start, 0, storage, unseen),
                 Witness(truncates=truncates, follows=bool(known.xid)),
             )
+            if not needs_resync(record.phase) and not self._emptied.is_examined(record.id):
+                self._emptied.intact(record.id, snapshot.horizon)
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
                 self._truncates[record.id] = later
 
@@ -239,7 +334,24 @@ class StorageJournal:
             self._park_flawed(record, after.flaws)
             return
         witness = Witness(True, casts, truncates | own, follows=bool(known.xid))
-        self._compare(record, before, after, now, witness)
+        self._compare(record, before, after, now, witness, report if isinstance(report, TableAltered) else None)
+
+    def _evaluate_drop(self, record: TableRecord, report: TablesDropped) -> None:
+        """Remove the rows of partitions that were dropped.
+
+        If that is not possible, a snapshot of the catalog shows later that they are gone.
+        """
+        known = self._baseline(record.id)
+        if known is None or record.id in report.tables or known.has(report) or needs_resync(record.phase):
+            return
+        before = known.storage_but_for(())
+        gone = before.leaves.keys() & report.tables
+        if not gone or not self._remove(record, before, gone, report.committed, report.ordinal):
+            return
+        left = {oid: leaf for oid, leaf in known.storage.leaves.items() if oid not in gone}
+        created = {oid: made for oid, made in known.created.items() if oid not in gone}
+        storage = replace(known.storage, leaves=left)
+        self._keep(record.id, Baseline(max(known.lsn, report.at), report.xid, storage, created))
 
     def _park_unpublished(self, record: TableRecord, report: TablesUnpublished) -> None:
         known = self._baseline(record.id)
@@ -258,7 +370,13 @@ class StorageJournal:
         self._compare(record, before, now.storage, now, witness)
 
     def _compare(
-        self, record: TableRecord, before: TableStorage, after: TableStorage, now: Baseline, witness: Witness
+        self,
+        record: TableRecord,
+        before: TableStorage,
+        after: TableStorage,
+        now: Baseline,
+        witness: Witness,
+        statement: TableAltered | None = None,
     ) -> None:
         """Park the table if its rows changed unseen, else keep the new baseline."""
         if self._park_flawed(record, after.flaws):
@@ -266,11 +384,60 @@ class StorageJournal:
         version = self._store.get_table_schema(record.id, _NEWEST)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
         found = find_change(record.id, names, before, after, witness)
+        if found is not None and found.gone and statement is not None:
+            left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
+            rest = find_change(record.id, names, replace(before, leaves=left), after, witness)
+            at = statement.committed, statement.ordinal
+            if (rest is None or rest.renewed) and self._remove(record, before, found.gone, *at):
+                found, before = rest, replace(before, leaves=left)
+            elif rest is None:
+                found = replace(found, what=f"{found.what}, and its bounds do not show exactly which these are")
+            else:
+                found = rest
         if found is None:
             self._keep(record.id, now)
             return
+        if not found.renewed & now.created.keys() and self._examine(record, names, before, after, found, witness):
+            # Until that is known, the baseline has the former files.
+            former = {leaf: before.leaves[leaf] for leaf in found.renewed}
+            self._keep(record.id, replace(now, storage=replace(now.storage, leaves={**now.storage.leaves, **former})))
+            return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
+
+    def _examine(
+        self,
+        record: TableRecord,
+        names: Mapping[int, str],
+        before: TableStorage,
+        now: TableStorage,
+        found: RowsChanged,
+        witness: Witness,
+    ) -> bool:
+        """Find out what happened to partitions with new files. Return False if that would not help."""
+        if not found.renewed:
+            return False
+        renewed = {leaf: now.leaves[leaf] for leaf in found.renewed}
+        rest = find_change(record.id, names, replace(before, leaves={**before.leaves, **renewed}), now, witness)
+        if rest is not None or self._removals is None or not self._removals.can_hold:
+            return False
+        self._removals.hold(record.id)
+        self._emptied.examine(record.id, found.renewed)
+        return True
+
+    def _remove(
+        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: Lsn, ordinal: int
+    ) -> bool:
+        """Remove the rows of partitions that are gone. Return False if their bounds do not show them exactly."""
+        version = self._store.get_table_schema(record.id, _NEWEST)
+        if self._removals is None or version is None or not self._removals.can_remove(version):
+            return False
+        region = lost_region(before, gone, version)
+        if region is None:
+            _log.info("table %s: the bounds of a partition that is gone do not show its rows exactly", record.name)
+            return False
+        self._removals.add(record, Removal(at, ordinal, region))
+        return True
 
     def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
         """Park a table with a flawed partition, whose changes may be wrong. No copy has begun with one."""
@@ -283,8 +450,24 @@ class StorageJournal:
         text = self._store.get_fingerprint(storage_subject(table))
         return None if text is None else Baseline.from_text(text)
 
+    def _note_leaves(self, table: TableId, baseline: Baseline | None) -> None:
+        if self._roots is not None and baseline is not None:
+            self._roots.update(dict.fromkeys((*baseline.storage.leaves, *baseline.created), table))
+
     def _keep(self, table: TableId, baseline: Baseline) -> None:
+        self._note_leaves(table, baseline)
         self._store.store_fingerprint(storage_subject(table), baseline.to_text())
+
+
+def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:
+    """Return the rows of the leaves ``gone`` of a table, or None if their bounds do not show them exactly."""
+    enums = {oid for oid, kind in before.types.items() if kind.kind == "e"}
+    columns = {
+        held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
+        for attnum, held in before.columns.items()
+        if (column := version.by_attnum.get(attnum)) is not None
+    }
+    return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)
 
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:

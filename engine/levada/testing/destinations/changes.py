@@ -9,6 +9,7 @@ import pytest
 
 from levada.destinations import Ordering
 from levada.errors import NeedsOperator
+from levada.schema.partitions import Box, Condition, End, Region
 from levada.testing.destinations.steps import (
     LONG,
     ORDERS,
@@ -50,6 +51,33 @@ class Changes:
         orders.insert(id=1, item="again", note=None)
         apply(start(), source, orders)
         check(place, orders, [{"id": 1, "item": "again"}])
+
+    def test_rows_of_partitions(self, start: OpenDestination, source: Source) -> None:
+        """The keys of a partition's rows are found by its bounds, after rows were changed, added and deleted."""
+        destination = start()
+        orders = copied(destination, source)
+        if not destination.capabilities.finds_rows:
+            pytest.skip("the destination does not find the rows of partitions")
+        orders.update(id=1, item="other", note="one")
+        orders.delete(id=3)
+        orders.insert(id=4, item="item 4", note="n")
+        orders.insert(id=5, item=None, note="n")
+        apply(destination, source, orders)
+        numbers = Condition((1,), (Box(("2",), ("5",)),))
+        named = Condition((2,), (Box(values=("item 2", "other", None)),))
+        unnamed = replace(named, negated=True)
+        below = Condition((1,), (Box((End.LOWEST,), ("2",)), Box(("5",), (End.HIGHEST,))))
+        found = {
+            ((numbers,),): [2, 4],
+            ((named,),): [1, 2, 5],
+            ((unnamed,),): [4],
+            ((numbers, named), (below, unnamed)): [2],
+            ((below,),): [1, 5],
+        }
+        for parts, expected in found.items():
+            for each in (destination, start()):
+                keys = list(each.keys_in(orders.target, Region(parts)))
+                assert sorted(key for batch in keys for key in batch.column("id").to_pylist()) == expected
 
     def test_keys_that_change(self, place: DestinationPlace, start: OpenDestination, source: Source) -> None:
         """A row that moves to another key leaves the old one. Keys are swapped and taken again, within a batch."""

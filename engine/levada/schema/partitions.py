@@ -1,0 +1,246 @@
+"""The rows of a partition, by its bounds. Pure.
+
+PostgreSQL keeps each row in the partition whose bounds it satisfies. So the bounds of a partition that was detached or
+dropped show which rows the table has lost. That holds for bounds by RANGE and LIST, and for DEFAULT partitions, which
+have all rows that no other partition has. A hash function of PostgreSQL is not evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from levada.schema.types import Kind
+from levada.values import Lsn, TableId
+
+_RANGE: Final = re.compile(r"FOR VALUES FROM \((.*)\) TO \((.*)\)", re.DOTALL)
+_LIST: Final = re.compile(r"FOR VALUES IN \((.*)\)", re.DOTALL)
+_VALUE: Final = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^',\s]+))\s*(,|$)", re.DOTALL)
+_ENDLESS: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+"""Kinds with values of PostgreSQL that the destination has as NULL, such as infinity. They are beyond all others."""
+_EXACT: Final = frozenset({Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.UUID}) | _ENDLESS
+_TEXTS: Final = frozenset({25, 1043})
+"""text and varchar. Other types that are carried as text have other rules of equality and order."""
+
+
+class End(StrEnum):
+    """An end of a range without a value."""
+
+    LOWEST = "MINVALUE"
+    HIGHEST = "MAXVALUE"
+
+
+class BoundAt(NamedTuple):
+    """The bound of a partition of the table ``parent``, as PostgreSQL's text."""
+
+    parent: TableId
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """The columns by which a table is partitioned, and pg_partitioned_table's ``partstrat``: r, l or h.
+
+    It is ``exact`` if it has no expression, and if PostgreSQL orders and compares the values of its columns by their
+    types' own rules and byte by byte.
+    """
+
+    strategy: str
+    columns: tuple[str, ...]
+    exact: bool
+
+    def to_json(self) -> list[object]:
+        """Return the list that `from_json` reads."""
+        return [self.strategy, list(self.columns), self.exact]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> PartitionKey:
+        """Parse the array that the catalog query returns. Raise TypeError or ValueError for anything else."""
+        strategy, columns, exact = data
+        return cls(str(strategy), tuple(map(str, columns or ())), bool(exact))
+
+
+Value = str | End | None
+"""PostgreSQL's text of a value, an end of a range, or None for NULL in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The values of one bound: ``low`` inclusive to ``high`` exclusive, or those of ``values`` for a list."""
+
+    low: tuple[Value, ...] = ()
+    high: tuple[Value, ...] = ()
+    values: tuple[Value, ...] = ()
+
+    @property
+    def endless(self) -> bool:
+        """Return True if the first column has no lowest or no highest value."""
+        return bool(self.low) and (isinstance(self.low[0], End) or isinstance(self.high[0], End))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Rows whose values of ``columns``, given by attnum, are in one of the boxes, or in none if it is ``negated``."""
+
+    columns: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The rows of some partitions: those that satisfy all conditions of one of the ``parts``."""
+
+    parts: tuple[tuple[Condition, ...], ...]
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """The attnums of the columns that decide."""
+        return frozenset(n for part in self.parts for condition in part for n in condition.columns)
+
+    def to_json(self) -> list[Any]:
+        """Return the list that `from_json` reads."""
+        return [
+            [[list(c.columns), [_box_to_json(b) for b in c.boxes], c.negated] for c in conditions]
+            for conditions in self.parts
+        ]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Region:
+        """Parse the result of `to_json`."""
+        return cls(
+            tuple(
+                tuple(Condition(tuple(n), tuple(_box_from_json(b) for b in boxes), neg) for n, boxes, neg in conditions)
+                for conditions in data
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The rows of ``region`` leave the table in the transaction that is committed at LSN ``at``.
+
+    They leave it before the change of that transaction with the number ``ordinal``, and after all earlier ones.
+    """
+
+    at: Lsn
+    ordinal: int
+    region: Region
+
+    def to_json(self) -> list[Any]:
+        """Return the list that `from_json` reads."""
+        return [str(self.at), self.ordinal, self.region.to_json()]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Removal:
+        """Parse the result of `to_json`."""
+        at, ordinal, region = data
+        return cls(Lsn.parse(at), ordinal, Region.from_json(region))
+
+
+class KeyColumn(NamedTuple):
+    """A column of the table that may be in a partition key. ``is_enum`` is True if its type is an enum."""
+
+    attnum: int
+    kind: Kind
+    type_oid: int
+    is_enum: bool
+
+
+def region_of(
+    gone: Iterable[TableId],
+    paths: Mapping[TableId, Sequence[BoundAt]],
+    keys: Mapping[TableId, PartitionKey],
+    columns: Mapping[str, KeyColumn],
+) -> Region | None:
+    """Return the rows of the leaves ``gone``, or None if their bounds do not show them exactly.
+
+    ``paths`` has those of all leaves before. ``columns`` has the replicated columns by name.
+    """
+    bounds: dict[TableId, set[str]] = {}
+    for path in paths.values():
+        for parent, text in path:
+            bounds.setdefault(parent, set()).add(text)
+    parts: dict[tuple[Condition, ...], None] = {}
+    for leaf in gone:
+        conditions = [_condition(bound, bounds[bound.parent], keys, columns) for bound in paths.get(leaf, ())]
+        found = tuple(c for c in conditions if c is not None)
+        if not conditions or len(found) < len(conditions):
+            return None
+        parts[found] = None
+    return Region(tuple(parts)) if parts else None
+
+
+def _condition(
+    bound: BoundAt, siblings: Collection[str], keys: Mapping[TableId, PartitionKey], columns: Mapping[str, KeyColumn]
+) -> Condition | None:
+    key = keys.get(bound.parent)
+    if key is None or not key.exact or key.strategy not in "rl" or not columns.keys() >= set(key.columns):
+        return None
+    own = [columns[name] for name in key.columns]
+    if not all(_is_exact(c, key.strategy) for c in own):
+        return None
+    negated = bound.text == "DEFAULT"
+    texts = sorted(set(siblings) - {"DEFAULT"}) if negated else [bound.text]
+    boxes = [_box(text, key) for text in texts]
+    if any(b is None or (b.endless and own[0].kind in _ENDLESS) for b in boxes):
+        return None
+    return Condition(tuple(c.attnum for c in own), tuple(b for b in boxes if b is not None), negated)
+
+
+def _is_exact(column: KeyColumn, strategy: str) -> bool:
+    if column.kind in _EXACT:
+        return True
+    return column.kind is Kind.TEXT and (column.type_oid in _TEXTS or (strategy == "l" and column.is_enum))
+
+
+def _box(text: str, key: PartitionKey) -> Box | None:
+    """Parse the bound of a partition. Return None for one of another form."""
+    if key.strategy == "l" and (found := _LIST.fullmatch(text)):
+        values = _values(found[1])
+        return None if values is None else Box(values=values)
+    if key.strategy == "r" and (found := _RANGE.fullmatch(text)):
+        low, high = _values(found[1]), _values(found[2])
+        if low is None or high is None or None in (*low, *high) or len(low) != len(key.columns) != len(high):
+            return None
+        return Box(low, high)
+    return None
+
+
+def _values(text: str) -> tuple[Value, ...] | None:
+    """Parse the values of a bound. Return None for text of another form."""
+    found: list[Value] = []
+    position = 0
+    while match := _VALUE.match(text, position):
+        quoted, bare, separator = match.groups()
+        found.append(quoted.replace("''", "'") if quoted is not None else _bare(bare))
+        position = match.end()
+        if not separator:
+            return tuple(found)
+    return None
+
+
+def _bare(word: str) -> Value:
+    if word in (End.LOWEST, End.HIGHEST):
+        return End(word)
+    return None if word == "NULL" else {"true": "t", "false": "f"}.get(word, word)
+
+
+def _box_to_json(box: Box) -> list[Any]:
+    return [[_value_to_json(v) for v in values] for values in (box.low, box.high, box.values)]
+
+
+def _box_from_json(data: list[Any]) -> Box:
+    low, high, values = (tuple(_value_from_json(v) for v in part) for part in data)
+    return Box(low, high, values)
+
+
+def _value_to_json(value: Value) -> list[str] | str | None:
+    return [value.value] if isinstance(value, End) else value
+
+
+def _value_from_json(data: list[str] | str | None) -> Value:
+    return End(data[0]) if isinstance(data, list) else data

@@ -1,0 +1,306 @@
+"""Partitions with rows that are detached or dropped: their rows leave the destination, and nothing is copied."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Only, Rig, table, wait_for
+from tests.servers.ducklake import DuckLake
+
+import levada.runtime.stages.storage_poller
+from levada.apply.removal import RemovalBatch
+from levada.destinations import Destination, DestinationContext
+from levada.destinations.postgres import PostgresDestination
+from levada.destinations.postgres.settings import Settings
+from levada.errors import Transient
+from levada.runtime.config import RetryLimits
+from levada.segments.batch import EventBatch
+from levada.values import Durability, Lsn, Watermark
+
+Rows = set[tuple[Any, ...]]
+_COLUMNS = "id, extract(epoch FROM ts)::bigint, kind, note"
+
+
+class Partitioned:
+    """A pipeline of the partitioned table ``t`` into a lake, and what both sides have."""
+
+    def __init__(self, db: Database, rig: Rig, read: Callable[[], Rows]) -> None:
+        self.db = db
+        self.rig = rig
+        self.read = read
+        self.logged = 0
+
+    def source(self) -> Rows:
+        return set(self.db.query(f"SELECT {_COLUMNS} FROM t"))  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Start the pipeline, and log the statements at the source once the table is copied."""
+        self.rig.start()
+        self.rig.wait_caught_up()
+        self.settle()
+        self.db.execute(f"ALTER DATABASE {self.db.name} SET log_statement = 'all'")  # type: ignore[arg-type]
+        self.logged = len(self.db.server.log.read_text())
+
+    def settle(self) -> None:
+        """Wait until the lake has what the source has. Fail if the table is parked or is copied again."""
+        expected = self.source()
+        ((text,),) = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
+        lsn = Lsn.parse(text)
+
+        def equal(progress: Any) -> bool:
+            state = table(progress, "t")
+            assert state.error is None, state.error
+            return (progress.verified_lsn or 0) >= lsn and self.read() == expected
+
+        self.rig.wait(equal)
+
+    def copies(self) -> list[str]:
+        """Return the COPY statements that have read the source since `start`."""
+        logged = self.db.server.log.read_text()[self.logged :].splitlines()
+        return [line for line in logged if re.search(r'COPY .*"?public"?\."?t', line)]
+
+
+@pytest.fixture(params=["ducklake", "postgres"])
+def made(
+    request: pytest.FixtureRequest, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Partitioned]:
+    """A pipeline that is not started, into each destination."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setattr(levada.runtime.stages.storage_poller, "poll_interval_s", lambda tables: 0.5)
+    context = DestinationContext("shop", tmp_path / "work")
+    destination: Destination
+    if request.param == "ducklake":
+        lake = DuckLake(db, tmp_path / "data", context)
+        destination = lake.destination()
+
+        def read() -> Rows:
+            return set(lake.sql(f"SELECT {_COLUMNS} FROM shop_public.t"))
+    else:
+        options = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "schema": "copy"}
+        settings = Settings.model_validate({**options, "tls": {"mode": "Disable"}})
+        destination = PostgresDestination.from_settings(settings, context)
+
+        def read() -> Rows:
+            return set(db.query(f"SELECT {_COLUMNS} FROM copy.t"))  # type: ignore[arg-type]
+
+    rig = Rig(db, tmp_path)
+    rig.destination = destination  # type: ignore[assignment]  # the rig only passes it on
+    rig.change(selects=Only("t"), freshness_s=0.2)
+    yield Partitioned(db, rig, read)
+    rig.stop()
+
+
+_MONTHS = (
+    "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts, kind))"
+    " PARTITION BY RANGE (ts)",
+    "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+    "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM ('2026-02-01') TO ('2026-03-01') PARTITION BY LIST (kind)",
+    "CREATE TABLE t_2a PARTITION OF t_2 FOR VALUES IN ('a', 'it''s')",
+    "CREATE TABLE t_2d PARTITION OF t_2 DEFAULT",
+    "CREATE TABLE t_3 (note text, dropped int, kind text NOT NULL, ts timestamptz NOT NULL, id bigint NOT NULL,"
+    " PRIMARY KEY (id, ts, kind))",
+    "ALTER TABLE t_3 DROP dropped",
+    "ALTER TABLE t ATTACH PARTITION t_3 FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')",
+    "CREATE TABLE t_0 PARTITION OF t DEFAULT",
+    "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours',"
+    " (ARRAY['a', 'it''s', 'c'])[i % 3 + 1], 'n' FROM generate_series(0, 500) i",
+)
+
+
+def test_rows_leave_with_their_partition(made: Partitioned) -> None:
+    """DETACH and DROP of leaves, of sub-trees and of DEFAULT ones remove their rows. The source is not read."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    for statement in (
+        "DROP TABLE t_1",
+        "ALTER TABLE t_2 DETACH PARTITION t_2d",
+        "DROP TABLE t_2a; CREATE TABLE t_2a PARTITION OF t_2 FOR VALUES IN ('a'); INSERT INTO t VALUES (5000,"
+        " '2026-02-03', 'a', 'again')",
+        "ALTER TABLE t DETACH PARTITION t_0",
+        "DROP TABLE t_2",
+        "INSERT INTO t VALUES (6000, '2026-03-03', 'a', 'before'); UPDATE t SET id = id + 10000 WHERE id < 225;"
+        " ALTER TABLE t DETACH PARTITION t_3; CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM ('2026-03-02') TO"
+        " ('2026-03-09'); INSERT INTO t SELECT * FROM (SELECT id, ts, kind, 'back' FROM t_3) r"
+        " WHERE ts >= '2026-03-02' AND ts < '2026-03-09'",
+    ):
+        with db.connect() as connection, connection.transaction():
+            for part in statement.split("; "):
+                connection.execute(part)  # type: ignore[arg-type]
+        made.settle()
+    assert len(made.source()) > 5
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_bounds_that_do_not_show_the_rows(made: Partitioned) -> None:
+    """A table partitioned by HASH is copied again. The error says why."""
+    made.db.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, ts timestamptz, kind text, note text) PARTITION BY HASH (id)",
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        "INSERT INTO t SELECT i, now(), 'a', 'n' FROM generate_series(1, 20) i",
+    )
+    made.start()
+    made.db.execute("ALTER TABLE t DETACH PARTITION t_1")
+    error = table(made.rig.wait(lambda p: table(p, "t").error), "t").error
+    assert error is not None
+    assert (error.code, "bounds" in error.reason) == ("partition_changed", True)
+    made.rig.copy_again()
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies()
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+    """Rows of a new partition with the bounds of the former stay, wherever the engine ended before."""
+    made.db.execute(*_MONTHS)
+    made.rig.change(retries=RetryLimits(delay_s=0.2, max_delay_s=0.2))
+    made.start()
+    ended = threading.Event()
+    write = made.rig.destination.write_events
+
+    def end(events: EventBatch, mark: Watermark) -> Durability:
+        if isinstance(events, RemovalBatch):
+            if written:
+                write(events, mark)
+            ended.set()
+            raise Transient("ended", "the engine ends")
+        return write(events, mark)
+
+    monkeypatch.setattr(made.rig.destination, "write_events", end)
+    made.db.execute("DROP TABLE t_1")
+    wait_for(ended)
+    made.rig.stop()
+    monkeypatch.undo()
+    monkeypatch.setenv("PGUSER", "postgres")
+    made.db.execute(
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+        "INSERT INTO t VALUES (7000, '2026-01-05', 'a', 'new')",
+    )
+    made.rig.start()
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies() == []
+
+
+def test_rows_leave_an_emptied_partition(made: Partitioned) -> None:
+    """TRUNCATE of partitions removes their rows, although it is not in the stream, and rows that come later stay."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    db.execute("TRUNCATE t_1, t_2d", "INSERT INTO t VALUES (8000, '2026-03-03', 'a', 'another')")
+    made.settle()
+    db.execute("INSERT INTO t VALUES (8001, '2026-01-03', 'a', 'later')")
+    made.settle()
+    db.execute("TRUNCATE t_0", "ALTER TABLE t ADD extra int", "DROP TABLE t_1")
+    made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
+    """VACUUM FULL and CLUSTER of a partition cost nothing, also together with TRUNCATE of another one."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    db.execute("VACUUM FULL t_1", "TRUNCATE t_2a", "CLUSTER t_3 USING t_3_pkey", "DELETE FROM t WHERE id % 2 = 0")
+    made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
+    """TRUNCATE and new rows in one transaction cost a copy."""
+    made.db.execute(*_MONTHS)
+    made.rig.copy_again()
+    made.start()
+    with made.db.connect() as c, c.transaction():
+        c.execute("TRUNCATE t_1")
+        c.execute("INSERT INTO t VALUES (9000, '2026-01-03', 'a', 'new')")
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies()
+
+
+class Maintenance:
+    """Random maintenance of the partitions of ``t``, one for each month, with rows written around each statement."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.attached = {1, 2, 3}
+        self.detached: set[int] = set()
+        self.ids = count(10_000)
+
+    @staticmethod
+    def bounds(month: int) -> str:
+        return f"FOR VALUES FROM ('2026-{month:02}-01') TO ('2026-{month + 1:02}-01')"
+
+    def writes(self) -> list[str]:
+        """Return statements that insert, update, move and delete rows of attached partitions."""
+        found = []
+        for _ in range(self.random.randrange(3)):
+            to, at = self.random.choice(sorted(self.attached)), self.random.randrange(1, 28)
+            found.append(f"INSERT INTO t VALUES ({next(self.ids)}, '2026-{to:02}-{at:02}', 'a', 'w')")
+            found.append(f"UPDATE t SET note = note || '!' WHERE id % 7 = {self.random.randrange(7)}")
+            found.append(f"UPDATE t SET ts = '2026-{to:02}-{at:02}' WHERE id % 31 = {self.random.randrange(31)}")
+            found.append(f"DELETE FROM t WHERE id % 41 = {self.random.randrange(41)}")
+        return found
+
+    def step(self) -> list[str]:
+        """Return the statements of one transaction."""
+        kind = self.random.choice(["create", "detach", "drop", "truncate", "attach", "vacuum"])
+        month = self.random.choice(sorted(self.attached))
+        if len(self.attached) < 3 and kind in ("detach", "drop"):
+            kind = "create"
+        match kind:
+            case "create":
+                month = next(m for m in range(1, 12) if m not in self.attached | self.detached)
+                statement = f"CREATE TABLE t_m{month} PARTITION OF t {self.bounds(month)}"
+            case "attach" if self.detached:
+                month = self.random.choice(sorted(self.detached))
+                statement = f"TRUNCATE t_m{month}; ALTER TABLE t ATTACH PARTITION t_m{month} {self.bounds(month)}"
+            case "drop":
+                statement = f"DROP TABLE t_m{month}"
+            case "truncate":
+                return [f"TRUNCATE t_m{month}"]
+            case "vacuum":
+                return [f"VACUUM FULL t_m{month}"]
+            case _:
+                kind, statement = "detach", f"ALTER TABLE t DETACH PARTITION t_m{month}"
+        before = self.writes()
+        (self.attached.discard if kind in ("detach", "drop") else self.attached.add)(month)
+        (self.detached.add if kind == "detach" else self.detached.discard)(month)
+        return [*before, *statement.split("; "), *self.writes()]
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
+def test_maintenance_of_partitions(made: Partitioned, seed: int) -> None:
+    """After each statement the lake has the rows of the source, and nothing was copied again."""
+    maintenance = Maintenance(seed)
+    made.db.execute(
+        "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts))"
+        " PARTITION BY RANGE (ts)",
+        *(f"CREATE TABLE t_m{m} PARTITION OF t {maintenance.bounds(m)}" for m in (1, 2, 3)),  # type: ignore[arg-type]
+        "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours', 'a', 'n'"
+        " FROM generate_series(0, 300) i",
+    )
+    made.start()
+    for _ in range(6):
+        statements = maintenance.step()
+        with made.db.connect() as c:
+            if len(statements) == 1:
+                c.execute(statements[0])  # type: ignore[arg-type]
+            else:
+                with c.transaction():
+                    for statement in statements:
+                        c.execute(statement)  # type: ignore[arg-type]
+        made.settle()
+    assert made.copies() == []
