@@ -24,9 +24,7 @@ from pathlib import Path
 
 import psycopg
 import yaml
-from benchmarks.capture import PUBLICATION, capture, recvlogical
-from benchmarks.freshness import insert_lsn
-from benchmarks.initial_copy import COLUMNS, ROWS
+from benchmarks.capture import COLUMNS, PUBLICATION, VALUES, capture, recvlogical
 from benchmarks.measure import Meter, Usage, table
 from benchmarks.tables import connection, destination, postmaster
 
@@ -82,7 +80,7 @@ class Pipeline:
         command = [sys.executable, "-m", "levada", "run", str(self.folder / "pipeline.yaml"), *options]
         environment = dict(os.environ)
         if self.code is not None:
-            environment["PYTHONPATH"] = str(self.code)
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self.code), environment.get("PYTHONPATH"))))
         with (self.folder / "engine.log").open("ab") as log, on_cores(self.cores):
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
@@ -91,12 +89,12 @@ class Pipeline:
             process.terminate()
             process.wait()
 
-    def wait(self, process: subprocess.Popen[bytes], tables: int, target: int | None) -> None:
+    def wait(self, process: subprocess.Popen[bytes], tables: int, target: Lsn | None) -> None:
         """Wait until every table has every change below ``target``, with None until the engine answers."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline and process.poll() is None:
             seen = running_progress(self.folder / "work")
-            if seen is not None and (target is None or (len(seen.tables) == tables and seen.has_reached(Lsn(target)))):
+            if seen is not None and (target is None or (len(seen.tables) == tables and seen.has_reached(target))):
                 return
             time.sleep(0.1)
         raise SystemExit((self.folder / "engine.log").read_text()[-4000:])
@@ -105,10 +103,10 @@ class Pipeline:
         """Copy all tables, and stop."""
         self.write_manifest(servers, kind)
         with self.running() as process:
-            self.wait(process, tables, 0)
+            self.wait(process, tables, Lsn(0))
         return self
 
-    def caught_up(self, servers: Servers, tables: int, target: int) -> CaughtUp:
+    def caught_up(self, servers: Servers, tables: int, target: Lsn) -> CaughtUp:
         """Start the engine again, and wait for all changes."""
         with self.running() as process:
             self.wait(process, tables, None)
@@ -150,15 +148,15 @@ def fill(server: EmbeddedPostgres, tables: int, rows: int) -> None:
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for n in range(tables):
             c.execute(f"CREATE TABLE orders_{n} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-            c.execute(ROWS.replace("INTO orders", f"INTO orders_{n}").format(rows))  # type: ignore[arg-type]  # as above
+            c.execute(f"INSERT INTO orders_{n} SELECT {VALUES} FROM generate_series(1, {rows}) g")  # type: ignore[arg-type]  # as above
         c.execute("VACUUM (FREEZE, ANALYZE)")
         c.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
 
 
-def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: int, changes: int, size: int) -> int:
+def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: int, changes: int, size: int) -> Lsn:
     """Make the slots, then the updates, in transactions of ``size`` rows of one table. Return the LSN of their end."""
     loop = f"""DO $$ BEGIN FOR t IN 0..{changes // size - 1} LOOP
-        EXECUTE format('UPDATE orders_%s SET i = i + 1, ts = now() WHERE id > %s AND id <= %s', t % {tables},
+        EXECUTE format('UPDATE orders_%s SET n = n + 1, ts = now() WHERE id > %s AND id <= %s', t % {tables},
             (t / {tables} * {size}) % {rows}, (t / {tables} * {size}) % {rows} + {size});
         COMMIT; END LOOP; END $$"""
     with psycopg.connect(server.uri(), autocommit=True) as c:
@@ -166,10 +164,10 @@ def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: in
             c.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
         c.execute(loop)  # type: ignore[arg-type]  # put together here
         c.execute("CHECKPOINT")
-        end = insert_lsn(c)
+        [(end,)] = c.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
         # Something after the end, so that a reader that stops there sees that it has passed.
         c.execute("SELECT pg_logical_emit_message(false, 'end', '', true)")
-        return end
+        return Lsn.parse(end)
 
 
 def main() -> None:
@@ -209,8 +207,8 @@ def main() -> None:
         lines = []
         for n in cores:
             with on_cores(n):
-                alone = capture(source, folder / f"alone_{n}", f"capture_{n}", Lsn(end), changes)
-                received = recvlogical(source, f"recvlogical_{n}", Lsn(end))
+                alone = capture(source, folder / f"alone_{n}", f"capture_{n}", end, changes)
+                received = recvlogical(source, f"recvlogical_{n}", end)
             for name, run in (("capture alone", alone), ("pg_recvlogical", received)):
                 k, cpu = changes / run.wall_s / 1e3, 1e6 / changes * run.cpu_s
                 lines.append((n, name, k, alone.wall_s / run.wall_s, received.wall_s / run.wall_s, cpu, cpu, 0.0, ""))

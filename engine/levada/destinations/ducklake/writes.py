@@ -6,10 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from levada.destinations.data_files.changelog import write_changelog
+from levada.copy.tasks import BatchRunner
 from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
+from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
-from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.ducklake.columns import LakeColumns
 from levada.destinations.ducklake.database import CatalogDatabase, UnconfirmedCommit
 from levada.destinations.ducklake.deletes import DeletedRows
@@ -133,13 +134,17 @@ def upsert_batch(
     events: TableEvents,
     after: Lsn,
     mark: Watermark,
+    runner: BatchRunner | None = None,
 ) -> None:
-    """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on."""
+    """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on.
+
+    Tasks of ``runner`` write the data files while there is a backlog.
+    """
     storage = catalog.lake.storage(intact.table.folder)
     live: dict[str, LiveDataFile] = {}
     opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
     deletes = DeletedRows(storage, catalog.lake)
-    batch = Upsert(storage, columns.files(events.schema), events.schema, opened, deletes)
+    batch = ParallelUpsert(storage, columns.files(events.schema), events.schema, opened, deletes, runner=runner)
     with index_errors(index.folder):
         batch.run(events, after)
     if not batch.changes and columns.columns == intact.columns.columns:
@@ -178,10 +183,11 @@ def append_batch(
     events: TableEvents,
     after: Lsn,
     mark: Watermark,
+    runner: BatchRunner | None = None,
 ) -> None:
-    """Write every change as a row, from commit LSN ``after`` on."""
+    """Write every change as a row, from commit LSN ``after`` on. Tasks of ``runner`` do it while there is a backlog."""
     storage = catalog.lake.storage(intact.table.folder)
-    files = write_changelog(storage, columns.files(), events.schema, events, after)
+    files = write_changes(ChangelogTask(storage, columns.files(), events.schema, after), events, runner)
     if not files and columns.columns == intact.columns.columns:
         advance(catalog, row, mark)
         return
