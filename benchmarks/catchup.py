@@ -1,4 +1,4 @@
-"""Catching up after an outage, beside capture alone and pg_recvlogical, all on the same WAL.
+"""Catching up after an outage, compared with capture alone and pg_recvlogical, all on the same WAL.
 
 Each number of cores has a pipeline of its own, and slots of its own for the two others. All are made before the
 updates, so each of them reads the same WAL later, alone and in turns. The cores bound the engine, capture alone and
@@ -119,7 +119,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """What it costs. ``process`` are the CPU seconds of the engine's own process, which are part of ``engine``."""
+    """The cost of catching up. ``process`` are the CPU seconds of the engine's own process, which are part of ``engine``."""
 
     engine: Usage
     process: float

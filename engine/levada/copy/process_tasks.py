@@ -211,7 +211,7 @@ class Worker:
 
 
 class Workers(Protocol):
-    """Where a group gets its workers."""
+    """The source of the workers of a group."""
 
     def place(self, needed: Callable[[], bool], *, first: bool) -> AbstractContextManager[bool]:
         """Yield True in the place of one worker, or False if it is not ``needed`` any more."""
