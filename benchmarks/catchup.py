@@ -119,7 +119,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """The cost of catching up. ``process`` are the CPU seconds of the engine's own process, which are part of ``engine``."""
+    """The cost of catching up. ``process`` has the CPU seconds of the engine's own process, a part of ``engine``."""
 
     engine: Usage
     process: float
