@@ -171,6 +171,37 @@ def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: in
         return Lsn.parse(end)
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The updates that each reader gets, up to ``end``. ``kind`` is that of the destination."""
+
+    servers: Servers
+    folder: Path
+    kind: str
+    tables: int
+    changes: int
+    end: Lsn
+
+    def read(self, turn: int, cores: int, pipelines: Sequence[Pipeline]) -> Iterator[Sequence[object]]:
+        """Yield a line for each reader, one after another."""
+        source, per = self.servers.source, 1e6 / self.changes
+        with on_cores(cores):
+            alone = capture(source, self.folder / f"alone_{turn}", f"capture_{turn}", self.end, self.changes)
+            received = recvlogical(source, f"recvlogical_{turn}", self.end)
+
+        def rates(wall: float) -> tuple[float, float, float]:
+            return self.changes / wall / 1e3, alone.wall_s / wall, received.wall_s / wall
+
+        for name, run in (("capture alone", alone), ("pg_recvlogical", received)):
+            yield cores, name, *rates(run.wall_s), run.cpu_s * per, "", "", "", ""
+        for pipeline in pipelines:
+            found = pipeline.caught_up(self.servers, self.tables, self.end)
+            engine, workers = found.process, found.engine.cpu - found.process
+            costs = (found.engine.cpu * per, engine * per, workers * per, found.source * per)
+            name = pipeline.name.partition("-")[0]
+            yield cores, name, *rates(found.engine.wall), *costs, round(found.engine.peak_rss / 1e6)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=8)
@@ -178,14 +209,14 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--destination", choices=["ducklake", "iceberg", "postgres"], default="ducklake")
     parser.add_argument("--transaction", type=int, default=100, help="updates in a transaction, all of one table")
-    parser.add_argument("--other", type=Path, help="the folder of another engine's code, which is measured in turns")
+    parser.add_argument("--other", type=Path, help="the folder of another engine's code, which is measured too")
     options = parser.parse_args()
     # Each row is updated twice, in two passes.
-    size, tables = options.transaction, options.tables
+    size, tables, kind = options.transaction, options.tables, options.destination
     rows = max(1, options.changes // tables // size // 2) * size
     changes = rows * tables * 2
     codes = {"engine": None} | ({"other": options.other.resolve()} if options.other else {})
-    cores = [n for n in options.cores if n <= len(os.sched_getaffinity(0))]
+    turns = list(enumerate(n for n in options.cores if n <= len(os.sched_getaffinity(0))))
     with (
         tempfile.TemporaryDirectory() as made,
         EmbeddedPostgres(Path(made) / "source", settings=_SLOTS) as source,
@@ -194,39 +225,27 @@ def main() -> None:
         folder, servers = Path(made), Servers(source, target)
         fill(source, tables, rows)
         pipelines = [
-            Pipeline(f"{name}-{n}", n, folder / f"{name}-{n}", code).copied(servers, options.destination, tables)
-            for n in cores
-            for name, code in codes.items()
+            [
+                Pipeline(f"{name}-{turn}", n, folder / f"{name}-{turn}", code).copied(servers, kind, tables)
+                # The first one reads the WAL from a colder cache, so they take turns in that.
+                for name, code in list(codes.items())[:: -1 if turn % 2 else 1]
+            ]
+            for turn, n in turns
         ]
-        others = [f"{kind}_{n}" for n in cores for kind in ("capture", "recvlogical")]
-        end = update(source, others, tables, rows, changes, size)
+        slots = [f"{reader}_{turn}" for turn, _ in turns for reader in ("capture", "recvlogical")]
+        end = update(source, slots, tables, rows, changes, size)
         print(
-            f"{changes} updates of {tables} tables, {options.destination}, in transactions of {size};"
-            f" this machine has {os.cpu_count()} cores, {len(os.sched_getaffinity(0))} for this process",
+            f"{changes} updates of {tables} tables, {kind}, in transactions of {size}. This machine has"
+            f" {os.cpu_count()} cores, {len(os.sched_getaffinity(0))} of them for this process",
             flush=True,
         )
-        lines = []
-        for n in cores:
-            with on_cores(n):
-                alone = capture(source, folder / f"alone_{n}", f"capture_{n}", end, changes)
-                received = recvlogical(source, f"recvlogical_{n}", end)
-            for name, run in (("capture alone", alone), ("pg_recvlogical", received)):
-                k, cpu = changes / run.wall_s / 1e3, 1e6 / changes * run.cpu_s
-                lines.append((n, name, k, alone.wall_s / run.wall_s, received.wall_s / run.wall_s, cpu, cpu, 0.0, ""))
-            for pipeline in (p for p in pipelines if p.cores == n):
-                found = pipeline.caught_up(servers, tables, end)
-                wall, per = found.engine.wall, 1e6 / changes
-                line = (n, pipeline.name.partition("-")[0], changes / wall / 1e3, alone.wall_s / wall,
-                    received.wall_s / wall, found.engine.cpu * per, found.process * per,
-                    (found.engine.cpu - found.process) * per, found.source * per)  # fmt: skip
-                lines.append(line)
+        backlog, lines = Backlog(servers, folder, kind, tables, changes, end), []
+        for turn, n in turns:
+            for line in backlog.read(turn, n, pipelines[turn]):
                 print(*line, flush=True)
-    print(
-        table(
-            ("cores", "reader", "k/s", "of capture", "of pg_recvlogical", "CPU s/M", "engine", "workers", "source"),
-            lines,
-        )
-    )
+                lines.append(line)
+    columns = ("k/s", "of capture", "of pg_recvlogical", "CPU s/M", "engine", "workers", "source", "MB")
+    print(table(("cores", "reader", *columns), lines))
 
 
 if __name__ == "__main__":
