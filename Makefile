@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,13 +111,14 @@ demo: setup ## Run the shop example from end to end
 quickstart: ## Try Levada on a Kubernetes of this machine, by kind, k3d or minikube, and remove it again
 	examples/quickstart/quickstart.sh
 
-bench-capture bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-ddl bench-impact bench-tables: bench-%: setup
+bench-capture bench-catchup bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-ddl bench-impact bench-tables: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
 	$(BIN)/python -m benchmarks.initial_copy
 
 bench-capture: ## Measure WAL -> durable segments, side by side with pg_recvlogical
+bench-catchup: ## Measure catching up after an outage, side by side with capture alone and pg_recvlogical
 bench-decode: ## Measure the decoders alone
 bench-opensearch: ## Measure a copy and a batch into OpenSearch, side by side with its client
 bench-commits: ## Measure what a small commit costs with many Iceberg tables

@@ -41,7 +41,7 @@ class Places(SparkTasks):
 
     count: int = 1
 
-    def places(self) -> int:
+    def free_places(self) -> int:
         return self.count
 
 

@@ -22,8 +22,9 @@ from tests.rigs.waiting import until
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import OrderedResults
 from levada.copy.spark_tasks import SparkTasks
+from levada.copy.tasks import BatchRunner
 from levada.destinations.data_files import parallel_upsert
-from levada.destinations.data_files.batch_ranges import BatchRunner, batch_ranges
+from levada.destinations.data_files.batch_ranges import batch_ranges
 from levada.destinations.data_files.parallel_upsert import FoldTask
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import TableSettings
@@ -39,17 +40,22 @@ class Workers(ProcessTasks):
     """Worker processes, with two places for the tasks of a batch."""
 
     on_this_machine = True
+    is_helped = True
 
-    def places(self) -> int:
-        """Return 2."""
-        return 2
+    def sizes(self, limits: BatchLimits) -> BatchLimits:
+        """Return the sizes that the test has set."""
+        return limits
+
+    def places(self, changes: int, tasks: float) -> int:
+        """Return 2 for a batch of two tasks."""
+        return 2 if tasks >= 2 else 0
 
 
 @dataclass(frozen=True)
 class TwoPlaces(SparkTasks):
     """Spark's tasks, two at the same time."""
 
-    def places(self) -> int:
+    def free_places(self) -> int:
         """Return 2."""
         return 2
 
@@ -309,9 +315,9 @@ def test_tasks_in_spark(hadoop: Lake) -> None:
 def test_places(hadoop: Lake, tmp_path: Path) -> None:
     """A batch has the places that no other task has, and none if the rest is too few. The engine then writes it."""
     tasks = SparkTasks(hadoop.spark)
-    assert (tasks.capacity(), tasks.places()) == (0, 0)
+    assert (tasks.capacity(), tasks.free_places()) == (0, 0)
     tasks = SparkTasks(hadoop.spark, fewest_cores=1)
-    assert (tasks.capacity(), tasks.places()) == (2, 2)
+    assert (tasks.capacity(), tasks.free_places()) == (2, 2)
     end = tmp_path / "end"
 
     def waits(_: int) -> None:
@@ -320,7 +326,7 @@ def test_places(hadoop: Lake, tmp_path: Path) -> None:
     context = hadoop.spark.sparkContext
     others = threading.Thread(target=lambda: context.parallelize([0, 1], 2).foreach(waits))
     others.start()
-    until(lambda: not tasks.places())
+    until(lambda: not tasks.free_places())
     destination = hadoop.destination()
     destination.batch_tasks = tasks
     stream = copy(hadoop, destination)

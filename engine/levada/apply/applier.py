@@ -29,6 +29,8 @@ from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableI
 _log = logging.getLogger(__name__)
 
 _RETRY_INTERVAL_S: Final = 0.5
+_LARGE: Final = 100_000
+"""The changes of a batch from which its tasks are logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Applier:
         nulled = sum(batch.changes(table).nulled for table in positions)
         tasks = sum(batch.changes(table).tasks for table in positions)
         seconds = time.monotonic() - began
-        if tasks:
+        if tasks and rows >= _LARGE:
             names = ", ".join(str(s.target.schema.name) for s in starts)
             _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
         return Applied(until, rows, nulled, seconds, tasks)

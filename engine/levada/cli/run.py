@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from levada.cli.check import show_problems
 from levada.cli.downloads import prepare
@@ -29,6 +31,9 @@ from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.report.http import LOOPBACK
 from levada.status import Progress, TableProgress
+
+_COLLECT_AFTER: Final = 10_000
+"""The number of new objects after which the garbage collection looks for cycles, of which an engine makes few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ def _run(options: RunOptions, signals: StopSignals) -> Exit:
         except NeedsOperator as error:
             show_error(error, debug=options.debug)
             return Exit.PREFLIGHT
+        _collect_rarely()
         add_fields(pipeline=engine.name)
         if engine.address is not None:
             console().print(f"{engine.name}: page at {engine.address}/", markup=False)
@@ -99,6 +105,15 @@ def _run(options: RunOptions, signals: StopSignals) -> Exit:
     if not isinstance(outcome, Refused):
         console().print(final_message(engine.name, outcome, options), markup=False)
     return exit_code(outcome, signals.received, options)
+
+
+def _collect_rarely() -> None:
+    """Let the garbage collection leave out what is there after the start, which stays.
+
+    It had an eighth of the CPU of an engine that catches up.
+    """
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 class _Printer(EngineObserver):

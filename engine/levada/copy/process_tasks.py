@@ -18,10 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from levada.copy.places import Places
 from levada.copy.tasks import Submit
 from levada.copy.worker_process import LOG_RECORD, Setup
 from levada.errors import Transient
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SERVER_MODULES: Final = ("levada.copy.snapshot",)
-_POLL_S: Final = 0.1
 _IDLE_S: Final = 5.0
 """Seconds for which a worker without a task is kept for the next one."""
 _STATUS_S: Final = 5.0
@@ -50,9 +50,7 @@ class ProcessTasks:
         self._lock = threading.Lock()
         self._server: _ForkServer | None = None
         self._closed = False
-        self._limit = limit
-        self._places = threading.Condition()
-        self._taken = 0
+        self._places = Places(limit)
         self._idle_s = idle_s
         self._idle: list[tuple[float, Worker]] = []
         """The workers without a task, and since when."""
@@ -62,9 +60,9 @@ class ProcessTasks:
         """None, because the tasks run without Spark."""
         return None
 
-    def group(self, description: str) -> _WorkerGroup:
+    def group(self, description: str) -> WorkerGroup:
         """Return a new group of workers."""
-        return _WorkerGroup(self, description)
+        return WorkerGroup(self, description)
 
     def check(self) -> None:
         """End the workers that are idle for too long. Processes that have ended are started again when needed."""
@@ -85,27 +83,14 @@ class ProcessTasks:
         for _, worker in idle:
             worker.close()
 
-    @contextmanager
-    def place(self, needed: Callable[[], bool], *, first: bool) -> Iterator[bool]:
-        """Yield True in the place of one worker, or False if it is not ``needed`` any more. ``first`` does not wait."""
-        if not self._take(needed, first=first):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            with self._places:
-                self._taken -= 1
-                self._places.notify()
+    @property
+    def free_places(self) -> int | None:
+        """The number of workers that may be added, or None without a limit."""
+        return self._places.free
 
-    def _take(self, needed: Callable[[], bool], *, first: bool) -> bool:
-        with self._places:
-            while not first and self._limit is not None and self._taken >= self._limit:
-                if not needed():
-                    return False
-                self._places.wait(_POLL_S)
-            self._taken += 1
-            return True
+    def place(self, needed: Callable[[], bool], *, first: bool) -> AbstractContextManager[bool]:
+        """Yield True in the place of one worker, or False if it is not ``needed`` any more. ``first`` does not wait."""
+        return self._places.place(needed, waits=not first)
 
     def worker(self) -> Worker:
         """Return an idle worker, or a new one.
@@ -225,8 +210,23 @@ class Worker:
         self._tasks.close()
 
 
-class _WorkerGroup:
-    def __init__(self, runner: ProcessTasks, description: str) -> None:
+class Workers(Protocol):
+    """The source of the workers of a group."""
+
+    def place(self, needed: Callable[[], bool], *, first: bool) -> AbstractContextManager[bool]:
+        """Yield True in the place of one worker, or False if it is not ``needed`` any more."""
+
+    def worker(self) -> Worker:
+        """Return a worker without a task."""
+
+    def put_back(self, worker: Worker) -> None:
+        """Take a worker whose last task has ended."""
+
+
+class WorkerGroup:
+    """The `levada.copy.tasks.TaskGroup` of worker processes."""
+
+    def __init__(self, runner: Workers, description: str) -> None:
         self._runner = runner
         self._description = description
         self._workers: set[Worker] = set()

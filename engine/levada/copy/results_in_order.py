@@ -31,18 +31,19 @@ def results_in_order(
     parallel: int,
     window: int,
     unused: Callable[[T], None],
+    helps: bool = True,
 ) -> Iterator[Iterator[Result[T]]]:
     """Yield an iterator over the results, which waits for each of them.
 
-    While it waits it runs tasks itself that have not begun, so that this process is not idle. At most ``window`` tasks
-    begin before their results are taken, which bounds the memory for results.
+    If it ``helps``, it runs tasks itself that have not begun while it waits, so that this process is not idle. At
+    most ``window`` tasks begin before their results are taken, which bounds the memory for results.
 
     If a task fails for good, or if it only waits and no task finishes for `STALLED_S`, the tasks of ``runner`` are
     cancelled, and the iterator runs the tasks that have not begun. The value of a result that is missing is None. At
     the end of the context the running tasks are cancelled, and ``unused`` is called with each value that the iterator
     has not yielded. Files that a cancelled task has written are left as orphans.
     """
-    results = OrderedResults(runner, tasks, description, parallel, window)
+    results = OrderedResults(runner, tasks, description, parallel, window, helps=helps)
     try:
         yield iter(results)
     finally:
@@ -62,9 +63,17 @@ class OrderedResults(Generic[T]):
     """The results that are not taken yet. A thread runs the tasks."""
 
     def __init__(
-        self, runner: TaskRunner, tasks: Sequence[Callable[[], T]], description: str, parallel: int, window: int
+        self,
+        runner: TaskRunner,
+        tasks: Sequence[Callable[[], T]],
+        description: str,
+        parallel: int,
+        window: int,
+        *,
+        helps: bool = True,
     ) -> None:
         self._count = len(tasks)
+        self._helps = helps
         self.queue = TaskQueue(tasks, window)
         self._description = description
         self._finished: dict[int, Result[T]] = {}
@@ -97,7 +106,7 @@ class OrderedResults(Generic[T]):
 
     def next_here(self) -> tuple[int, Callable[[], T]] | None:
         """Take the next task for this process, if it may begin now."""
-        return self.queue.take_now()
+        return self.queue.take_now() if self._helps or self.ended else None
 
     def _wait_for(self, index: int) -> None:
         """Wait until the task has a result or has failed. Only this thread lets further tasks begin."""

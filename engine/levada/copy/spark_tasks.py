@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from levada.copy.tasks import Submit, attempt
 from levada.errors import Transient
+from levada.segments.limits import BatchLimits
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _groups: Final = itertools.count(1)
+_LARGE: Final = 2
+"""The number of tasks from which a batch is large, and is written by tasks."""
 _IN_ONE_JVM: Final = re.compile(r"local(\[|$)")
 
 
@@ -57,7 +60,15 @@ class SparkTasks:
             return int(context.defaultParallelism)
         return int(most) * int(cores)
 
-    def places(self) -> int:
+    def sizes(self, limits: BatchLimits) -> BatchLimits:
+        """Return the limits themselves, which are for Spark's tasks."""
+        return limits
+
+    def places(self, changes: int, tasks: float) -> int:
+        """Return the number of tasks to run at the same time, or 0 if the batch is small or has no place."""
+        return self.free_places() if tasks >= _LARGE else 0
+
+    def free_places(self) -> int:
         """Return the number of tasks to run at the same time, or 0 if they would wait or are not worth their cost.
 
         They would wait for other tasks, or for the first executor, whose pod may need a minute. In this case one is
@@ -75,6 +86,11 @@ class SparkTasks:
             self._request_executor()
             return 0
         return self.capacity() - taken if context.defaultParallelism > taken else 0
+
+    @property
+    def is_helped(self) -> bool:
+        """True, because the first tasks wait for executors or Python workers."""
+        return True
 
     @property
     def on_this_machine(self) -> bool:

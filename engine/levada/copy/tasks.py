@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 import cloudpickle
 
 from levada.errors import LevadaError, Transient
+from levada.segments.limits import BatchLimits
 from levada.threads import marked_thread
 
 if TYPE_CHECKING:
@@ -66,6 +67,27 @@ class TaskRunner(Protocol):
 
     def close(self) -> None:
         """End the processes that belong to this runner. Later calls have no effect."""
+
+
+class BatchRunner(TaskRunner, Protocol):
+    """A runner for the tasks of batches, which knows whether a batch should use it now."""
+
+    @property
+    def on_this_machine(self) -> bool:
+        """True if all tasks run on this machine."""
+
+    @property
+    def is_helped(self) -> bool:
+        """True if this process runs tasks too while it waits for a result."""
+
+    def sizes(self, limits: BatchLimits) -> BatchLimits:
+        """Return the sizes of tasks, for a batch with these limits."""
+
+    def places(self, changes: int, tasks: float) -> int:
+        """Return the number of tasks to run at the same time, or 0 if they are not worth their cost now.
+
+        The batch has so many changes, which are so many times the size of a task.
+        """
 
 
 def run_tasks(

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
+from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.verification import Comparison, FixedTable
 from levada.local.jars import Jar
@@ -179,6 +180,12 @@ class Destination(ABC):
         The batches of a backlog are larger by this factor.
         """
         return 1
+
+    def run_batches_in(self, runner: BatchRunner) -> None:  # noqa: B027  # most destinations have no such tasks
+        """Take the runner of tasks that may write batches outside of this process. Called before `startup`.
+
+        It is not called if this process has one core.
+        """
 
     @classmethod
     def object_store(cls, settings: Any, credentials: Path | None) -> Mapping[str, str]:

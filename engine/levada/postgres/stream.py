@@ -196,29 +196,30 @@ class ReplicationStream:
         append = messages.append
         left = max_messages - len(messages)
         budget = max_bytes - sum(map(len, messages))
-        dry = False
+        dry = heard = False
         while left > 0 and budget > 0:
             length, data = get(1)
-            if length > 0:
-                self._silence.reset()
-                self._asked_at = None
             if length > _KEEPALIVE_BYTES:
                 append(data.tobytes())
                 budget -= length
                 left -= 1
-                dry = False
+                dry, heard = False, True
             elif length == 0:
                 if dry:
-                    return False
+                    break
                 self._pg.consume_input()
                 dry = True
             elif length > 0:
                 self._keepalive_at = len(messages)
                 self._on_keepalive(data.tobytes())
-                dry = False
+                dry, heard = False, True
             else:
                 raise self._ended()
-        return True
+        if heard:
+            # Not for each message, as this costs as much as to take it.
+            self._silence.reset()
+            self._asked_at = None
+        return not dry
 
     def _on_keepalive(self, data: bytes) -> None:
         _, wal_end, _, reply_requested = struct.unpack("!cQqB", data)

@@ -33,7 +33,7 @@ from levada.runtime.report.snapshot import (
 )
 from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
-from levada.runtime.resources.task_runner import open_task_runner
+from levada.runtime.resources.task_runner import open_batch_runner, open_task_runner
 from levada.runtime.source.destination_place import require_same_place, save_place
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.reconnect import reconnect_delay
@@ -307,6 +307,8 @@ class Pipeline:
         config, store = self.config, self._store
         # Before the epoch is taken, so that a process that cannot run does not fence off the one that runs.
         self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
+        if (batches := open_batch_runner(self._tasks)) is not None:
+            self._destination.run_batches_in(batches)
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)

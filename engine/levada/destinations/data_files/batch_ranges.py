@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from levada.copy.tasks import TaskRunner
+from levada.copy.tasks import BatchRunner
 from levada.segments.batch import TableEvents
 from levada.segments.files import SegmentFile
 from levada.segments.limits import BatchLimits
 
-LARGE: Final = 2
-"""The number of tasks from which a batch is large, and is written by tasks."""
 _WINDOW: Final = 4
 """The most tasks for each place whose results wait for this process. It bounds the memory for keys."""
-
-
-class BatchRunner(TaskRunner, Protocol):
-    """A runner of tasks that knows whether a batch should use it now."""
-
-    @property
-    def on_this_machine(self) -> bool:
-        """True if all tasks run on this machine."""
-
-    def places(self) -> int:
-        """Return the number of tasks to run at the same time, or 0 if they are not worth their cost now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +42,15 @@ def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | No
 
     None: the batch is small, there is no place for its tasks, or its files cannot be read there.
     """
-    if runner is None or not is_large(events) or (events.on_this_machine and not runner.on_this_machine):
+    if runner is None or (events.on_this_machine and not runner.on_this_machine):
         return None
-    places = runner.places()
+    sizes = runner.sizes(events.limits)
+    places = runner.places(events.rows, sum(_size(file, sizes) for file in events.files))
     if not places:
         return None
-    parts = [events.part(r.files, r.share) for r in batch_ranges(events.files, events.limits)]
+    parts = [events.part(r.files, r.share) for r in batch_ranges(events.files, sizes)]
     known = tuple(part for part in parts if part is not None)
     return TaskPlan(runner, known, places) if len(known) == len(parts) else None
-
-
-def is_large(events: TableEvents) -> bool:
-    """Return True if the batch has changes for at least `LARGE` tasks."""
-    return sum(_size(file, events.limits) for file in events.files) >= LARGE
 
 
 def batch_ranges(files: Sequence[SegmentFile], limits: BatchLimits) -> Iterator[BatchRange]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from levada.copy.results_in_order import results_in_order
-from levada.destinations.data_files.batch_ranges import BatchRunner, TaskPlan, plan_tasks
+from levada.copy.tasks import BatchRunner
+from levada.destinations.data_files.batch_ranges import TaskPlan, plan_tasks
 from levada.destinations.data_files.changelog import write_changelog, write_truncates
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
@@ -54,6 +55,7 @@ def _write_parts(task: ChangelogTask, plan: TaskPlan, files: list[WrittenFile]) 
         f"changes of {task.schema.name}",
         parallel=plan.places,
         window=plan.window,
+        helps=plan.runner.is_helped,
         unused=lambda written: remove_files(task.storage, written[0]),
     ) as results:
         for part, result in zip(plan.parts, results, strict=True):

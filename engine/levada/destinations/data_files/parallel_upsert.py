@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from levada.copy.results_in_order import results_in_order
-from levada.destinations.data_files.batch_ranges import BatchRunner, plan_tasks
+from levada.copy.tasks import BatchRunner
+from levada.destinations.data_files.batch_ranges import plan_tasks
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Before, Upsert, pieces, write_rows
@@ -136,6 +137,7 @@ class ParallelUpsert(Upsert):
             f"changes of {self.schema.name}",
             parallel=plan.places,
             window=plan.window,
+            helps=plan.runner.is_helped,
             unused=lambda folded: remove_files(self.storage, folded.files),
         ) as results:
             for part, result in zip(plan.parts, results, strict=True):

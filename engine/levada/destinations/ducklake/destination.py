@@ -13,6 +13,7 @@ import psycopg
 import pyarrow as pa
 
 from levada.copy.rows import TableRows
+from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.key_reader import KeyReader, add_files
@@ -117,6 +118,8 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         self._state = State(Owner(context))
         self._lock = threading.Lock()
         self._opened: Catalog | None = None
+        self.batch_tasks: BatchRunner | None = None
+        """The runner of the tasks that write batches. With None this process writes them."""
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -132,6 +135,10 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
         return naming.target_name(naming.full_name(settings.schema_name, table, name))
+
+    def run_batches_in(self, runner: BatchRunner) -> None:
+        """Fold batches, and write their data files, in tasks."""
+        self.batch_tasks = runner
 
     def startup(self) -> None:
         """Open the catalog, or create it, so that an unusable one is reported before a copy begins."""
@@ -326,9 +333,11 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))
         if mode is TableMode.UPSERT:
-            upsert_batch(catalog, row, intact, columns, state.index, state.synced, events, after, mark)
+            upsert_batch(
+                catalog, row, intact, columns, state.index, state.synced, events, after, mark, self.batch_tasks
+            )
         else:
-            append_batch(catalog, row, intact, columns, events, after, mark)
+            append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)
         state.seen = mark.lsn
 
     def _claimed(

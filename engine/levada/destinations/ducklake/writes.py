@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar
 
-from levada.destinations.data_files.changelog import write_changelog
+from levada.copy.tasks import BatchRunner, run_tasks
 from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
+from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
-from levada.destinations.data_files.upsert import Upsert
-from levada.destinations.ducklake.columns import LakeColumns
+from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
 from levada.destinations.ducklake.database import CatalogDatabase, UnconfirmedCommit
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
 from levada.destinations.ducklake.state import State, TableRow, key_text, own_table
-from levada.destinations.ducklake.statistics import DataFile, describe_files
+from levada.destinations.ducklake.statistics import FILE_VANISHED, DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
 from levada.destinations.fenced import require_epoch
@@ -31,6 +35,11 @@ from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
+
+_NOT_REPEATED: Final = frozenset({"commit_conflict", FILE_VANISHED})
+"""Errors of a task with which the whole batch is repeated."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +142,17 @@ def upsert_batch(
     events: TableEvents,
     after: Lsn,
     mark: Watermark,
+    runner: BatchRunner | None = None,
 ) -> None:
-    """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on."""
+    """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on.
+
+    Tasks of ``runner`` write the data files while there is a backlog.
+    """
     storage = catalog.lake.storage(intact.table.folder)
     live: dict[str, LiveDataFile] = {}
     opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
     deletes = DeletedRows(storage, catalog.lake)
-    batch = Upsert(storage, columns.files(events.schema), events.schema, opened, deletes)
+    batch = ParallelUpsert(storage, columns.files(events.schema), events.schema, opened, deletes, runner=runner)
     with index_errors(index.folder):
         batch.run(events, after)
     if not batch.changes and columns.columns == intact.columns.columns:
@@ -150,9 +163,9 @@ def upsert_batch(
         if deletes.positions and not batch.truncated:
             with catalog.database.transaction(f"reading {intact.table.name}") as connection:
                 live = {catalog.lake.path(f.path): f for f in read_files(connection, intact.table)}
-        deletes.write(live, {f.path: f.rows for f in batch.files})
-        kept = [f for f in batch.files if f.path not in deletes.obsolete]
-        described = describe_files(storage, kept, columns.own)
+        end = partial(_end_batch, deletes, live, batch.files, columns.own)
+        deletes, described = end() if runner is None or not events.tasks else _in_a_task(runner, end, events.schema)
+        batch.deletes = deletes
         remove_files(storage, [f for f in batch.files if f.path in deletes.obsolete])
         changes = Changes(columns, described, deletes, replacing=batch.truncated)
         stored = commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch, lsn=mark.lsn))
@@ -170,6 +183,21 @@ def upsert_batch(
     synced.known = None
 
 
+def _end_batch(
+    deletes: DeletedRows, live: Mapping[str, LiveDataFile], files: Sequence[WrittenFile], columns: Sequence[LakeColumn]
+) -> tuple[DeletedRows, list[DataFile]]:
+    """Write the delete files of a batch. Return them, and its data files except those of which no row is left."""
+    deletes.write(live, {f.path: f.rows for f in files})
+    deletes.positions.clear()
+    return deletes, describe_files(deletes.storage, [f for f in files if f.path not in deletes.obsolete], columns)
+
+
+def _in_a_task(runner: BatchRunner, task: Callable[[], T], schema: ReplicatedTableSchema) -> T:
+    """Return the result of a task. Raise its error, or Transient if its process ended in each attempt."""
+    name, never = f"changes of {schema.name}", threading.Event()
+    return run_tasks(runner, [task], name, parallel=1, cancelled=never, final=_NOT_REPEATED)[0]
+
+
 def append_batch(
     catalog: Catalog,
     row: TableRow,
@@ -178,10 +206,11 @@ def append_batch(
     events: TableEvents,
     after: Lsn,
     mark: Watermark,
+    runner: BatchRunner | None = None,
 ) -> None:
-    """Write every change as a row, from commit LSN ``after`` on."""
+    """Write every change as a row, from commit LSN ``after`` on. Tasks of ``runner`` do it while there is a backlog."""
     storage = catalog.lake.storage(intact.table.folder)
-    files = write_changelog(storage, columns.files(), events.schema, events, after)
+    files = write_changes(ChangelogTask(storage, columns.files(), events.schema, after), events, runner)
     if not files and columns.columns == intact.columns.columns:
         advance(catalog, row, mark)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from levada.destinations.data_files.batch_ranges import BatchRunner
+from levada.copy.tasks import BatchRunner
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert

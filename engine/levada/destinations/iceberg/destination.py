@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
+from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
-from levada.destinations.data_files.batch_ranges import BatchRunner
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.fenced import FencedDestination, missing

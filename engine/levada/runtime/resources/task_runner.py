@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from levada.copy.batch_processes import BatchProcesses
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.spark_tasks import SparkTasks
-from levada.copy.tasks import TaskRunner
+from levada.copy.tasks import BatchRunner, TaskRunner
 from levada.destinations.interface import Destination
 from levada.runtime.resources.machine import available_cores, memory_limit, worker_limit
 from levada.runtime.resources.spark import check_jvm, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_FEWEST_CORES: Final = 2
 
 
 def open_task_runner(destination: Destination, spark: SparkSession | None, name: str) -> TaskRunner:
@@ -29,3 +32,14 @@ def open_task_runner(destination: Destination, spark: SparkSession | None, name:
     # `__main__` cannot be imported there. Its functions and classes are pickled by value.
     modules = {kind.__module__ for kind in type(destination).__mro__ if issubclass(kind, Destination)}
     return ProcessTasks(sorted(modules - {"__main__"}), worker_limit(available_cores(), memory_limit()))
+
+
+def open_batch_runner(tasks: TaskRunner) -> BatchRunner | None:
+    """Return the runner for tasks of batches in the worker processes of copies.
+
+    None: the tasks of copies run in Spark, or there is one core, on which tasks are of no use.
+    """
+    cores = available_cores()
+    if not isinstance(tasks, ProcessTasks) or cores < _FEWEST_CORES:
+        return None
+    return BatchProcesses(tasks, min(cores, worker_limit(cores, memory_limit())))
