@@ -71,6 +71,7 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     "partition_unlogged": _AT_SOURCE,
     "partition_value_unrepresentable": _SAME_VALUE,
     "row_security": _AT_SOURCE,
+    "rows_differ": "the rows that differ show the cause, and a copy would remove them",
     "schema_change_refused": "onSchemaChange is Fail",
     "select_privilege_missing": _AT_SOURCE,
     "source_changed": "slot.onLost decides, because the source may be a wrong one",
