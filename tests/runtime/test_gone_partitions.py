@@ -142,6 +142,24 @@ def test_rows_leave_with_their_partition(made: Partitioned) -> None:
 
 
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_leave_among_versions(made: Partitioned) -> None:
+    """The table keeps the last of several versions of its columns in the transaction of the removal."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    with db.connect() as connection, connection.transaction():
+        connection.execute("ALTER TABLE t RENAME note TO other")
+        connection.execute("INSERT INTO t VALUES (6000, '2026-03-03', 'a', 'n')")
+        connection.execute("ALTER TABLE t RENAME other TO note")
+        connection.execute("INSERT INTO t VALUES (6001, '2026-03-03', 'a', 'n')")
+        connection.execute("DROP TABLE t_1")
+    ((text,),) = db.query("SELECT pg_current_wal_insert_lsn()::text")
+    made.rig.wait(lambda p: table(p, "t").applied_lsn >= Lsn.parse(text))
+    made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_bounds_that_do_not_show_the_rows(made: Partitioned) -> None:
     """A table partitioned by HASH is copied again. The error says why."""
     made.db.execute(

@@ -112,7 +112,10 @@ class Applier:
         """
         began = time.monotonic()
         at = removals[0].at
-        until = Lsn(at + 1)
+        mine = (r for m in manifests for r in m.relations if r.schema.id == table and r.commit_lsn == at)
+        # A later one of several versions of the transaction has a higher number than its commit. The next batch begins
+        # with the newest version below its start.
+        until = Lsn(max([at, *(r.schema.snapshot_id for r in mine)]) + 1)
         start = TableStart(self.targets(self.schema(table, after)), after)
         staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(staged)
