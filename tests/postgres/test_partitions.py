@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, LiteralString, cast
 
 import psycopg
 import pytest
 from tests.rigs.database import Database
 
+from levada.postgres import storage
 from levada.postgres.identity_remedies import identity_statements
 from levada.postgres.preflight import PreflightRequest, Severity, preflight
 from levada.postgres.publications import unidentified_relations
@@ -138,6 +140,24 @@ def is_born(db: Database) -> bool:
     root, leaf = (TableId(db.query("SELECT %s::regclass::oid", name)[0][0]) for name in ("r", "r_1"))
     with db.connection.connect() as c:
         return read_storage(c, [root]).tables[root].leaves[leaf].born
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["the same", "a new one"])
+def test_empty_partitions_beside_new_ones(db: Database, monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+    """A partition counts as empty only if no other one was made until the end of the look, which may have its rows."""
+    execute(db, ROOT.format("k int"), "CREATE TABLE r_d PARTITION OF r DEFAULT")
+    root, leaf = (TableId(db.query("SELECT %s::regclass::oid", name)[0][0]) for name in ("r", "r_d"))
+    emptied = storage._emptied
+
+    def later(conn: psycopg.Connection[Any], leaves: Collection[TableId]) -> frozenset[TableId]:
+        if new:
+            execute(db, "CREATE TABLE r_2 PARTITION OF r FOR VALUES IN (2)", "INSERT INTO r VALUES (2)")
+        return emptied(conn, leaves)
+
+    monkeypatch.setattr(storage, "_emptied", later)
+    with db.connection.connect() as c:
+        look = read_storage(c, [root], {leaf: None})
+    assert look.emptied == (frozenset() if new else {leaf})
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one query", "statements"])
