@@ -171,7 +171,8 @@ def identity_of_partitions(draw: Draw) -> Made:
     """Set the replica identity of a root and its partitions, in any order, with or without rows between."""
     root = draw.table(lambda t: t.kind == "p" and not t.is_partition)
     parts = [t for t in draw.model.tables if t.parent == root.sql]
-    if not parts:
+    keys = [c for c in root.columns if c.name.startswith("k") and c.writable]
+    if not parts or not keys:
         raise ImpossibleError
     other = "DEFAULT" if root.identity == "f" else "FULL"
     identity = draw.one((*[other] * 8, "DEFAULT", "NOTHING"))
@@ -182,11 +183,15 @@ def identity_of_partitions(draw: Draw) -> Made:
     for table in order:
         statements.append(f"ALTER TABLE {table.sql} REPLICA IDENTITY {identity}")
         if draw.odds(0.3):
-            k = draw.one("123456")
-            statements.append(f"INSERT INTO {root.sql} (k1, k2) VALUES ({k}, {k}) ON CONFLICT DO NOTHING")
+            row = ", ".join(value(draw.rng, c.type, key=True) for c in keys)
+            names = ", ".join(quoted(c.name) for c in keys)
+            statements.append(f"INSERT INTO {root.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING")
         elif draw.odds(0.85):
             column = quoted(draw.one([c for c in root.columns if c.writable]).name)
             statements.append(f"UPDATE {root.sql} SET {column} = {column}")
         if draw.odds(0.3):
-            statements.append(f"DELETE FROM {root.sql} WHERE k1 = {draw.one('123456')}")
+            key = draw.one(keys)
+            statements.append(
+                f"DELETE FROM {root.sql} WHERE {quoted(key.name)} = {value(draw.rng, key.type, key=True)}"
+            )
     return root, statements

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, LiteralString, cast
 
 import psycopg
 import pytest
 from tests.rigs.database import Database
 
-from levada.postgres import storage
 from levada.postgres.identity_remedies import identity_statements
 from levada.postgres.preflight import PreflightRequest, Severity, preflight
 from levada.postgres.publications import unidentified_relations
@@ -147,15 +145,15 @@ def test_empty_partitions_beside_new_ones(db: Database, monkeypatch: pytest.Monk
     """A partition counts as empty only if no other one was made until the end of the look, which may have its rows."""
     execute(db, ROOT.format("k int"), "CREATE TABLE r_d PARTITION OF r DEFAULT")
     root, leaf = (TableId(db.query("SELECT %s::regclass::oid", name)[0][0]) for name in ("r", "r_d"))
-    emptied = storage._emptied
-
-    def later(conn: psycopg.Connection[Any], leaves: Collection[TableId]) -> frozenset[TableId]:
-        if new:
-            execute(db, "CREATE TABLE r_2 PARTITION OF r FOR VALUES IN (2)", "INSERT INTO r VALUES (2)")
-        return emptied(conn, leaves)
-
-    monkeypatch.setattr(storage, "_emptied", later)
     with db.connection.connect() as c:
+        execute_now = c.execute
+
+        def execute_late(query: Any, params: Any = None) -> psycopg.Cursor[Any]:
+            if new and params == [[int(leaf)]]:
+                execute(db, "CREATE TABLE r_2 PARTITION OF r FOR VALUES IN (2)", "INSERT INTO r VALUES (2)")
+            return execute_now(query, params)
+
+        monkeypatch.setattr(c, "execute", execute_late)
         look = read_storage(c, [root], {leaf: None})
     assert look.emptied == (frozenset() if new else {leaf})
 
