@@ -63,7 +63,10 @@ def create_partitioned_table(draw: Draw) -> Made:
     name = draw.one(("p1", "p2"))
     kind = draw.one(("integer", "integer", *_BOUNDS))
     other = draw.one(("integer", "integer", "date", "text"))
-    ways = [way for way, values in zip(("RANGE", "LIST"), _BOUNDS[kind], strict=True) if values] + ["HASH"]
+    # The hash of an enum follows from its OIDs, which differ on the twin.
+    ways = [way for way, values in zip(("RANGE", "LIST"), _BOUNDS[kind], strict=True) if values] + ["HASH"] * (
+        kind != "{s}.mood"
+    )
     by = draw.one([way for way in ways for _ in range(1 if way == "HASH" else 3)])
     ranged = by == "RANGE" and draw.odds(0.25)
     bounds = {"RANGE": _ranges((kind, other) if ranged else (kind,)), "LIST": _listed(kind), "HASH": _HASHES}[by]
