@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
 from tests.histories.draw import Draw, ImpossibleError, Made, statement
 from tests.histories.history import quoted
 from tests.histories.model import Table
+from tests.histories.values import value
 
-_RANGES = ("FROM (MINVALUE) TO (3)", "FROM (3) TO (5)", "FROM (5) TO (1000)")
+_BOUNDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "integer": (("3", "5", "1000"), ("1, 2", "3", "4, 5, 6")),
+    "bigint": (("2", "4", "9223372036854775807"), ("1, 2", "3, 9223372036854775807")),
+    "text": (("'K1'", "'k1'", "'k2'"), ("'k1', 'K1'", "''", "'k2', 'é'")),
+    "date": (("'0001-01-01'", "'1970-01-01'", "'2024-02-29'", "'9999-12-31'"), ("'2024-02-29'", "'0001-01-01'")),
+    "timestamp with time zone": (("'1900-01-01 01:00+01'", "'2024-02-29 12:00'", "'2024-03-01'"), ()),
+    "uuid": (("'00000000-0000-0000-0000-000000000000'", "'6f1a2b3c-0000-4000-8000-000000000001'"), ()),
+    "boolean": ((), ("true", "false")),
+    "numeric": (("0", "1.5", "1e31"), ("1.50", "0")),
+    "{s}.mood": ((), ("'good'", "'bad'")),
+}
+"""Values that divide the keys of a type by RANGE, and lists of its keys."""
+_HASHES: Final = ("FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
+
+
+def _listed(kind: str) -> tuple[str, ...]:
+    """Return bounds by LIST of a key of a type."""
+    return tuple(f"FOR VALUES IN ({values})" for values in _BOUNDS.get(kind, ((), ()))[1])
+
+
+def _ranges(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return adjoining bounds by RANGE of a key of some types."""
+    first, *others = kinds
+    inner = [", ".join((v, *(_BOUNDS[o][0][0] for o in others))) for v in _BOUNDS.get(first, ((), ()))[0]]
+    ends = [", ".join([end] * len(kinds)) for end in ("MINVALUE", "MAXVALUE")]
+    return tuple(f"FOR VALUES FROM ({low}) TO ({high})" for low, high in pairwise([ends[0], *inner, ends[1]]))
 
 
 def _bounds(parent: Table) -> tuple[str, ...]:
-    if parent.partitioned_by.startswith("LIST"):
-        return ("FOR VALUES IN (1, 2)", "FOR VALUES IN (3)", "DEFAULT")
-    if parent.partitioned_by.startswith("HASH"):
-        return ("FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
-    return (*(f"FOR VALUES {r}" for r in _RANGES), "DEFAULT")
+    strategy, _, names = parent.partitioned_by.partition(" ")
+    if strategy == "HASH":
+        return _HASHES
+    known = {quoted(c.name): c.type for c in parent.columns}
+    kinds = [known.get(name.partition(" COLLATE")[0], "") for name in names.strip("()").split(", ")]
+    if not set(kinds) <= _BOUNDS.keys():
+        raise ImpossibleError
+    return (*(_listed(kinds[0]) if strategy == "LIST" else _ranges(kinds)), "DEFAULT")
 
 
 def _levels(draw: Draw, table: Table) -> int:
@@ -28,17 +61,28 @@ def _levels(draw: Draw, table: Table) -> int:
 def create_partitioned_table(draw: Draw) -> Made:
     """Create a partitioned table with one or two partitions."""
     name = draw.one(("p1", "p2"))
-    key = draw.one(("k1", "k1, k2", "k2, k1"))
-    by = draw.one(("RANGE (k1)", "RANGE (k1)", "LIST (k1)", "HASH (k1)"))
+    kind = draw.one(("integer", "integer", *_BOUNDS))
+    other = draw.one(("integer", "integer", "date", "text"))
+    # The hash of an enum follows from its OIDs, which differ on the twin.
+    ways = [way for way, values in zip(("RANGE", "LIST"), _BOUNDS[kind], strict=True) if values] + ["HASH"] * (
+        kind != "{s}.mood"
+    )
+    by = draw.one([way for way in ways for _ in range(1 if way == "HASH" else 3)])
+    ranged = by == "RANGE" and draw.odds(0.25)
+    bounds = {"RANGE": _ranges((kind, other) if ranged else (kind,)), "LIST": _listed(kind), "HASH": _HASHES}[by]
+    key = draw.one(("k1, k2", "k2, k1") if ranged else ("k1", "k1, k2", "k2, k1"))
     primary = f", PRIMARY KEY ({key})" if draw.odds(0.85) else ""
-    made = f"CREATE TABLE {{s}}.{name} (k1 int NOT NULL, k2 int NOT NULL, c1 int, c2 text{primary}) PARTITION BY {by}"
-    bounds = {
-        "R": ("FROM (MINVALUE) TO (3)", "FROM (3) TO (1000)"), "L": ("IN (1, 2)", "IN (3, 4, 5, 6)"),
-        "H": ("WITH (MODULUS 2, REMAINDER 0)", "WITH (MODULUS 2, REMAINDER 1)"),
-    }[by[0]]  # fmt: skip
+    collation = ' COLLATE "C"' if kind == "text" and draw.odds(0.6) else ""
+    made = (
+        f"CREATE TABLE {{s}}.{name} (k1 {kind}{collation} NOT NULL, k2 {other} NOT NULL, c1 int, c2 text{primary})"
+        f" PARTITION BY {by} (k1{', k2' if ranged else ''})"
+    )
+    if by != "HASH" and draw.odds(0.3):
+        bounds = (*bounds, "DEFAULT")
     parts = [
-        f"CREATE TABLE {{s}}.{name}_{i} PARTITION OF {{s}}.{name} FOR VALUES {bound}"
-        for i, bound in enumerate(bounds[: draw.one((1, 2, 2))])
+        f"CREATE TABLE {{s}}.{name}_{i} PARTITION OF {{s}}.{name} {bound}"
+        for i, bound in enumerate(bounds)
+        if i == 0 or draw.odds(0.7)
     ]
     return None, [made, *parts]
 
@@ -64,8 +108,10 @@ def attach_partition(draw: Draw) -> Made:
         part = draw.one(loose)
         return part, [f"ALTER TABLE {parent.sql} ATTACH PARTITION {part.sql} {draw.one(_bounds(parent))}"]
     name = draw.new("part")
-    rows = [f"INSERT INTO {{s}}.{name} ({quoted(parent.columns[0].name)}, {quoted(parent.columns[1].name)})"
-            f" VALUES (3, 3), (4, 4)"] if draw.odds(0.5) and len(parent.columns) > 1 else []  # fmt: skip
+    columns = [c for c in parent.columns if c.writable and (c.name in parent.key or not c.nullable)]
+    row = ", ".join(value(draw.rng, c.type, key=c.name in parent.key or c.name.startswith("k")) for c in columns)
+    names = ", ".join(quoted(c.name) for c in columns)
+    rows = [f"INSERT INTO {{s}}.{name} ({names}) VALUES ({row})"] if columns and draw.odds(0.4) else []
     return parent, [
         f"CREATE TABLE {{s}}.{name} (LIKE {parent.sql} INCLUDING ALL)",
         *rows,
@@ -73,25 +119,54 @@ def attach_partition(draw: Draw) -> Made:
     ]
 
 
+def _around(draw: Draw, part: Table, statement: str, *again: str) -> list[str]:
+    """Return the statement, sometimes with rows in the same transaction before and after it."""
+    root = part
+    while root.is_partition and (above := draw.model.named(root.parent)) is not None:
+        root = above
+    columns = [c for c in root.columns if c.writable and (c.name in root.key or c.name.startswith(("k", "c")))]
+    if not columns or draw.odds(0.4):
+        return [statement, *again]
+    names = ", ".join(quoted(c.name) for c in columns)
+
+    def insert() -> str:
+        row = ", ".join(value(draw.rng, c.type, key=c.name in root.key or c.name.startswith("k")) for c in columns)
+        return f"INSERT INTO {root.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING"
+
+    return [
+        *(insert() for _ in range(draw.one((0, 1, 2)))),
+        statement,
+        *again,
+        *(insert() for _ in range(draw.one((0, 2, 4)))),
+    ]
+
+
+def _again(draw: Draw, part: Table) -> list[str]:
+    """Return nothing, or the statement that creates a new partition with the bounds of one that is gone."""
+    return [f"CREATE TABLE {{s}}.{draw.new('part')} PARTITION OF {part.parent} {part.bound}"] if draw.odds(0.5) else []
+
+
 @statement("detach partition", 1)
 def detach_partition(draw: Draw) -> Made:
-    """Detach a partition."""
+    """Detach a partition, sometimes concurrently, or with a new one in its place, and rows around that."""
     part = draw.table(lambda t: t.is_partition)
-    return part, [f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}"]
+    if draw.odds(0.2):
+        return part, [f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql} CONCURRENTLY"]
+    return part, _around(draw, part, f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}", *_again(draw, part))
 
 
-@statement("drop partition", 0.7)
+@statement("drop partition", 1)
 def drop_partition(draw: Draw) -> Made:
-    """Drop a partition."""
+    """Drop a partition, sometimes with a new one in its place, and rows around that."""
     part = draw.table(lambda t: t.is_partition)
-    return part, [f"DROP TABLE {part.sql}"]
+    return part, _around(draw, part, f"DROP TABLE {part.sql}", *_again(draw, part))
 
 
-@statement("truncate partition", 0.7)
+@statement("truncate partition", 1)
 def truncate_partition(draw: Draw) -> Made:
-    """Truncate a partition, or a part of a partitioned table."""
+    """Truncate a partition, or a part of a partitioned table, sometimes with rows around that."""
     part = draw.table(lambda t: t.is_partition)
-    return part, [f"TRUNCATE {part.sql}"]
+    return part, _around(draw, part, f"TRUNCATE {part.sql}")
 
 
 @statement("identity of partitions", 6)
@@ -99,7 +174,8 @@ def identity_of_partitions(draw: Draw) -> Made:
     """Set the replica identity of a root and its partitions, in any order, with or without rows between."""
     root = draw.table(lambda t: t.kind == "p" and not t.is_partition)
     parts = [t for t in draw.model.tables if t.parent == root.sql]
-    if not parts:
+    keys = [c for c in root.columns if c.name.startswith("k") and c.writable]
+    if not parts or not keys:
         raise ImpossibleError
     other = "DEFAULT" if root.identity == "f" else "FULL"
     identity = draw.one((*[other] * 8, "DEFAULT", "NOTHING"))
@@ -110,11 +186,15 @@ def identity_of_partitions(draw: Draw) -> Made:
     for table in order:
         statements.append(f"ALTER TABLE {table.sql} REPLICA IDENTITY {identity}")
         if draw.odds(0.3):
-            k = draw.one("123456")
-            statements.append(f"INSERT INTO {root.sql} (k1, k2) VALUES ({k}, {k}) ON CONFLICT DO NOTHING")
+            row = ", ".join(value(draw.rng, c.type, key=True) for c in keys)
+            names = ", ".join(quoted(c.name) for c in keys)
+            statements.append(f"INSERT INTO {root.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING")
         elif draw.odds(0.85):
             column = quoted(draw.one([c for c in root.columns if c.writable]).name)
             statements.append(f"UPDATE {root.sql} SET {column} = {column}")
         if draw.odds(0.3):
-            statements.append(f"DELETE FROM {root.sql} WHERE k1 = {draw.one('123456')}")
+            key = draw.one(keys)
+            statements.append(
+                f"DELETE FROM {root.sql} WHERE {quoted(key.name)} = {value(draw.rng, key.type, key=True)}"
+            )
     return root, statements

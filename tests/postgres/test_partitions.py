@@ -140,6 +140,24 @@ def is_born(db: Database) -> bool:
         return read_storage(c, [root]).tables[root].leaves[leaf].born
 
 
+@pytest.mark.parametrize("new", [False, True], ids=["the same", "a new one"])
+def test_empty_partitions_beside_new_ones(db: Database, monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+    """A partition counts as empty only if no other one was made until the end of the look, which may have its rows."""
+    execute(db, ROOT.format("k int"), "CREATE TABLE r_d PARTITION OF r DEFAULT")
+    root, leaf = (TableId(db.query("SELECT %s::regclass::oid", name)[0][0]) for name in ("r", "r_d"))
+    with db.connection.connect() as c:
+        execute_now = c.execute
+
+        def execute_late(query: Any, params: Any = None) -> psycopg.Cursor[Any]:
+            if new and params == [[int(leaf)]]:
+                execute(db, "CREATE TABLE r_2 PARTITION OF r FOR VALUES IN (2)", "INSERT INTO r VALUES (2)")
+            return execute_now(query, params)
+
+        monkeypatch.setattr(c, "execute", execute_late)
+        look = read_storage(c, [root], {leaf: None})
+    assert look.emptied == (frozenset() if new else {leaf})
+
+
 @pytest.mark.parametrize("together", [True, False], ids=["one query", "statements"])
 @pytest.mark.parametrize("name", BORN)
 def test_partitions_that_are_created_as_such(versions: Database, name: str, together: bool) -> None:

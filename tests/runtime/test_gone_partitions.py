@@ -121,12 +121,13 @@ def test_rows_leave_with_their_partition(made: Partitioned) -> None:
     db.execute(*_MONTHS)
     made.start()
     for statement in (
-        "DROP TABLE t_1",
         "ALTER TABLE t_2 DETACH PARTITION t_2d",
         "DROP TABLE t_2a; CREATE TABLE t_2a PARTITION OF t_2 FOR VALUES IN ('a'); INSERT INTO t VALUES (5000,"
         " '2026-02-03', 'a', 'again')",
         "ALTER TABLE t DETACH PARTITION t_0",
-        "DROP TABLE t_2",
+        "ALTER TABLE t DETACH PARTITION t_1; INSERT INTO t VALUES (5001, '2026-02-04', 'a', 'between'); DROP TABLE t_2;"
+        " CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM ('2026-02-01') TO ('2026-03-01'); INSERT INTO t VALUES (5002,"
+        " '2026-02-05', 'a', 'after')",
         "INSERT INTO t VALUES (6000, '2026-03-03', 'a', 'before'); UPDATE t SET id = id + 10000 WHERE id < 225;"
         " ALTER TABLE t DETACH PARTITION t_3; CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM ('2026-03-02') TO"
         " ('2026-03-09'); INSERT INTO t SELECT * FROM (SELECT id, ts, kind, 'back' FROM t_3) r"
@@ -137,6 +138,24 @@ def test_rows_leave_with_their_partition(made: Partitioned) -> None:
                 connection.execute(part)  # type: ignore[arg-type]
         made.settle()
     assert len(made.source()) > 5
+    assert made.copies() == []
+
+
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_leave_among_versions(made: Partitioned) -> None:
+    """The table keeps the last of several versions of its columns in the transaction of the removal."""
+    db = made.db
+    db.execute(*_MONTHS)
+    made.start()
+    with db.connect() as connection, connection.transaction():
+        connection.execute("ALTER TABLE t RENAME note TO other")
+        connection.execute("INSERT INTO t VALUES (6000, '2026-03-03', 'a', 'n')")
+        connection.execute("ALTER TABLE t RENAME other TO note")
+        connection.execute("INSERT INTO t VALUES (6001, '2026-03-03', 'a', 'n')")
+        connection.execute("DROP TABLE t_1")
+    ((text,),) = db.query("SELECT pg_current_wal_insert_lsn()::text")
+    made.rig.wait(lambda p: table(p, "t").applied_lsn >= Lsn.parse(text))
+    made.settle()
     assert made.copies() == []
 
 

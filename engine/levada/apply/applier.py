@@ -102,25 +102,31 @@ class Applier:
             _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
         return Applied(until, rows, nulled, seconds, tasks)
 
-    def run_removal(self, table: TableId, after: Lsn, manifests: Sequence[Manifest], removal: Removal) -> Applied:
-        """Apply the changes of one transaction to a table, together with the removal that it has.
+    def run_removals(
+        self, table: TableId, after: Lsn, manifests: Sequence[Manifest], removals: Sequence[Removal]
+    ) -> Applied:
+        """Apply the changes of one transaction to a table, together with all removals that it has.
 
         ``manifests`` may be empty. The table has every change from before the transaction. Raise the errors of `run`,
         and NeedsOperator ``partition_changed`` if the rows cannot be removed.
         """
         began = time.monotonic()
-        until = Lsn(removal.at + 1)
+        at = removals[0].at
+        mine = (r for m in manifests for r in m.relations if r.schema.id == table and r.commit_lsn == at)
+        # A later one of several versions of the transaction has a higher number than its commit. The next batch begins
+        # with the newest version below its start.
+        until = Lsn(max([at, *(r.schema.snapshot_id for r in mine)]) + 1)
         start = TableStart(self.targets(self.schema(table, after)), after)
         staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
         with self.turn, self.memory.batch(batch_size(manifests, staged.tables), self.stopping):
-            batch = RemovalBatch(staged, removal, self.destination)
+            batch = RemovalBatch(staged, removals, self.destination)
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
         events = batch.changes(table)
-        _log.info("%s: %d changes with a partition that is gone at %s", events.schema.name, events.rows, removal.at)
+        _log.info("%s: %d changes with a partition that is gone at %s", events.schema.name, events.rows, at)
         return Applied(until, events.rows, events.nulled, time.monotonic() - began)
 
     def run_shadow(

@@ -163,6 +163,10 @@ class Backlog:
         """Return the next removal of the table, None without one."""
         return next(iter(self._removals.get(table, ())), None)
 
+    def removals_with(self, table: TableId, removal: Removal) -> tuple[Removal, ...]:
+        """Return the removals of a removal's transaction, in order."""
+        return tuple(r for r in self._removals.get(table, ()) if r.at == removal.at)
+
     def position(self, table: TableId, staged: Lsn, *, shadow: bool = False) -> Lsn:
         """Return the table's position. ``staged`` is the LSN below which all changes are staged.
 

@@ -107,15 +107,19 @@ class RemovalEvents(TableEvents):
 
 
 class RemovalBatch(EventBatch):
-    """The changes of the transaction of a removal, with the removal. It cannot be read as events."""
+    """The changes of a transaction, with all removals that it has, in order. It cannot be read as events."""
 
-    def __init__(self, batch: StagedBatch, removal: Removal, destination: Destination) -> None:
+    def __init__(self, batch: StagedBatch, removals: Sequence[Removal], destination: Destination) -> None:
         (table,) = self.tables = batch.tables
         self.until = batch.until
-        part = RemovalPart(batch.changes(table), removal.at, removal.ordinal)
-        self._events = RemovalEvents(part, _keys_to_delete(part, removal, destination))
+        events: TableEvents = batch.changes(table)
+        for removal in removals:
+            # What an earlier removal deletes is a change before the later one.
+            part = RemovalPart(events, removal.at, removal.ordinal)
+            events = RemovalEvents(part, _keys_to_delete(part, removal, destination))
+        self._events = events
 
-    def changes(self, table: TableId) -> RemovalEvents:
+    def changes(self, table: TableId) -> TableEvents:
         """Return the changes of the table."""
         return self._events
 

@@ -112,6 +112,7 @@ _BOUND: Final[LiteralString] = (
     "jsonb_build_array(jsonb_build_array(i.inhparent::bigint, pg_catalog.pg_get_expr(k.relpartbound, 0)))"
 )
 
+# The collations C and POSIX have these OIDs in every database. Others may have their names.
 # A bound says exactly which rows a partition has, if PostgreSQL compares values of the columns as anybody does.
 _KEYS: Final[LiteralString] = """(
     WITH RECURSIVE tree(oid) AS (
@@ -128,7 +129,7 @@ _KEYS: Final[LiteralString] = """(
             WHERE NOT o.opcdefault OR o.opcnamespace <> 11)
         AND NOT EXISTS (
             SELECT FROM unnest(p.partcollation::oid[]) AS u(oid) JOIN pg_catalog.pg_collation o ON o.oid = u.oid
-            WHERE CASE p.partstrat WHEN 'l' THEN NOT o.collisdeterministic ELSE o.collname NOT IN ('C', 'POSIX')
+            WHERE CASE p.partstrat WHEN 'l' THEN NOT o.collisdeterministic ELSE o.oid NOT IN (950, 951)
                 OR pg_catalog.current_setting('server_encoding') <> 'UTF8' END))), '{}')
     FROM tree JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = tree.oid
 )"""

@@ -47,7 +47,8 @@ WHERE l.oid = %s AND l.relispartition AND l.relkind = 'r'
 
 # A scan of a range of TIDs, which reads these blocks alone.
 _OLD_ROW: Final = sql.SQL(
-    "SELECT EXISTS (SELECT FROM ONLY {} WHERE ctid < '(16,0)' AND pg_catalog.age(xmin) > pg_catalog.age(%s::xid))"
+    "SELECT EXISTS (SELECT FROM ONLY {} WHERE tableoid = %s AND ctid < '(16,0)'"
+    " AND pg_catalog.age(xmin) > pg_catalog.age(%s::xid))"
 )
 
 _FLAWS: Final = sql.SQL("""
@@ -144,16 +145,17 @@ def read_storage(
     except psycopg.errors.LockNotAvailable:
         rows = _read(conn, STORAGE_WITHOUT_SIZES, tables)
     end = _position(conn)
+    storages = _storages(rows)
     _, next_xid, running = (rows[0][2] if rows else "0:0:").split(":")
     return StorageSnapshot(
         start,
         end,
         int(next_xid) % 2**32,
         frozenset(int(xid) % 2**32 for xid in running.split(",") if xid),
-        {TableId(oid): TableStorage.from_json(storage) for oid, storage, *_ in rows},
+        storages,
         {TableId(oid): QualifiedTable(schema, name) for oid, _, _, schema, name in rows},
         frozenset(examined),
-        _emptied(conn, examined) if examined else frozenset(),
+        _of_same_bounds(conn, storages, _emptied(conn, examined)) if examined else frozenset(),
         frozenset(leaf for leaf, xid in examined.items() if xid is not None and _has_rows_before(conn, leaf, xid)),
     )
 
@@ -169,7 +171,7 @@ def _has_rows_before(conn: psycopg.Connection[Any], leaf: TableId, xid: int) -> 
             named = conn.execute(_LEAF_NAME, [int(leaf)]).fetchone()
             if named is None:
                 return False
-            found = conn.execute(_OLD_ROW.format(sql.Identifier(*named)), [str(xid)]).fetchone()
+            found = conn.execute(_OLD_ROW.format(sql.Identifier(*named)), [int(leaf), str(xid)]).fetchone()
             return bool(found and found[0])
     except psycopg.Error as error:
         _log.info("the rows of partition %s are not looked at: %s", int(leaf), type(error).__name__)
@@ -188,6 +190,27 @@ def _emptied(conn: psycopg.Connection[Any], leaves: Collection[TableId]) -> froz
             return frozenset(TableId(oid) for (oid,) in conn.execute(_EMPTY, [[int(leaf) for leaf in leaves]]))
     except psycopg.errors.LockNotAvailable:
         return frozenset()
+
+
+def _of_same_bounds(
+    conn: psycopg.Connection[Any], before: Mapping[TableId, TableStorage], leaves: frozenset[TableId]
+) -> frozenset[TableId]:
+    """Return the leaves of tables that have no partition more or less than before, now that the end was read.
+
+    Otherwise rows that were committed below that end may be in a new partition that was cut out of a DEFAULT one.
+    """
+    tables = [table for table, storage in before.items() if storage.leaves.keys() & leaves]
+    now = _storages(_read(conn, STORAGE_WITHOUT_SIZES, tables)) if tables else {}
+    same = (storage.leaves for table, storage in now.items() if _bounds(storage) == _bounds(before[table]))
+    return frozenset(leaf for found in same for leaf in found) & leaves
+
+
+def _bounds(storage: TableStorage) -> Mapping[TableId, object]:
+    return {leaf: found.path for leaf, found in storage.leaves.items()}
+
+
+def _storages(rows: list[Any]) -> Mapping[TableId, TableStorage]:
+    return {TableId(oid): TableStorage.from_json(storage) for oid, storage, *_ in rows}
 
 
 def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:

@@ -22,6 +22,8 @@ _VALUE: Final = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^',\s]+))\s*(,|$)", re.DOT
 _ENDLESS: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 """Kinds with values of PostgreSQL that the destination has as NULL, such as infinity. They are beyond all others."""
 _EXACT: Final = frozenset({Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.UUID}) | _ENDLESS
+_MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?", re.ASCII)
+"""A value of these kinds in a bound that the destination can hold, and with it all between two of them."""
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar. Other types that are carried as text have other rules of equality and order."""
 
@@ -74,11 +76,6 @@ class Box:
     low: tuple[Value, ...] = ()
     high: tuple[Value, ...] = ()
     values: tuple[Value, ...] = ()
-
-    @property
-    def endless(self) -> bool:
-        """Return True if the first column has no lowest or no highest value."""
-        return bool(self.low) and (isinstance(self.low[0], End) or isinstance(self.high[0], End))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ def _condition(
     negated = bound.text == "DEFAULT"
     texts = sorted(set(siblings) - {"DEFAULT"}) if negated else [bound.text]
     boxes = [_box(text, key) for text in texts]
-    if any(b is None or (b.endless and own[0].kind in _ENDLESS) for b in boxes):
+    if not all(b is not None and _is_clear(b, own) for b in boxes):
         return None
     return Condition(tuple(c.attnum for c in own), tuple(b for b in boxes if b is not None), negated)
 
@@ -195,6 +192,24 @@ def _is_exact(column: KeyColumn, strategy: str) -> bool:
     if column.kind in _EXACT:
         return True
     return column.kind is Kind.TEXT and (column.type_oid in _TEXTS or (strategy == "l" and column.is_enum))
+
+
+def _is_clear(box: Box, columns: Sequence[KeyColumn]) -> bool:
+    """Return True if no value that the destination has as NULL decides whether a row is in the box.
+
+    A column of a range counts for rows whose earlier columns have a value of one of the ends.
+    """
+    ends = zip(box.low, box.high, strict=True) if box.low else ((v, v) for v in box.values)
+    same = True
+    for place, (low, high) in enumerate(ends):
+        if columns[place if box.low else 0].kind in _ENDLESS and not (same and _is_moment(low) and _is_moment(high)):
+            return False
+        same = same and (not box.low or (low == high and not isinstance(low, End)))
+    return True
+
+
+def _is_moment(value: Value) -> bool:
+    return value is not None and _MOMENT.fullmatch(value) is not None
 
 
 def _box(text: str, key: PartitionKey) -> Box | None:

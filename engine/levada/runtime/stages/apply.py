@@ -163,13 +163,15 @@ class ApplyStage(Stage):
         record.begin(Job.APPLY)
         record.apply.pending_since = None
         self._batches += 1
-        self._pool.submit(self._run_removal, record.id, after, manifests, removal)
+        removals = backlog.removals_with(record.id, removal)
+        self._pool.submit(self._run_removals, record.id, after, manifests, removals)
 
-    def _run_removal(self, table: TableId, after: Lsn, manifests: tuple[Manifest, ...], removal: Removal) -> None:
-        # in a pool
+    def _run_removals(
+        self, table: TableId, after: Lsn, manifests: tuple[Manifest, ...], removals: tuple[Removal, ...]
+    ) -> None:  # in a pool
         self._inbox.put(JobStarted((table,), datetime.now(UTC)))
         try:
-            applied = self._applier.run_removal(table, after, manifests, removal)
+            applied = self._applier.run_removals(table, after, manifests, removals)
         except BaseException as error:
             self._inbox.put(ApplyEnded((table,), error))
         else:
