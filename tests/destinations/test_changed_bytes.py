@@ -22,7 +22,7 @@ from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.deletion_vectors import DeletionVector, read_vectors, to_bitmap, write_vectors
 from levada.destinations.data_files.intact import ReadFiles
 from levada.destinations.data_files.layout import FIELD_ID, project
-from levada.destinations.data_files.listed_file import ListedFile
+from levada.destinations.data_files.listed_file import ListedColumn, ListedFile
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.position_deletes import read_position_deletes, write_position_deletes
 from levada.destinations.data_files.row_lookup import RowLookup
@@ -222,6 +222,22 @@ def test_no_value_is_taken_for_damage(storage: FileSystemStorage, mode: Mode) ->
             writer.write(pa.Table.from_arrays(columns, schema=schema))
         [file] = writer.files
         assert ReadFiles(storage)([listed(file, schema, mode)]) == []
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_bound_that_is_nan_is_no_damage(storage: FileSystemStorage, kind: type[np.floating[Any]]) -> None:
+    """Spark states NaN in the footer of a file that has one. Readers ignore such a bound."""
+    path, values = Path(storage.folder) / "spark.parquet", np.array([-1.5, 2.5], kind)
+    schema = pa.schema([pa.field("x", pa.from_numpy_dtype(kind), metadata={FIELD_ID: "1"})])
+    pq.write_table(pa.table([values], schema=schema), path, compression="none", use_dictionary=False)
+    written = path.read_bytes()
+    footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
+    columns = {1: ListedColumn(0, math.nan, math.nan)}
+    for bound in values:
+        stated = written[footer:].replace(bound.tobytes(), kind(math.nan).tobytes())
+        assert stated != written[footer:]
+        path.write_bytes(written[:footer] + stated)
+        assert ReadFiles(storage)([ListedFile(str(path), len(values), len(written), columns)]) == []
 
 
 def test_a_folder_in_the_place_of_a_file_is_damage(storage: FileSystemStorage) -> None:

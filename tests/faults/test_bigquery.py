@@ -6,35 +6,26 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
-from tests.servers.bigquery import PROJECT, Emulator, emulator
+from tests.servers.bigquery import PROJECT, Emulator
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Emulator]:
-    """An emulator of this test."""
-    with emulator(tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-def into_bigquery(engine: Engine, bigquery: Emulator) -> Engine:
-    """An engine whose destination is the emulator."""
-    section = {"project": PROJECT, "dataset": "shop_{schema}", "endpoint": bigquery.endpoint}
+def into_bigquery(engine: Engine, bigquery: Emulator, db: Database) -> Engine:
+    """An engine whose destination is a dataset of this test."""
+    section = {"project": PROJECT, "dataset": db.name + "_{schema}", "endpoint": bigquery.endpoint}
     engine.spec = {"destination": {"bigquery": section}}
     return engine
 
 
-def in_bigquery(bigquery: Emulator, name: str) -> list[dict[str, Any]]:
+def in_bigquery(bigquery: Emulator, db: Database, name: str) -> list[dict[str, Any]]:
     """Return the rows by BigQuery's own client."""
-    rows = bigquery.read("shop_public", name).to_pylist()
+    rows = bigquery.read(f"{db.name}_public", name).to_pylist()
     for row in rows:
         for column in ("doc", "tags"):
             row[column] = None if row[column] is None else json.loads(row[column])
@@ -106,10 +97,10 @@ def test_every_row_survives_kills(into_bigquery: Engine, bigquery: Emulator, db:
         stop.set()
         thread.join()
     engine.wait_caught_up()
-    assert in_bigquery(bigquery, "orders") == at_the_source(db, "orders")
-    assert in_bigquery(bigquery, "bills") == at_the_source(db, "bills")
-    assert in_bigquery(bigquery, "orders")[0]["more"] == 7
-    assert isinstance(in_bigquery(bigquery, "orders")[0]["price"], Decimal)
+    assert in_bigquery(bigquery, db, "orders") == at_the_source(db, "orders")
+    assert in_bigquery(bigquery, db, "bills") == at_the_source(db, "bills")
+    assert in_bigquery(bigquery, db, "orders")[0]["more"] == 7
+    assert isinstance(in_bigquery(bigquery, db, "orders")[0]["price"], Decimal)
     assert "Spark" not in engine.log
     assert engine.stop() == 0
 
@@ -140,7 +131,7 @@ def test_a_resync_under_traffic(into_bigquery: Engine, bigquery: Emulator, db: D
     try:
         engine.levada("resync", *engine.options(), "orders")
         while "the shadow copy replaced the table" not in engine.log:
-            counts.append(len(in_bigquery(bigquery, "orders")))
+            counts.append(len(in_bigquery(bigquery, db, "orders")))
             engine.wait_for(lambda p: True)
     finally:
         stop.set()
@@ -149,5 +140,5 @@ def test_a_resync_under_traffic(into_bigquery: Engine, bigquery: Emulator, db: D
     # The emulator shows the middle of a transaction to readers, so that a count may be anything.
     assert counts
     assert "the shadow copy replaced the table" in engine.log
-    assert in_bigquery(bigquery, "orders") == at_the_source(db, "orders")
+    assert in_bigquery(bigquery, db, "orders") == at_the_source(db, "orders")
     assert engine.stop() == 0

@@ -219,12 +219,12 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop) -> None:
         shop.verify(repair=True, limits=CompareLimits(chunk_rows=10, examined_values=100))
     assert refused.value.code == "verify_unrepairable"
     shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
-    shop.wait(lambda p: p.tables[0].error is not None)
+    shop.wait(lambda p: p.tables[0].is_parked)
     assert parked(shop) == "foreign_write"
     shop.stop()
     del shop.config["limits"]
     shop.start()
-    shop.wait(lambda p: bool(p.tables) and p.tables[0].error is not None)
+    shop.wait(lambda p: bool(p.tables) and p.tables[0].is_parked)
     assert shop.verify(repair=True).repaired_equal
     shop.wait_caught_up()
     assert shop.verify().equal

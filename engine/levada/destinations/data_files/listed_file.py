@@ -117,5 +117,5 @@ def _holds(stated: ListedColumn, bounds: tuple[Any, Any] | None) -> bool:
     if bounds is None:
         return True
     low, high = bounds
-    # A bound that is not a number holds nothing.
-    return (stated.low is None or stated.low <= low) and (stated.high is None or stated.high >= high)
+    # Spark states NaN if a value is NaN. Readers ignore such a bound, and no comparison with it is true.
+    return not (stated.low is not None and stated.low > low) and not (stated.high is not None and stated.high < high)
