@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from tests.rigs.command_line import kept, manifest, on, publish
 from tests.rigs.database import Database
-from tests.rigs.waiting import until
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.cli.exit_codes import Exit
 from levada.cli.verify import lines, verdict
@@ -44,6 +44,22 @@ def test_a_table_that_cannot_be_repaired_differs() -> None:
         "  not repaired: its rows have no key [verify_unrepairable]",
         "  hint: resync it",
     ]
+
+
+def test_what_is_done_is_shown() -> None:
+    """A repair of a large table takes long, so its steps are in the state while it runs."""
+    seen = threading.Event()
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        options.told("reading the files")
+        assert seen.wait(LIMIT_S)
+        return TableReport(table, Lsn(1), Lsn(1), 2, 2)
+
+    verifications = Verifications(verify)
+    number = verifications.start(b'{"tables": ["public.t"]}')["id"]
+    until(lambda: verifications.state(number) or {}, lambda s: s["step"] == "public.t: reading the files")
+    seen.set()
+    until(lambda: verifications.state(number) or {}, lambda s: s["finished"])
 
 
 def test_a_suspended_pipeline_has_no_engine(manifest: Path, db: Database) -> None:

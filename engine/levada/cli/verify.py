@@ -12,7 +12,7 @@ from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit
 from levada.cli.hints import runnable
 from levada.cli.local_engine import local_engine
-from levada.cli.output import Output, console, working, write_json
+from levada.cli.output import Output, console, error_console, working, write_json
 from levada.cli.signals import StopSignals
 from levada.printable import counted
 from levada.runtime.host.table_requests import verifiable_tables
@@ -59,8 +59,11 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         client = VerifyClient(api)
         number = client.start(request)
         with working("verifying"):
-            state = client.state(number)
+            state, begun, told = client.state(number), time.monotonic(), ""
             while not state["finished"]:
+                if state["step"] != told:
+                    told = state["step"]
+                    error_console().print(f"{told} ({time.monotonic() - begun:.0f} s)", markup=False)
                 if signals.received is not None:
                     client.cancel(number)
                 time.sleep(_POLL_S)

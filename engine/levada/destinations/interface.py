@@ -385,8 +385,9 @@ class Destination(ABC):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace all rows whose keys have these hashes by ``rows``, in one commit that moves no watermark.
+        """Delete all rows whose keys have these hashes and add ``rows``, in one commit that moves no watermark.
 
+        ``rows`` also has those of keys that the destination lacks, whose hashes are not in ``hashes``.
         Other rows may still differ. So until `accept_repair`, `applied` and `write_events` raise DestinationChanged, as
         for a table that another writer has changed. ``fixed`` is the current version of the table. ``rows`` have the
         columns of the target's schema. ``mark`` has the epoch of the driver. Raise Transient if the table changed

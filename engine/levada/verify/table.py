@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from levada.destinations.verification import CHUNK, ROWS, SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
+from levada.printable import counted
 from levada.schema import Column, ReplicatedTableSchema
 from levada.values import Lsn
 from levada.verify.differences import ChunkDifferences, KeyDifferences, compare_chunks, compare_keys, with_values
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 MAX_CHUNKS: Final = 1 << 16
 MIN_CHUNKS: Final = 16
+_NO_HASHES: Final = pa.array([], pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class VerifyOptions:
     case. ``examples`` is the highest number of differences that are described. With ``repair``, the rows of the keys
     that differ are written again. With ``show_values``, the described differences have the values that differ.
     ``patience_s`` is the longest wait in seconds for the transactions that are open when the verification begins.
+    ``told`` is called with what is done next, in words.
     """
 
     sample: float = 1.0
@@ -53,6 +56,7 @@ class VerifyOptions:
     show_values: bool = False
     patience_s: float = math.inf
     limits: CompareLimits = field(default_factory=CompareLimits)
+    told: Callable[[str], None] = field(default=lambda step: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A report, and what a repair needs: the comparison and the hashes of the keys that differ."""
+    """A report, and what a repair needs: the comparison and the hashes of the keys that differ.
+
+    ``stored`` are those of them that the destination has.
+    """
 
     report: TableReport
     comparison: Comparison
     hashes: pa.Array
+    stored: pa.Array
     damage: DestinationChanged | None = None
     """The error of a file at the destination that cannot be read, so that no rows were compared."""
 
@@ -133,7 +141,10 @@ def compare(
         not_compared=scope.not_compared,
     )
     try:
+        options.told("reading the files")
         lake.check_files()
+        rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
+        options.told(f"comparing about {counted(rows, 'row')}")
         source_chunks, lake_chunks = source.chunks(comparison), lake.chunks(comparison)
         chunks = compare_chunks(source_chunks, lake_chunks)
         report = replace(report, source_rows=chunks.source_rows, lake_rows=chunks.lake_rows)
@@ -147,9 +158,9 @@ def compare(
         if error.code != "table_damaged":
             raise
         report = replace(report, problems=(*report.problems, error.message))
-        return Compared(report, comparison, pa.array([], pa.int64()), damage=error)
+        return Compared(report, comparison, _NO_HASHES, _NO_HASHES, damage=error)
     report = replace(report, counts=keys.counts, examples=examples, unexamined=left)
-    return Compared(report, comparison, keys.hashes)
+    return Compared(report, comparison, keys.hashes, keys.stored)
 
 
 def _comparison(
@@ -173,8 +184,9 @@ def _examine(
 ) -> tuple[KeyDifferences, int]:
     """Return the keys that differ in the first chunks, and the number of chunks that are left."""
     if not found.chunks:
-        return KeyDifferences(pa.array([], pa.int64()), {}, ()), 0
+        return KeyDifferences(_NO_HASHES, _NO_HASHES, {}, ()), 0
     chunks = _first(found.chunks, sides, options.limits.examined_values // len(comparison.columns))
+    options.told(f"looking for the keys that differ, {len(chunks)} of {counted(comparison.chunks, 'chunk')} of rows")
     keys = compare_keys(comparison, source.rows(comparison, chunks), lake.rows(comparison, chunks), options.examples)
     if not keys.total:
         # Both reads saw the same versions, so this would be an error of this program.

@@ -288,7 +288,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Write the rows of these keys again. The table counts as changed by another writer until `accept_repair`."""
+        """Replace the rows of these keys. The table counts as changed by another writer until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
-from levada.destinations.iceberg.metadata import VERIFY_TAG, Property
+from levada.destinations.iceberg.metadata import VERIFY_TAG, Property, TableFacts
 from levada.destinations.iceberg.spark_text import canonical_text, frame
 from levada.destinations.verification import (
     CHUNK,
@@ -48,6 +48,9 @@ _log = logging.getLogger(__name__)
 _WANTED: Final = "_levada_wanted"
 _PLACES: Final = pa.schema([("path", pa.string()), ("position", pa.int64())])
 _COUNT: Final = "_levada_count"
+_SMALLEST_SPLIT: Final = 256 << 10
+_LARGEST_SPLIT: Final = 128 << 20
+"""The bytes of files that one task reads."""
 _SESSION: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -88,6 +91,7 @@ class IcebergSnapshot(FixedTable):
         self.applied = metadata.mark.lsn if metadata.mark is not None else Lsn(0)
         self.keeps_columns = keeps_columns
         self.estimated_rows = metadata.facts.rows
+        self._split = split_options(metadata.facts, session.sparkContext.defaultParallelism)
         self.is_history = metadata.properties.get(Property.MODE.value) == TableMode.CHANGELOG.value
         self._read_as = {a: held.get(i) for a, i in attnums.items()}
         """The name of each column in the snapshot's schema. None if it is newer than the snapshot, and so NULL."""
@@ -144,7 +148,7 @@ class IcebergSnapshot(FixedTable):
 
     def places(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
         """Return ``path`` and ``position`` of each row whose key has one of these hashes."""
-        if self.snapshot is None:
+        if self.snapshot is None or not len(hashes):
             return _PLACES.empty_table()
         path, position = sf.col("_file").alias("path"), sf.col("_pos").alias("position")
         return self._collect(self._of_keys(comparison, hashes, path, position), _PLACES)
@@ -224,7 +228,10 @@ class IcebergSnapshot(FixedTable):
         return hashed.withColumn(DIGEST, sf.when(part < comparison.sample, row).otherwise(sf.col(KEY_HASH)))
 
     def _rows(self) -> DataFrame:
-        return self._session.read.option("versionAsOf", str(self.snapshot)).table(self._name)
+        reader = self._session.read.option("versionAsOf", str(self.snapshot))
+        for option, size in self._split.items():
+            reader = reader.option(option, size)
+        return reader.table(self._name)
 
     def _counted(self, rows: DataFrame) -> DataFrame:
         """Add how often a row counts: -1 for the old row of a changelog. Rows from before a TRUNCATE are left out."""
@@ -305,6 +312,18 @@ def verification_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkS
     for key, value in {**conf, **_SESSION}.items():
         session.conf.set(key, value)
     return session
+
+
+def split_options(facts: TableFacts, parallel: int) -> dict[str, int]:
+    """Return the options of a read by ``parallel`` tasks. By itself Iceberg reads 128 MiB of small files in one. Pure.
+
+    A table of that size has millions of rows, and each of their checksums takes microseconds.
+    """
+    if not facts.data_files:
+        return {}
+    size = min(_LARGEST_SPLIT, max(_SMALLEST_SPLIT, facts.bytes // parallel))
+    # A file weighs at least this much. With the average, all files together weigh at most twice their size.
+    return {"split-size": size, "file-open-cost": max(1, min(size, facts.bytes // facts.data_files))}
 
 
 def _frame_name(column: Column) -> str:

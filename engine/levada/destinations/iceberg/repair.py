@@ -44,7 +44,7 @@ def rewrite_keys(
     hashes: pa.Array,
     rows: Iterable[pa.RecordBatch],
 ) -> None:
-    """Delete all rows whose keys have these hashes, and write ``rows`` in their place.
+    """Delete all rows whose keys have these hashes, and write ``rows``.
 
     Raise CommitConflict if the table changed since it was compared.
     """

@@ -7,7 +7,8 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -53,9 +54,16 @@ class _Verification:
     cancelled: threading.Event = field(default_factory=threading.Event)
     results: list[Mapping[str, Any]] = field(default_factory=list)
     ended: bool = False
+    step: str = ""
+    """The step that runs, in words."""
+
+    def tell(self, table: QualifiedTable, step: str) -> None:
+        self.step = f"{table}: {step}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "finished": self.ended, "requested": len(self.tables), "tables": list(self.results)}
+        results = list(self.results)
+        counts = {"finished": self.ended, "requested": len(self.tables)}
+        return {"id": self.id, **counts, "step": self.step, "tables": results}
 
 
 class Verifications:
@@ -125,7 +133,8 @@ class Verifications:
 
     def _result(self, table: QualifiedTable, verification: _Verification) -> Mapping[str, Any]:
         try:
-            report = self._verify(table, verification.options, verification.cancelled)
+            options = replace(verification.options, told=partial(verification.tell, table))
+            report = self._verify(table, options, verification.cancelled)
         except NotRepaired as error:
             return {**error.report.to_json(), "repairError": _described(table, error.code, error.message, error.hint)}
         except LevadaError as error:

@@ -254,13 +254,14 @@ class Verifier:
         name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
         self._require_repairable(moment)
         mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
-        for _ in range(self.config_ref.current.limits.verifications.rounds):
+        for number in range(1, self.config_ref.current.limits.verifications.rounds + 1):
             if found.damage and not self.destination.forget_missing_files(moment.target, mark):
                 break
             if len(found.hashes) or (found.report.problems and not found.damage):
                 rows = self._source_rows(moment, found)
                 moment.source.check()
-                self.destination.repair(moment.target, lake, found.comparison, found.hashes, rows, mark)
+                options.told(f"writing the rows of {counted(len(found.hashes), 'key')} again")
+                self.destination.repair(moment.target, lake, found.comparison, found.stored, rows, mark)
                 repaired += len(found.hashes)
                 _log.info("%s: wrote the rows of %d keys again", name, len(found.hashes))
             elif not found.damage:
@@ -270,7 +271,7 @@ class Verifier:
             lake = fixed
             moment.keep(lake)
             # The whole table, because a sample of it was compared before.
-            found = self._compare(moment, lake, replace(options, sample=1.0))
+            found = self._compare(moment, lake, _of_pass(replace(options, sample=1.0), number))
             if not shown.counts:
                 # The rows of files that were missing.
                 now = found.report
@@ -484,6 +485,11 @@ class Verifier:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
+
+
+def _of_pass(options: VerifyOptions, number: int) -> VerifyOptions:
+    """Return the options of the comparison after the pass of a repair with this number."""
+    return replace(options, told=lambda step: options.told(f"after pass {number}: {step}"))
 
 
 def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:
