@@ -31,8 +31,13 @@ def condition(kubectl: Kubectl, type_: str, name: str = "shop") -> tuple[str, st
 
 
 def events(kubectl: Kubectl, reason: str) -> list[str]:
-    """Return the messages of the Events of that reason."""
+    """Return the messages of the Events of that reason, so far."""
     return [e["message"] for e in kubectl.get("events") if e["reason"] == reason]
+
+
+def told(kubectl: Kubectl, reason: str) -> str:
+    """Wait for an Event of that reason and return its message. The operator writes Events after the status."""
+    return eventually(lambda: events(kubectl, reason))[0]
 
 
 def streaming(kubectl: Kubectl, driver: FakeDriver, *tables: dict[str, Any], **changes: Any) -> None:

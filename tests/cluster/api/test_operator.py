@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cluster.api.pipelines import condition, events, shop, streaming
+from tests.cluster.api.pipelines import condition, events, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator, make_pod
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.operator.kstatus import kstatus, waited_for
@@ -162,7 +162,7 @@ def test_pod_that_pod_security_refuses(kubectl: Kubectl, operator: Operator, con
     side = {"name": "side", "image": "busybox", "securityContext": {"privileged": True}}
     kubectl.apply(shop(driver={"podTemplate": {"spec": {"containers": [side]}}}))
     eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PodRefused"))
-    message = eventually(lambda: events(kubectl, "PodRefused"))[0]
+    message = told(kubectl, "PodRefused")
     assert "violates PodSecurity" in message
     assert "spec.driver.podTemplate" in message
     kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": {"containers": None}}}}})
@@ -193,7 +193,7 @@ def test_pod_that_is_refused_never_ends_the_one_that_runs(
     before = versions()
     kubectl.patch("pipeline", "shop", {"spec": {"driver": {"podTemplate": {"spec": template}}}})
     eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
-    assert words in events(kubectl, "RefusedByCluster")[0]
+    assert words in told(kubectl, "RefusedByCluster")
     operator.swept_twice()
     assert versions() == before
     assert condition(kubectl, "DriverAvailable") == ("True", "PodReady")
@@ -334,7 +334,7 @@ def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, d
     streaming(kubectl, driver, deletionPolicy={"cleanupTimeoutSeconds": 30})
     deleted(kubectl)
     eventually(lambda: kubectl.get("pipeline", "shop") is None)
-    assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+    assert sql(kubectl) in told(kubectl, "CleanupAbandoned")
 
 
 def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
@@ -342,7 +342,7 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
     streaming(kubectl, driver)
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
     kubectl("delete", "pipeline", "shop", PATIENCE)
-    assert sql(kubectl) in eventually(lambda: events(kubectl, "CleanupAbandoned"))[0]
+    assert sql(kubectl) in told(kubectl, "CleanupAbandoned")
     listed = kubectl.get("configmap", "levada-operator-abandoned")["data"]
     assert sql(kubectl) in listed[f"{kubectl.namespace}.shop"]
     eventually(lambda: operator.metrics()["levada_operator_abandoned_cleanups"] == 1)
@@ -398,7 +398,7 @@ def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operato
     other = Operator(elsewhere.namespace, tmp_path / "other.log", image="levada:other", serves=kubectl.namespace)
     other.start()
     try:
-        assert f"{kubectl.namespace}/levada-operator" in eventually(lambda: events(kubectl, "ForeignOperator"))[0]
+        assert f"{kubectl.namespace}/levada-operator" in told(kubectl, "ForeignOperator")
         other.swept_twice()
         assert "ForeignOperator" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
         assert condition(kubectl, "Accepted") == ("True", "Valid")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.api.pipelines import condition, driver_image, events, has_pod_of, make_ready, shop
+from tests.cluster.api.pipelines import condition, driver_image, has_pod_of, make_ready, shop, told
 from tests.cluster.api.processes import Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -29,7 +29,7 @@ def test_change_goes_back(kubectl: Kubectl, operator: Operator, controllers: Non
     operator.swept_twice()
     eventually(lambda: condition(kubectl, "DriverAvailable") == ("True", "PodReady"))
     assert (driver_image(kubectl, "shop"), condition(kubectl, "Accepted")[1]) == (former, "RolledBack")
-    assert any("spec.driver.image" in message for message in events(kubectl, "RolledBack"))
+    assert "spec.driver.image" in told(kubectl, "RolledBack")
     kubectl.patch("pipeline", "shop", {"spec": {"restartNonce": 1}})
     eventually(lambda: has_pod_of(kubectl, "shop", BAD))
     make_ready(kubectl, "shop")
