@@ -18,10 +18,10 @@ from levada.postgres.catalog import read_table_ids
 from levada.postgres.managed_filters import filter_problem, read_members, set_filter
 from levada.postgres.replica_identity import FILTERS
 from levada.runtime.config import PipelineConfig
+from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
     from levada.stores.interface import PipelineStore
-    from levada.values import QualifiedTable, TableId
 
 _RECORD: Final = "row_filters"
 
