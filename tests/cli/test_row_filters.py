@@ -79,7 +79,7 @@ def test_a_filter_that_postgres_refuses(orders: Path, db: Database) -> None:
 
 
 def test_a_new_table_is_never_copied_without_its_filter(orders: Path, db: Database) -> None:
-    """A table whose filter is refused is left out, also if somebody has published it without one."""
+    """A table whose filter is refused is left out, also if another session has published it without one."""
     db.execute("DROP TABLE orders")
     write(orders, db, "status = 'paid' AND id > 0")
     run(orders)
@@ -97,7 +97,7 @@ def test_a_new_table_is_never_copied_without_its_filter(orders: Path, db: Databa
 
 
 def test_a_filter_of_an_external_publication(orders: Path, db: Database) -> None:
-    """It belongs to whoever manages the publication, so the manifest may not have one."""
+    """The manifest cannot have one, because Levada does not change that publication."""
     source = yaml.safe_load(yaml.safe_dump(replicated(db)))["spec"]["source"]
     write(orders, db, "id > 1", source=source | {"publication": {"management": "External"}})
     refused = on(orders, "check")

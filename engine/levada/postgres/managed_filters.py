@@ -79,7 +79,7 @@ def filter_problem(
     name = table[1]
     if conn.info.server_version < FILTERS:
         return NeedsOperator(
-            REFUSED,
+            "row_filter_refused",
             f"spec.tables.include has where for {name}, and PostgreSQL {conn.info.server_version // 10000} has no row"
             " filters, so the table is left out",
             hint="upgrade the source to PostgreSQL 15 or newer, or remove where from the entry in spec.tables.include",
@@ -141,7 +141,7 @@ def _require_covered(conn: psycopg.Connection[Any], publication: str, id_: Table
     if columns:
         full = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(name.schema, name.name))
         raise NeedsOperator(
-            REFUSED,
+            "row_filter_refused",
             f"where of {name} has {', '.join(columns)}, which the replica identity of the table or of a partition"
             " lacks: PostgreSQL would refuse its UPDATEs and DELETEs",
             hint=f"use columns of the key only, or {full.as_string(None)}, for each partition too",
@@ -150,4 +150,4 @@ def _require_covered(conn: psycopg.Connection[Any], publication: str, id_: Table
 
 def _refused(name: QualifiedTable, where: str, reason: str) -> NeedsOperator:
     message = f"PostgreSQL does not accept where of {name}, which is {where}: {reason}"
-    return NeedsOperator(REFUSED, message, hint=_IN_MANIFEST)
+    return NeedsOperator("row_filter_refused", message, hint=_IN_MANIFEST)

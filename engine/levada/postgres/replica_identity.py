@@ -36,8 +36,8 @@ WHERE r.prqual IS NOT NULL AND r.prattrs IS NULL AND l.relreplident <> 'f'
 """Query of the columns that make PostgreSQL refuse UPDATEs and DELETEs of relation ``l``, from version 15 on.
 
 They are in the row filter of ``r``, which is a member of a publication and ``l`` or a table above it, and not in the
-replica identity of ``l``. A member with a column list has none, because its columns are not told from those of the
-filter.
+replica identity of ``l``. A member with a column list has none, because the catalog does not distinguish its columns
+from those of the filter.
 """
 
 _GENERATED: Final = """

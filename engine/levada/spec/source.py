@@ -189,7 +189,8 @@ class IncludedTables(TableSelector):
 
     where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
     """The rows that are replicated, as the condition of a row filter of a publication: PostgreSQL 15 or newer. It may
-    use columns of the replica identity only. A changed condition copies the tables again. Unset: all rows.
+    use columns of the replica identity only, and must not fail for any row. A changed condition copies the tables
+    again. Unset: all rows.
     """
 
 

@@ -1,7 +1,7 @@
 """The row filters of the manifest, and those that the publication has by them.
 
 PostgreSQL prints a filter differently from what was written. So the store has the text that was applied, with the OID
-of the membership that it made, which changes whenever somebody sets another filter.
+of the membership that it made, which changes whenever another filter is set.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def settle_filters(
 ) -> Settled:
     """Publish each table with the manifest's row filter, where the publication has another one from this pipeline.
 
-    A filter that somebody else has set on a table without one in the manifest is left as it is.
+    The filter of another session on a table without one in the manifest is left as it is.
     """
     kept = _read(store)
     wanted = {t: where for t in tables if (where := config.row_filter(t)) is not None}
