@@ -14,6 +14,7 @@ from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
 from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
 
 DDL_PREFIX: Final = "levada_ddl"
@@ -152,7 +153,8 @@ _FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
 # READ COMMITTED knows that: others read an older catalog. CREATE TABLE and ALTER TABLE of partitions that store rows
 # change nothing of a table above but these, so they are announced alone: a root may have thousands.
 #
-# Most tables have a primary key, which one query shows. Only others may have to be withdrawn.
+# Most tables have a primary key, which one query shows. Only others, and those with a row filter, may have to be
+# withdrawn.
 #
 # A block of its own describes, so that a failure there leaves the withdrawal as it is.
 _ANNOUNCE_BODY: Final = sql.SQL("""
@@ -192,7 +194,7 @@ BEGIN
             relations := {streamed}(concerned);
         END IF;
     END IF;
-    IF NOT keyed OR related OR (
+    IF NOT keyed OR related {filtered} OR (
         SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i
         WHERE i.indrelid = ANY (altered) AND i.indisprimary AND i.indisvalid AND i.indimmediate
             AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
@@ -225,6 +227,8 @@ BEGIN
     message := pg_catalog.pg_logical_emit_message(true, {separator}, '');
 END
 """)
+_FILTERED: Final = sql.SQL("""OR EXISTS (
+        SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = ANY (altered) AND r.prqual IS NOT NULL)""")
 # Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
 _RELATED_BODY: Final = sql.SQL("""
 BEGIN
@@ -422,7 +426,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
         _function(_DESCRIBE_LEAVES, "relation oid, leaves oid[], created boolean", "jsonb", "",
                   _DESCRIBE_LEAVES_BODY.format(leaf=CREATED_LEAF, altered=ALTERED_LEAVES)),
-        _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "", _announce_body(failure)),
+        _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "",
+                  _announce_body(version, failure)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
         _function(_ON_COMMAND, "", "event_trigger", f"{_OUTER} {_CHEAP}", command),
         _function(_ON_DROP, "", "event_trigger", f"{_OUTER} {_CHEAP}", drop),
@@ -450,8 +455,9 @@ def _members(version: int, relation: str) -> sql.Composed:
     return _MEMBERS.format(relation=sql.SQL(relation), schemas=_SCHEMAS if version >= 150000 else sql.SQL(""))
 
 
-def _announce_body(failure: sql.Composed) -> sql.Composed:
+def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
     return _ANNOUNCE_BODY.format(
+        filtered=_FILTERED if version >= FILTERS else sql.SQL(""),
         related=_RELATED,
         published=_PUBLISHED,
         streamed=_STREAMED,

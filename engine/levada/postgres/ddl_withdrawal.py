@@ -1,4 +1,4 @@
-"""The SQL of the DDL trigger's function that takes tables without a replica identity out of publications."""
+"""The SQL of the DDL trigger's function that takes tables out of publications with which their UPDATEs would fail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Final
 from psycopg import sql
 
 from levada.postgres.publication_owners import OWNED
-from levada.postgres.replica_identity import identified
+from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 
-# PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity. A table of a publication that
-# Levada manages leaves it, so that no statement fails that works without Levada. If the publication is locked, the
-# message names the table without the publication, and the engine takes it out.
+# PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity, or whose identity lacks a
+# column of the row filter. A table of a publication that Levada manages leaves it, so that no statement fails that
+# works without Levada. If the publication is locked, the message names the table without the publication, and the
+# engine takes it out.
 #
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member.
@@ -21,18 +22,21 @@ from levada.postgres.replica_identity import identified
 _WITHDRAW_BODY: Final = sql.SQL("""
 DECLARE
     bare oid[];
+    uncovered oid[];
     member record;
     withdrawn jsonb;
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     {bare}
-    IF bare IS NULL THEN
+    {uncovered}
+    IF bare IS NULL AND uncovered IS NULL THEN
         RETURN NULL;
     END IF;
     FOR member IN
         WITH RECURSIVE above(leaf, relid) AS (
             SELECT l.oid, i.inhparent FROM pg_catalog.pg_class l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.oid
-            WHERE l.oid = ANY (bare) AND l.relispartition AND l.relreplident = 'd'
+            WHERE (l.oid = ANY (bare) OR uncovered IS NOT NULL AND l.oid = ANY (concerned) AND l.relkind = 'r')
+                AND l.relispartition AND l.relreplident = 'd'
             UNION
             SELECT above.leaf, i.inhparent
             FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
@@ -53,7 +57,8 @@ BEGIN
         END;
     END LOOP;
     {bare}
-    IF bare IS NULL THEN
+    {uncovered}
+    IF bare IS NULL AND uncovered IS NULL THEN
         RETURN NULL;
     END IF;
     FOR member IN
@@ -70,6 +75,11 @@ BEGIN
         WHERE (p.pubupdate OR p.pubdelete) AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
             AND (older OR EXISTS (
                 SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid AND r.prpubid = p.oid))
+        UNION
+        SELECT c.oid, n.nspname, c.relname, p.pubname FROM pg_catalog.pg_publication_rel r
+        JOIN pg_catalog.pg_class c ON c.oid = r.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+        WHERE r.oid = ANY (uncovered) AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
     LOOP
         BEGIN
             EXECUTE pg_catalog.format(
@@ -94,7 +104,25 @@ _BARE: Final = sql.SQL("""
     WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
 """)
 
+_UNCOVERED: Final = sql.SQL("""
+    WITH RECURSIVE above(leaf, relid) AS (
+        SELECT l.oid, l.oid FROM pg_catalog.pg_class l WHERE l.oid = ANY (concerned) AND l.relkind = 'r'
+        UNION
+        SELECT above.leaf, i.inhparent FROM above
+        JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+        JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+    )
+    SELECT array_agg(DISTINCT r.oid) INTO uncovered
+    FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid AND r.prqual IS NOT NULL
+    JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+    JOIN pg_catalog.pg_class l ON l.oid = above.leaf WHERE EXISTS ({uncovered});
+""")
+
 
 def withdraw_body(version: int) -> sql.Composed:
     """Return the body of the function for a server of this version."""
-    return _WITHDRAW_BODY.format(bare=_BARE.format(identified=identified(version)), owned=sql.Literal(OWNED))
+    return _WITHDRAW_BODY.format(
+        bare=_BARE.format(identified=identified(version)),
+        uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL(""),
+        owned=sql.Literal(OWNED),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,12 +11,13 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
-from levada.postgres.catalog import list_tables
+from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
+from levada.postgres.managed_filters import REFUSED, filter_problem
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -65,6 +66,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
+    """The condition of the table's rows that the manifest selects, None for all."""
     copy_connections: int = 1
     """The number of sessions that read one table."""
     ddl_trigger: bool = True
@@ -207,7 +210,11 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         yield from _identity_problems(conn, report.unidentified, request)
         if report.unidentified:
             wanted = wanted.difference(report.unidentified)
-            report = inspect_coverage(conn, request.publication, wanted)
+        # The SQL of the others would publish all rows of these.
+        filtered = {t: where for t in wanted if request.managed and (where := request.row_filter(t)) is not None}
+        if report.unidentified or filtered:
+            report = inspect_coverage(conn, request.publication, wanted.difference(filtered))
+        yield from _filter_problems(conn, filtered, request.publication, streamed)
         yield from _coverage_problems(report, publication, request)
     yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)
     if not wanted and (request.managed or publication is not None):
@@ -399,6 +406,19 @@ def _coverage_problems(
         for blocker in report.blockers:
             message = f"publication {request.publication} {lacking}: {blocker}"
             yield Problem(Severity.ERROR, code, message, hint, spares_others=not missing)
+
+
+def _filter_problems(
+    conn: psycopg.Connection[Any],
+    filtered: Mapping[QualifiedTable, str],
+    publication: str,
+    streamed: AbstractSet[QualifiedTable],
+) -> Iterator[Problem]:
+    for name, id_ in read_table_ids(conn, filtered).items():
+        error = filter_problem(conn, publication, (id_, name), filtered[name])
+        # The filter of a streamed table may be in place, where this role may no longer change it.
+        if error is not None and (error.code == REFUSED or name not in streamed):
+            yield Problem(Severity.ERROR, error.code, error.message, error.hint, spares_others=True)
 
 
 def _table_problems(

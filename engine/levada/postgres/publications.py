@@ -351,13 +351,13 @@ def _apply(
         conn.execute(f"SET LOCAL lock_timeout = '{lock_timeout_s * 1000:.0f}ms'")
         found = read_publication(conn, publication)
         if found is None or missing:
-            _lock(conn, missing)
+            lock_members(conn, missing)
             conn.execute(_statement(publication, found, missing).encode())
             if any(t.breaks for t in _read_tables(conn, publication, missing)):
                 raise psycopg.Rollback
 
 
-def _lock(conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]) -> None:
+def lock_members(conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]) -> None:
     """Keep the tables and their partitions as they are. ``ALTER PUBLICATION`` locks no partition.
 
     The tables are first, because the DDL trigger has to wait for a publication that waits for a table. The locks of

@@ -19,6 +19,27 @@ IDENTIFIED: Final = sql.SQL("""
 """)
 """Template of the condition for relation ``l``, see `identified`. No change of a foreign table is streamed."""
 
+FILTERS: Final = 150_000
+"""The first version whose publications have row filters."""
+
+UNCOVERED: Final = sql.SQL("""
+SELECT f.attname FROM pg_catalog.pg_depend d
+JOIN pg_catalog.pg_attribute f ON f.attrelid = d.refobjid AND f.attnum = d.refobjsubid
+WHERE r.prqual IS NOT NULL AND r.prattrs IS NULL AND l.relreplident <> 'f'
+    AND d.classid = 'pg_catalog.pg_publication_rel'::pg_catalog.regclass AND d.objid = r.oid
+    AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = r.prrelid AND d.refobjsubid > 0
+    AND NOT EXISTS (
+        SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid
+        WHERE i.indrelid = l.oid AND i.indisvalid AND i.indimmediate AND a.attname = f.attname
+            AND a.attnum = ANY ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])
+            AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i'))""")
+"""Query of the columns that make PostgreSQL refuse UPDATEs and DELETEs of relation ``l``, from version 15 on.
+
+They are in the row filter of ``r``, which is a member of a publication and ``l`` or a table above it, and not in the
+replica identity of ``l``. A member with a column list has none, because the catalog does not distinguish its columns
+from those of the filter.
+"""
+
 _GENERATED: Final = """
 SELECT FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = l.oid AND a.attnum > 0 AND a.attgenerated <> '' AND NOT a.attisdropped

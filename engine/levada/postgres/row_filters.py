@@ -42,8 +42,9 @@ def stream_error(connection: PostgresConnection, slot: str, publication: str, er
     return StatementRefused(
         "row_filter_failed",
         f"{error.message}. A row filter fails for a changed row, and nothing after that row can be read: {named}",
-        hint=f"correct the row filter of publication {publication}. Changes that are already written keep the former"
-        f" one, so then: SELECT pg_drop_replication_slot({quote_literal(slot)}), and levada resync MANIFEST --all",
+        hint=f"correct the row filter: where in spec.tables.include, or in publication {publication} if that is"
+        " External. Changes that are already written keep the former one, so then:"
+        f" SELECT pg_drop_replication_slot({quote_literal(slot)}), and levada resync MANIFEST --all",
     )
 
 
@@ -54,5 +55,6 @@ def copy_error(table: QualifiedTable, row_filter: str | None, error: LevadaError
     return StatementRefused(
         "row_filter_failed",
         f"{error.message}. The row filter of {table} fails for a row: {row_filter}",
-        hint=f"correct the row filter of the publication, then: levada resync MANIFEST {table.argument}",
+        hint="correct the row filter: where in spec.tables.include, or in the publication if that is External; then:"
+        f" levada resync MANIFEST {table.argument}",
     )

@@ -60,6 +60,14 @@ class TablePattern(Protocol):
         """Return True if the entry names the table."""
 
 
+class IncludedPattern(TablePattern, Protocol):
+    """An entry of ``spec.tables.include``."""
+
+    @property
+    def where(self) -> str | None:
+        """The condition of the rows that are replicated, as SQL. None: all rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedTables:
     """The names in a manifest that should be those of tables. ``configured`` are those of its TableSyncs."""

@@ -1,7 +1,8 @@
 """Tables that a managed publication must not have, because applications would notice that they are published.
 
 PostgreSQL refuses UPDATEs and DELETEs of published tables without a replica identity: those that lost it, and the
-inheritance children of a published table, which ``ADD TABLE`` without ``ONLY`` publishes as well.
+inheritance children of a published table, which ``ADD TABLE`` without ``ONLY`` publishes as well. It also refuses those
+of a table whose row filter has a column outside of its replica identity.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from levada.postgres.ddl_functions import DROP_TRIGGER, TRIGGER
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import read_publication
-from levada.postgres.replica_identity import identified
+from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 from levada.printable import listed
 from levada.values import QualifiedTable
 
@@ -29,7 +30,7 @@ _LOCK_TIMEOUT_S: Final = 1
 # Only catalog tables: a function such as pg_partition_tree waits for a table that another session has locked.
 _UNIDENTIFIED: Final = sql.SQL("""
 WITH RECURSIVE tree(member, relid) AS (
-    SELECT r.prrelid, r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    SELECT r.oid, r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
     WHERE p.pubname = %(publication)s AND (p.pubupdate OR p.pubdelete) AND (%(always)s OR NOT (
         SELECT count(*) = 2 FROM pg_event_trigger t WHERE t.evtname IN ({triggers}) AND t.evtenabled = 'A'))
     UNION ALL
@@ -37,8 +38,9 @@ WITH RECURSIVE tree(member, relid) AS (
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 )
 SELECT DISTINCT n.nspname, c.relname
-FROM tree JOIN pg_class l ON l.oid = tree.relid AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified}
-JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace n ON n.oid = c.relnamespace
+FROM tree JOIN pg_class l ON l.oid = tree.relid AND l.relkind = 'r' AND l.relpersistence = 'p'
+JOIN pg_publication_rel r ON r.oid = tree.member AND (NOT {identified} {uncovered})
+JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 1, 2
 """)
 
@@ -65,7 +67,9 @@ def unidentified_members(
     Without ``always``, look only if the DDL trigger, which takes such tables out itself, is not in place.
     """
     triggers = sql.SQL(", ").join(map(sql.Literal, (TRIGGER, DROP_TRIGGER)))
-    query = _UNIDENTIFIED.format(identified=identified(conn.info.server_version), triggers=triggers)
+    version = conn.info.server_version
+    uncovered = sql.SQL("OR EXISTS ({})").format(UNCOVERED) if version >= FILTERS else sql.SQL("")
+    query = _UNIDENTIFIED.format(identified=identified(version), uncovered=uncovered, triggers=triggers)
     rows = conn.execute(query, {"publication": publication, "always": always}, prepare=not always).fetchall()
     return tuple(QualifiedTable(*row) for row in rows)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from levada.errors import Transient
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.unselected import TablePattern
+from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
@@ -156,7 +156,7 @@ class PipelineConfig:
     staging: StagingConfig
     work_dir: Path
     selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
-    include: tuple[TablePattern, ...] = ()
+    include: tuple[IncludedPattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
     default_table: TableConfig = TableConfig()
@@ -204,6 +204,10 @@ class PipelineConfig:
         if not isinstance(selected, bool):
             raise _selects_failed(table, f"returned a {type(selected).__name__}")
         return selected
+
+    def row_filter(self, table: QualifiedTable) -> str | None:
+        """Return the condition of the table's rows that are replicated, as the manifest has it. None: all rows."""
+        return next((pattern.where for pattern in self.include if pattern.matches(table)), None)
 
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return the settings of a table."""

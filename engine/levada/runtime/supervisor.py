@@ -320,7 +320,8 @@ class Supervisor:
         self._retention.remove(now, self._staged)
 
     def _reconfigure(self, config: PipelineConfig) -> None:
-        selected = config.selects != self.config_ref.current.selects
+        former = self.config_ref.current
+        selected = (config.selects, config.include) != (former.selects, former.include)
         self.config_ref.replace(config)
         self._configure(config)
         if selected:

@@ -17,7 +17,7 @@ from levada.spec.pipeline import PipelineManifest, TableSyncManifest, table_sett
 from levada.spec.plugins import DESTINATIONS, STORES, lacks_spark, plugin_problems, plugin_table_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.section import PluginTableSettings
-from levada.spec.source import TableSelector, selects
+from levada.spec.source import IncludedTables, TableSelector, selects
 from levada.values import QualifiedTable
 
 _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {
@@ -56,7 +56,7 @@ class Selection:
     Two instances compare equal if their selectors are equal.
     """
 
-    include: tuple[TableSelector, ...]
+    include: tuple[IncludedTables, ...]
     exclude: tuple[TableSelector, ...]
     store_schema: str | None
 

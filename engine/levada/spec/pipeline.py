@@ -37,7 +37,7 @@ from levada.spec.running import (
     Verify,
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
-from levada.spec.source import Source, Tables
+from levada.spec.source import PublicationManagement, Source, Tables
 from levada.values import OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 _SERVER_FIELDS: Final = {
@@ -109,7 +109,18 @@ _SPARK_SETTINGS: Final = (
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
 
-    rules = tuple(one.rule() for one in _SPARK_SETTINGS)
+    rules = (
+        *(one.rule() for one in _SPARK_SETTINGS),
+        Rule(
+            "where needs a managed publication: give the External one row filters instead",
+            "self.source.publication.management != 'External' || self.tables.include.all(t, !has(t.where))",
+            lambda s: (
+                s.source.publication.management is not PublicationManagement.EXTERNAL
+                or all(t.where is None for t in s.tables.include)
+            ),
+            field="tables.include",
+        ),
+    )
 
     suspend: StrictBool = setting(Change.HOT, False)
     """true: the pipeline is suspended. The driver stops, and the slot stays and retains WAL. false: the pipeline

@@ -182,10 +182,22 @@ class TableSelector(Model):
         return f"{self.schema_name}.{self.name}"
 
 
+class IncludedTables(TableSelector):
+    """Selects tables by schema and name, and their rows by a filter. `*` matches any sequence of characters, including
+    none. If several entries match a table, the first one decides about its rows.
+    """
+
+    where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
+    """The rows that are replicated, as the condition of a row filter of a publication: PostgreSQL 15 or newer. It may
+    use columns of the replica identity only, and must not fail for any row. A changed condition copies the tables
+    again. Unset: all rows.
+    """
+
+
 class Tables(Model):
     """The replicated tables: those that an include selects and no exclude does."""
 
-    include: tuple[TableSelector, ...] = setting(Change.HOT, min_length=1, max_length=1000)
+    include: tuple[IncludedTables, ...] = setting(Change.HOT, min_length=1, max_length=1000)
     """The tables to replicate."""
     exclude: tuple[TableSelector, ...] = setting(Change.HOT, (), max_length=1000)
     """Tables among the included ones that are not replicated."""

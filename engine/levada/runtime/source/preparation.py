@@ -41,6 +41,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.row_filters import Settled, settle_filters
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
@@ -173,18 +174,27 @@ def _discover(
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = locked = report = None
+    filters = Settled()
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
         selected = {t for t in list_tables(connection) if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected)
         unidentified = report.unidentified
-        if missing := {*report.missing}.difference(unidentified):
+        # Those with a row filter are published with it, each in a transaction of its own.
+        lacking = {t for t in report.missing if t not in unidentified}
+        if missing := {t for t in lacking if config.row_filter(t) is None}:
             locked, report = _cover(connection, name, missing, report, store.require_epoch)
             incomplete = _incomplete(config, report or inspect_coverage(connection, name, missing))
+        elif lacking:
+            report = ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch)
+        filters = settle_filters(config, connection, store, selected.difference(unidentified), _LOCK_S)
+        incomplete, locked = incomplete or filters.refused, locked or filters.locked
+        if lacking != missing:
+            report = None
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
-    published = _published(config, connection)
+    published = tuple(t for t in _published(config, connection) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_publication_state(connection, name, tables)
     report = report or inspect_coverage(connection, name, {t.name for t in published})
@@ -367,6 +377,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         copy_tables=config.copy_tables,
         copy_connections=config.copy_connections,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        row_filter=config.row_filter,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )

@@ -1,0 +1,153 @@
+"""The row filters that a manifest has for tables of a managed publication.
+
+A filter is SQL that a person wrote, and this role may have more rights than that person. So only PostgreSQL's own rules
+for the filters of publications decide which expressions are possible: constants, columns of the row, and immutable
+functions and operators that PostgreSQL brings. Nothing evaluates the text before PostgreSQL has accepted it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.failures import source_errors
+from levada.postgres.publications import create_statement, lock_members, read_publication
+from levada.postgres.replica_identity import FILTERS, UNCOVERED
+from levada.postgres.streamed import leaves_of
+from levada.postgres.withdrawals import withdraw_statement
+from levada.values import QualifiedTable, TableId
+
+REFUSED: Final = "row_filter_refused"
+"""The code of a filter that PostgreSQL does not accept for its table, or with which it would refuse UPDATEs."""
+
+_TRIAL_LOCK_S: Final = 0.2
+_IN_MANIFEST: Final = "correct where in spec.tables.include"
+_PRIVILEGE: Final = "42501"
+
+_MEMBERS: Final = """
+SELECT r.prrelid::bigint, r.oid::bigint FROM pg_catalog.pg_publication p
+JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %s
+"""
+_UNCOVERED: Final = sql.SQL("""
+SELECT DISTINCT u.attname FROM pg_catalog.pg_publication p
+JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s::oid
+CROSS JOIN LATERAL (SELECT r.prrelid UNION SELECT relid FROM {leaves} t) AS part(id)
+JOIN pg_catalog.pg_class l ON l.oid = part.id AND l.relkind = 'r'
+CROSS JOIN LATERAL ({uncovered}) AS u(attname)
+WHERE p.pubname = %s ORDER BY 1
+""").format(leaves=leaves_of("r.prrelid"), uncovered=UNCOVERED)
+
+
+@source_errors("reading the members of the publication")
+def read_members(conn: psycopg.Connection[Any], publication: str) -> Mapping[TableId, int]:
+    """Return the OID of each table's membership. A table gets another one whenever its filter is set."""
+    rows = conn.execute(_MEMBERS, [publication]).fetchall()
+    return {TableId(table): member for table, member in rows}
+
+
+def set_filter(
+    conn: psycopg.Connection[Any],
+    publication: str,
+    table: tuple[TableId, QualifiedTable],
+    where: str | None,
+    *,
+    check: Callable[[], None],
+    lock_timeout_s: float,
+) -> int:
+    """Publish the table with this row filter, None for all rows, in one transaction. Return its membership's OID.
+
+    ``check`` is called before the change, and raises an error to prevent it. Raise NeedsOperator
+    ``row_filter_refused``, and Transient ``lock_timeout``.
+    """
+    check()
+    name = table[1]
+    with source_errors(f"setting the row filter of {name}"), conn.transaction():
+        return _set_filter(conn, publication, table, where, lock_timeout_s)
+
+
+def filter_problem(
+    conn: psycopg.Connection[Any], publication: str, table: tuple[TableId, QualifiedTable], where: str
+) -> LevadaError | None:
+    """Return the error that `set_filter` would raise, None if there is none. Change nothing.
+
+    A table that is locked is not tried. The publication may be missing.
+    """
+    name = table[1]
+    if conn.info.server_version < FILTERS:
+        return NeedsOperator(
+            "row_filter_refused",
+            f"spec.tables.include has where for {name}, and PostgreSQL {conn.info.server_version // 10000} has no row"
+            " filters, so the table is left out",
+            hint="upgrade the source to PostgreSQL 15 or newer, or remove where from the entry in spec.tables.include",
+        )
+    try:
+        with source_errors(f"trying the row filter of {name}"), conn.transaction(force_rollback=True):
+            if read_publication(conn, publication) is None:
+                conn.execute(create_statement(publication, ()).encode())
+            _set_filter(conn, publication, table, where, _TRIAL_LOCK_S)
+    except Transient:
+        return None
+    except LevadaError as error:
+        return error
+    return None
+
+
+def _set_filter(
+    conn: psycopg.Connection[Any],
+    publication: str,
+    table: tuple[TableId, QualifiedTable],
+    where: str | None,
+    lock_timeout_s: float,
+) -> int:
+    id_, name = table
+    conn.execute(f"SET LOCAL lock_timeout = '{lock_timeout_s * 1000:.0f}ms'")
+    lock_members(conn, [name])
+    before = read_members(conn, publication)
+    if id_ in before:
+        conn.execute(withdraw_statement(publication, name).encode())
+    _add(conn, publication, name, where)
+    after = read_members(conn, publication)
+    if after.keys() != {*before, id_}:
+        raise _refused(name, where or "", "it is not a condition alone")
+    if where is not None:
+        _require_covered(conn, publication, id_, name)
+    return after[id_]
+
+
+def _add(conn: psycopg.Connection[Any], publication: str, name: QualifiedTable, where: str | None) -> None:
+    # On lines of its own, so that a comment ends before the bracket.
+    condition = sql.SQL("" if where is None else f" WHERE (\n{where}\n)")
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}{}").format(
+        sql.Identifier(publication), sql.Identifier(name.schema, name.name), condition
+    )
+    try:
+        # binary makes psycopg use the extended protocol, which takes one statement only.
+        conn.execute(statement, binary=True)
+    except psycopg.Error as error:
+        # Classes of errors in the text: syntax and names, features, values, and limits.
+        if where is None or error.sqlstate is None or error.sqlstate == _PRIVILEGE:
+            raise
+        if error.sqlstate[:2] in ("42", "0A", "22", "54"):
+            raise _refused(name, where, error.diag.message_primary or str(error)) from error
+        raise
+
+
+def _require_covered(conn: psycopg.Connection[Any], publication: str, id_: TableId, name: QualifiedTable) -> None:
+    columns = [column for (column,) in conn.execute(_UNCOVERED, [int(id_), publication]).fetchall()]
+    if columns:
+        full = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(name.schema, name.name))
+        raise NeedsOperator(
+            "row_filter_refused",
+            f"where of {name} has {', '.join(columns)}, which the replica identity of the table or of a partition"
+            " lacks: PostgreSQL would refuse its UPDATEs and DELETEs",
+            hint=f"use columns of the key only, or {full.as_string(None)}, for each partition too",
+        )
+
+
+def _refused(name: QualifiedTable, where: str, reason: str) -> NeedsOperator:
+    message = f"PostgreSQL does not accept where of {name}, which is {where}: {reason}"
+    return NeedsOperator("row_filter_refused", message, hint=_IN_MANIFEST)

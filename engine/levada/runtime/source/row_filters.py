@@ -1,0 +1,106 @@
+"""The row filters of the manifest, and those that the publication has by them.
+
+PostgreSQL prints a filter differently from what was written. So the store has the text that was applied, with the OID
+of the membership that it made, which changes whenever another filter is set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.catalog import read_table_ids
+from levada.postgres.managed_filters import filter_problem, read_members, set_filter
+from levada.postgres.replica_identity import FILTERS
+from levada.runtime.config import PipelineConfig
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from levada.stores.interface import PipelineStore
+
+_RECORD: Final = "row_filters"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The result of `settle_filters`.
+
+    ``unfiltered`` are the tables that must not be copied, because the publication has no filter of this pipeline's for
+    them, and the manifest's could not be set. ``refused`` is the
+    first of the errors that last, and ``locked`` that of a table which another session has locked.
+    """
+
+    unfiltered: frozenset[TableId] = frozenset()
+    refused: NeedsOperator | None = None
+    locked: Transient | None = None
+
+
+def settle_filters(
+    config: PipelineConfig,
+    connection: psycopg.Connection[Any],
+    store: PipelineStore,
+    tables: Collection[QualifiedTable],
+    lock_timeout_s: float,
+) -> Settled:
+    """Publish each table with the manifest's row filter, where the publication has another one from this pipeline.
+
+    The filter of another session on a table without one in the manifest is left as it is.
+    """
+    kept = _read(store)
+    wanted = {t: where for t in tables if (where := config.row_filter(t)) is not None}
+    if not wanted and not kept:
+        return Settled()
+    members = read_members(connection, config.publication.name)
+    unfiltered, errors = set[TableId](), list[LevadaError]()
+    for name, id_ in sorted(read_table_ids(connection, tables).items()):
+        where, record, member = wanted.get(name), kept.get(id_), members.get(id_)
+        if (where, member) == ((None, member) if record is None else record):
+            continue
+        if where is None and record is not None and record[1] != member:
+            kept.pop(id_)
+        else:
+            try:
+                kept[id_] = (where, _apply(config, connection, store, (id_, name), where, lock_timeout_s))
+            except LevadaError as error:
+                errors.append(error)
+                if where is not None and (record is None or record[1] != member):
+                    unfiltered.add(id_)
+                continue
+        if where is None:
+            kept.pop(id_, None)
+        _write(store, kept)
+    return Settled(
+        frozenset(unfiltered),
+        next((e for e in errors if isinstance(e, NeedsOperator)), None),
+        next((e for e in errors if isinstance(e, Transient)), None),
+    )
+
+
+def _apply(
+    config: PipelineConfig,
+    connection: psycopg.Connection[Any],
+    store: PipelineStore,
+    table: tuple[TableId, QualifiedTable],
+    where: str | None,
+    lock_timeout_s: float,
+) -> int:
+    if where is not None and connection.info.server_version < FILTERS:
+        error = filter_problem(connection, config.publication.name, table, where)
+        assert error is not None
+        raise error
+    publication, check = config.publication.name, store.require_epoch
+    return set_filter(connection, publication, table, where, check=check, lock_timeout_s=lock_timeout_s)
+
+
+def _read(store: PipelineStore) -> dict[TableId, tuple[str | None, int]]:
+    text = store.get_fingerprint(_RECORD)
+    return {} if text is None else {TableId(int(t)): (where, member) for t, (where, member) in json.loads(text).items()}
+
+
+def _write(store: PipelineStore, kept: Mapping[TableId, tuple[str | None, int]]) -> None:
+    store.store_fingerprint(_RECORD, json.dumps({str(int(t)): its for t, its in kept.items()}))

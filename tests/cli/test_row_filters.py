@@ -1,0 +1,105 @@
+"""Row filters in the manifest, through the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.rigs.command_line import on, replicated, run
+from tests.rigs.database import Database
+
+from levada.cli.exit_codes import Exit
+
+ORDERS = "SELECT id, status FROM replica.orders ORDER BY id"
+
+
+@pytest.fixture
+def orders(manifest: Path, db: Database) -> Path:
+    """A manifest of a table with orders, of which some are drafts, and of another table."""
+    db.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL)",
+        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        "INSERT INTO orders VALUES (1, 'draft'), (2, 'paid'), (3, 'sent')",
+        "INSERT INTO items VALUES (1)",
+    )
+    return manifest
+
+
+def write(path: Path, db: Database, where: str | None, **spec: Any) -> None:
+    """Write the manifest with this filter of ``orders``, None for none."""
+    entry = {"schema": "public", "name": "orders"} | ({} if where is None else {"where": where})
+    tables = {"include": [entry, {"schema": "public", "name": "*"}]}
+    path.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}}, tables=tables, **spec)))
+
+
+def test_only_the_rows_of_the_filter_are_replicated(orders: Path, db: Database) -> None:
+    """In the copy, in the stream across the border, and in the comparison. Another filter copies the table again."""
+    write(orders, db, "status <> 'draft'")
+    assert on(orders, "check").exit_code == Exit.OK
+    run(orders)
+    assert db.query(ORDERS) == [(2, "paid"), (3, "sent")]
+    db.execute(
+        "UPDATE orders SET status = 'paid' WHERE id = 1",
+        "UPDATE orders SET status = 'draft' WHERE id = 2",
+        "UPDATE orders SET id = 4 WHERE id = 3",
+        "INSERT INTO orders VALUES (5, 'draft'), (6, 'paid')",
+    )
+    run(orders)
+    assert db.query(ORDERS) == [(1, "paid"), (4, "sent"), (6, "paid")]
+    assert on(orders, "verify").exit_code == Exit.OK
+    write(orders, db, "status = 'draft'")
+    run(orders)
+    assert db.query(ORDERS) == [(2, "draft"), (5, "draft")]
+    write(orders, db, None)
+    run(orders)
+    assert db.query(ORDERS) == db.query("SELECT id, status FROM orders ORDER BY id")
+    db.execute("UPDATE orders SET status = 'draft'")
+    run(orders)
+    assert on(orders, "verify").exit_code == Exit.OK
+
+
+def test_a_filter_that_postgres_refuses(orders: Path, db: Database) -> None:
+    """A first start is refused. A pipeline that has run keeps the former filter, names the error, and goes on."""
+    write(orders, db, "stats = 'paid'")
+    refused = on(orders, "run", "--until", "caught-up")
+    assert refused.exit_code != Exit.OK
+    assert "[row_filter_refused]" in refused.output
+    assert db.query("SELECT to_regclass('replica.orders')") == [(None,)]
+    write(orders, db, "status = 'paid'")
+    run(orders)
+    write(orders, db, "random() > 0.5")
+    assert "[row_filter_refused]" in on(orders, "check").output
+    db.execute("INSERT INTO orders VALUES (4, 'paid'), (5, 'draft')", "INSERT INTO items VALUES (2)")
+    assert "[row_filter_refused]" in run(orders)
+    assert db.query(ORDERS) == [(2, "paid"), (4, "paid")]
+    assert db.query("SELECT count(*) FROM replica.items") == [(2,)]
+
+
+def test_a_new_table_is_never_copied_without_its_filter(orders: Path, db: Database) -> None:
+    """A table whose filter is refused is left out, also if another session has published it without one."""
+    db.execute("DROP TABLE orders")
+    write(orders, db, "status = 'paid' AND id > 0")
+    run(orders)
+    db.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text)",
+        "INSERT INTO orders VALUES (1, 'draft'), (2, 'paid')",
+    )
+    assert "[row_filter_refused]" in run(orders)
+    db.execute(f"ALTER PUBLICATION levada_{db.name} ADD TABLE orders")
+    assert "[row_filter_refused]" in run(orders)
+    assert db.query("SELECT to_regclass('replica.orders')") == [(None,)]
+    db.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+    run(orders)
+    assert db.query(ORDERS) == [(2, "paid")]
+
+
+def test_a_filter_of_an_external_publication(orders: Path, db: Database) -> None:
+    """The manifest cannot have one, because Levada does not change that publication."""
+    source = yaml.safe_load(yaml.safe_dump(replicated(db)))["spec"]["source"]
+    write(orders, db, "id > 1", source=source | {"publication": {"management": "External"}})
+    refused = on(orders, "check")
+    assert refused.exit_code != Exit.OK
+    assert "where needs a managed publication" in " ".join(refused.output.split())
