@@ -13,6 +13,7 @@ from tests.lint.tree import Finding, Module, Tree, line_of
 
 DOCUMENT: Final = "docs/errors.md"
 CLASSES: Final = "engine/levada/errors.py"
+NAMES: Final = "engine/levada/codes.py"
 COMMANDS: Final = "engine/levada/cli/app.py"
 TABLES: Final = frozenset({"Failure"})
 """Rows of tables that errors are made from, with the code as the first argument or by name."""
@@ -88,6 +89,8 @@ def literals(node: ast.expr) -> Iterator[str]:
         yield from literals(node.orelse)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
+    elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "codes":
+        yield node.attr.lower()
 
 
 def error_codes(tree: Tree) -> Iterator[Finding]:
@@ -104,6 +107,24 @@ def error_codes(tree: Tree) -> Iterator[Finding]:
             yield Finding(DOCUMENT, line, f"nothing raises {code}, remove the row")
         if line != rows[code]:
             yield Finding(DOCUMENT, line, f"{code} has another row at line {rows[code]}, remove one")
+
+
+def code_names(tree: Tree) -> Iterator[Finding]:
+    """Report codes that code compares as text and not by their names, and names that nothing uses."""
+    catalogue = Catalogue(tree)
+    known, used = {code for code, _ in catalogue.rows}, set[str]()
+    for path in catalogue.paths:
+        module = tree.module(path)
+        used |= {node.attr for node in module.nodes(ast.Attribute) if ast.unparse(node.value) == "codes"}
+        raised = [*module.nodes(ast.Call, ast.IfExp, ast.keyword), *module.tree.body]
+        given = {id(child) for node in raised for child in ast.iter_child_nodes(node)}
+        for node in module.nodes(ast.Constant):
+            if node.value in known and id(node) not in given:
+                yield Finding(path, node.lineno, f"{node.value} is text, write codes.{str(node.value).upper()}")
+    for node in tree.module(NAMES).nodes(ast.AnnAssign) if tree.has(NAMES) else ():
+        name, code = ast.unparse(node.target), ast.literal_eval(node.value or "None")
+        if code != name.lower() or code not in known or name not in used:
+            yield Finding(NAMES, node.lineno, f"{name} is not the name of a code of {DOCUMENT} that code uses")
 
 
 def error_classes(tree: Tree) -> Iterator[Finding]:

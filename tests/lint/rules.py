@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.lint.constants import overwritten_constants
 from tests.lint.destinations import destination_names
-from tests.lint.errors import error_classes, error_codes, error_hints, hint_commands
+from tests.lint.errors import code_names, error_classes, error_codes, error_hints, hint_commands
 from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
 from tests.lint.guarantees import guarantees
@@ -43,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     alerts_page,
     api_page,
     benchmarks_page,
+    code_names,
     commands_of_contributing,
     contracts_on_pages,
     destination_names,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import streamed_tables
 from levada.postgres.identity_remedies import identity_statements, publish_hint
@@ -16,7 +17,7 @@ from levada.postgres.publications import inspect_coverage, leave_out_unidentifie
 from levada.postgres.slots import inspect_slot, validate_slot
 from levada.values import QualifiedTable
 
-_READERS_PROBLEMS: Final = frozenset({"select_privilege_missing", "row_security"})
+_READERS_PROBLEMS: Final = frozenset({codes.SELECT_PRIVILEGE_MISSING, codes.ROW_SECURITY})
 """Problems that matter only to a snapshot, because the replication stream does not need SELECT."""
 
 
@@ -50,7 +51,7 @@ def require_source(
         selects=lambda table: not required or table in concerned,
         copy_tables=0,
     )
-    ignored = {"no_tables_selected"} | (frozenset() if read else _READERS_PROBLEMS)
+    ignored = {codes.NO_TABLES_SELECTED} | (frozenset() if read else _READERS_PROBLEMS)
     refuse(p for p in find_problems(connection, request) if p.code not in ignored)
 
 

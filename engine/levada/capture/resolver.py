@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.capture.alterations import Alteration, Alterations
 from levada.capture.attnums import match_columns, same_columns
 from levada.capture.column_marks import ColumnMarks
@@ -445,7 +446,7 @@ class TableResolver(SchemaResolver):
             # A table that another session has locked must not stop the capture of all others.
             return describe_without_waiting(self._connected(), table)
         except NeedsOperator as error:
-            if error.code != "table_missing":
+            if error.code != codes.TABLE_MISSING:
                 raise
             return None
 

@@ -14,6 +14,7 @@ import psycopg
 import typer
 from psycopg.conninfo import conninfo_to_dict
 
+from levada import codes
 from levada.cli.exit_codes import Exit
 from levada.cli.new_manifest import NewPipeline, manifest_text
 from levada.cli.output import console, working
@@ -35,7 +36,7 @@ _MODES: Final = {ssl_mode: mode for mode, ssl_mode in SSL_MODES.items()}
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OPTIONAL_TLS: Final = ("prefer", "allow")
 _MANIFEST: Final = "pipeline.yaml"
-_WHATEVER_MODE: Final = ("source_auth_failed", "credentials_unreadable")
+_WHATEVER_MODE: Final = (codes.SOURCE_AUTH_FAILED, codes.CREDENTIALS_UNREADABLE)
 """Codes of logins that fail with any sslmode."""
 _NAMES: Final = ServerNames(
     host="the DSN's host",
@@ -199,7 +200,7 @@ def _connected(source: PostgresConnection, ssl_mode: str) -> tuple[TlsMode, psyc
             if error.code in _WHATEVER_MODE:
                 raise
             last = error
-    if last.code == "source_tls_failed" and TlsMode.DISABLE not in modes:
+    if last.code == codes.SOURCE_TLS_FAILED and TlsMode.DISABLE not in modes:
         hint = "if the network is trusted, add ?sslmode=disable to the DSN"
         raise type(last)(last.code, last.message, hint=hint) from last
     raise last

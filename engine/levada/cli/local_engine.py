@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.cli.command import WORK_DIR
 from levada.cli.output import working
 from levada.cli.signals import StopSignals
@@ -95,7 +96,7 @@ def engine_runs(manifests: Manifests, manifest: Path, secrets: Path | None) -> b
 
 def _with_a_run(error: NeedsOperator) -> NeedsOperator:
     """Return the error of an engine that ends with this command, with a hint that begins with a run. Pure."""
-    if error.code != "cut_not_ready":
+    if error.code != codes.CUT_NOT_READY:
         return error
     hint = f"no engine runs, so start one first: levada run MANIFEST. Then {error.hint}"
     return type(error)(error.code, error.message, hint=hint)

@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from levada import codes
 from levada.cli.fitted_table import FittedTable
 from levada.cli.formatting import duration, number, percent, rate, size
 from levada.cli.hints import runnable
@@ -44,7 +45,7 @@ _STYLES: Mapping[str, str] = {
 }
 
 
-_SLOT_GONE: Final = frozenset({"slot_lost", "slot_missing"})
+_SLOT_GONE: Final = frozenset({codes.SLOT_LOST, codes.SLOT_MISSING})
 """Codes of an error after which no table is ready, whatever its phase was."""
 _UNCOPIED: Final = frozenset({TablePhase.INIT, TablePhase.DATA_SYNC, TablePhase.ERRORED})
 
@@ -71,7 +72,7 @@ def headline(now: Progress) -> str:
     ready = f"{now.tables_by_phase.get(TablePhase.READY, 0)}/{counted(len(now.tables), 'table')} ready"
     if now.error is not None and now.error.code in _SLOT_GONE:
         ready = f"[bold red]slot lost[/bold red], {counted(len(now.tables), 'table')}"
-    elsewhere = now.error is not None and now.error.code == "engine_elsewhere"
+    elsewhere = now.error is not None and now.error.code == codes.ENGINE_ELSEWHERE
     state = "runs elsewhere" if elsewhere else escape(now.state)
     text = f"[bold]{escape(now.pipeline)}[/bold]  {state}  {ready}"
     arriving = rate(now.capture.rows_per_second)

@@ -22,6 +22,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.connection import clamp_application_name
@@ -40,7 +41,7 @@ GUARDS: Final = "copy-guard"
 """The suffix of the application name of sessions that read the catalog for a copy, and hold the table's locks."""
 _POLL_S: Final = 0.25
 
-_GONE: Final = frozenset({"table_missing", "column_missing"})
+_GONE: Final = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
 _WAITED_FOR: Final = """
 SELECT pid FROM pg_locks

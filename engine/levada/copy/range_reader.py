@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from levada import codes
 from levada.copy.guard import READERS
 from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange
@@ -26,7 +27,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
 from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier, unrepresentable_hint
 
-_GONE: Final = frozenset({"table_missing", "column_missing"})
+_GONE: Final = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 """Error codes of a statement that refers to a table or column that no longer exists."""
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.guard import TableGuard
 from levada.copy.kept import KeptCopy, range_name
 from levada.copy.keyed_rows import KeyedRows, keyed_rows
@@ -156,7 +157,7 @@ class ResumableRows(SnapshotRows):
         try:
             copied = self._map_ranges(fn, keeper, kept)
         except Transient as error:
-            if error.code == "copy_outdated":
+            if error.code == codes.COPY_OUTDATED:
                 self.forget()
             raise
         self._complete = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.guard import TableGuard
 from levada.copy.plan import RANGES, BlockRange, RangeLimits, plan_ranges
 from levada.copy.progress import CopyMeter
@@ -85,7 +86,7 @@ class SnapshotRows(TableRows):
             parallel=self._connections,
             cancelled=self._cancelled,
             done=done,
-            final=frozenset({"snapshot_gone", "table_changed"}),
+            final=frozenset({codes.SNAPSHOT_GONE, codes.TABLE_CHANGED}),
             ended=self._ended,
         )
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from levada import codes
 from levada.destinations.interface import DestinationContext, Source
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
@@ -14,7 +15,7 @@ from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
-ANOTHERS: Final = frozenset({"table_not_ours", "destination_collision"})
+ANOTHERS: Final = frozenset({codes.TABLE_NOT_OURS, codes.DESTINATION_COLLISION})
 """The codes of the errors for a table that is not this pipeline's, or not that of the source table."""
 UNKNOWN: Final = QualifiedTable("", "")
 """The name of a source table that a destination cannot read any more."""

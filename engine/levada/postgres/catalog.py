@@ -11,6 +11,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
 from levada.postgres.failures import source_errors
@@ -269,7 +270,7 @@ def describe_without_waiting(conn: psycopg.Connection[Any], table_id: TableId) -
             conn.execute("SET LOCAL lock_timeout = '1s'")
             return read_table_description(conn, table_id)
     except Transient as error:
-        if error.code != "lock_timeout":
+        if error.code != codes.LOCK_TIMEOUT:
             raise
     return read_table_description(conn, table_id, _WITHOUT_WAITS)
 

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from levada import codes
 from levada.errors import LevadaError, LoginFailed
 from levada.postgres.addresses import HostAddress, resolve_all
 from levada.postgres.client_key import certificate_parameters
@@ -194,7 +195,7 @@ class PostgresConnection:
         except LevadaError as error:
             _log.info("a connection is silent, and the server does not answer: %s", error.message)
             # A server that rejects a login is reachable.
-            return error.code == "too_many_connections"
+            return error.code == codes.TOO_MANY_CONNECTIONS
         return row is not None and bool(row[0])
 
     def silence(self, interrupt: Interrupt | None = None) -> Silence:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import DecodeError, NeedsOperator, Transient
 from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, FUNCTIONS, TRIGGER, create_statements
 from levada.postgres.description import TableDescription
@@ -165,7 +166,7 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
             )
             create_key(conn, TRIGGER)
     except (NeedsOperator, Transient) as error:
-        if error.code not in ("insufficient_privilege", "source_read_only"):
+        if error.code not in (codes.INSUFFICIENT_PRIVILEGE, codes.SOURCE_READ_ONLY):
             raise
         _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)
         return False

@@ -17,8 +17,6 @@ from levada.postgres.server_names import SOURCE, ServerNames
 
 RESYNC_ALL: Final = "levada resync MANIFEST --all"
 """The command that copies every table again. The next start then creates a lost slot again."""
-VALUE_REFUSED: Final = "value_refused"
-"""The code of a data exception. Its message may quote a value of a row, so no error has it."""
 _CHECK_ADDRESS: Final = "check {host}, the network, and that PostgreSQL runs there: pg_isready {address}"
 
 

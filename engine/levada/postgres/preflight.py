@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
@@ -346,7 +347,7 @@ def _room_problems(room: _Room, main: int, copies: int) -> Iterator[Problem]:
     wanted, free = main + copies, room.most - room.used
     if free >= wanted:
         return
-    unused = "drop unused slots, or run " if room.code == "no_free_slot" else ""
+    unused = "drop unused slots, or run " if room.code == codes.NO_FREE_SLOT else ""
     yield Problem(
         Severity.WARNING if free > main else Severity.ERROR,
         room.code,
@@ -401,7 +402,7 @@ def _coverage_problems(
     elif not report.manageable:
         # A running engine creates the publication of the tables that can be added, and so does a start.
         missing = publication is None and report.blocked == report.missing
-        code = "publication_missing" if missing else "publication_incomplete"
+        code = codes.PUBLICATION_MISSING if missing else codes.PUBLICATION_INCOMPLETE
         lacking = "does not exist and cannot be created" if missing else "lacks tables that cannot be added"
         for blocker in report.blockers:
             message = f"publication {request.publication} {lacking}: {blocker}"

@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.replica_identity import accepted, identified
@@ -260,7 +261,7 @@ def extend_publication(
             _apply(conn, publication, addable, lock_timeout_s)
         except NeedsOperator as error:
             # Another session created the publication, or added one of the tables, since the report.
-            if error.code != "object_exists" or attempt == _ATTEMPTS:
+            if error.code != codes.OBJECT_EXISTS or attempt == _ATTEMPTS:
                 raise
         except Transient:
             if attempt == _ATTEMPTS:

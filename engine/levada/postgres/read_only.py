@@ -9,10 +9,11 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import Transient
 from levada.postgres.failures import source_errors
 
-_CODES: Final = frozenset({"source_read_only", "source_standby"})
+_CODES: Final = frozenset({codes.SOURCE_READ_ONLY, codes.SOURCE_STANDBY})
 _STATE: Final = """
 SELECT pg_is_in_recovery(), s.setting = 'on', s.source, session_user::text, current_database()::text
 FROM pg_settings s WHERE s.name = 'default_transaction_read_only'

@@ -6,9 +6,10 @@ from typing import Final
 
 from psycopg import sql
 
+from levada import codes
 from levada.errors import LevadaError, StatementRefused
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.failures import VALUE_REFUSED, source_errors
+from levada.postgres.failures import source_errors
 from levada.postgres.replication import quote_literal
 from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable
@@ -28,7 +29,7 @@ def stream_error(connection: PostgresConnection, slot: str, publication: str, er
     The server does not say whose filter fails. It reads written changes by the catalog of their time, so a corrected
     filter holds only for those that follow. No other publication of a slot can be read for the time before it existed.
     """
-    if error.code != VALUE_REFUSED:
+    if error.code != codes.VALUE_REFUSED:
         return None
     try:
         with connection.connect(application="filters") as conn, source_errors("reading the row filters"):
@@ -50,7 +51,7 @@ def stream_error(connection: PostgresConnection, slot: str, publication: str, er
 
 def copy_error(table: QualifiedTable, row_filter: str | None, error: LevadaError) -> LevadaError | None:
     """Return ``row_filter_failed`` for a value that a copy with a row filter refused, None for other errors."""
-    if error.code != VALUE_REFUSED or row_filter is None:
+    if error.code != codes.VALUE_REFUSED or row_filter is None:
         return None
     return StatementRefused(
         "row_filter_failed",

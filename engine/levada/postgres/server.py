@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg import pq
 
+from levada import codes
 from levada.errors import LevadaError, SlotLost
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import RESYNC_ALL, source_errors
@@ -115,7 +116,7 @@ def _switches(ask: Callable[[str], pq.abc.PGresult], timeline: int) -> Mapping[i
     try:
         content = ask(f"TIMELINE_HISTORY {timeline}").get_value(0, 1)
     except LevadaError as error:
-        if error.code != "source_error":
+        if error.code != codes.SOURCE_ERROR:
             raise
         raise SlotLost(
             "source_changed",

@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import pq
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import RESYNC_ALL, source_errors
@@ -297,11 +298,11 @@ def _try_drop(conn: psycopg.Connection[Any], name: str) -> bool:
         with source_errors(f"dropping slot {name}"):
             conn.execute("SELECT pg_drop_replication_slot(%s)", [name])
     except Transient as error:
-        if error.code != "slot_active":
+        if error.code != codes.SLOT_ACTIVE:
             raise
         return False
     except SlotLost as error:
-        if error.code != "slot_missing":
+        if error.code != codes.SLOT_MISSING:
             raise
     return True
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.errors import Transient
 from levada.postgres.failures import source_errors
 from levada.values import QualifiedTable
@@ -98,7 +99,7 @@ def locks_named(conn: psycopg.Connection[Any], selects: Callable[[QualifiedTable
     try:
         yield
     except Transient as error:
-        if error.code != "lock_timeout":
+        if error.code != codes.LOCK_TIMEOUT:
             raise
         locks = [lock for lock in read_table_locks(conn) if selects(lock.root)]
         if not locks:

@@ -17,8 +17,6 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
-SELECTS_FAILED: Final = "selects_failed"
-"""The code of a selection that fails."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from levada import codes
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.postgres.lag import current_wal_lsn
@@ -419,7 +420,7 @@ class Pipeline:
         self._state = PipelineState.STOPPING
         self._stopping.set()
         fatal = self._replication.supervisor.registry.fatal
-        if fatal is not None and fatal.code == "slot_released":
+        if fatal is not None and fatal.code == codes.SLOT_RELEASED:
             # First, because a batch at a destination that does not answer may take long to end.
             self._replication.capture.request_stop()
             release_slot(self.config, self._store, self._stop_asked)

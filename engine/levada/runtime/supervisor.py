@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.errors import LevadaError, Transient
-from levada.runtime.config import SELECTS_FAILED, PipelineConfig
+from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.pace import Pace
 from levada.runtime.stages.apply import ApplyStage
@@ -343,7 +344,7 @@ class Supervisor:
             if not self.registry.membership.discovered(report.tables, self._copy_after_session):
                 self._discovery.soon()
         except Transient as error:
-            if error.code != SELECTS_FAILED:
+            if error.code != codes.SELECTS_FAILED:
                 raise
             self.registry.membership.discovery_failed(error)
 

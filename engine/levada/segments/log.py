@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.locations import lies_below
 from levada.segments.checksums import DamageError, VersionError
@@ -121,7 +122,7 @@ class SegmentLog:
                 hint="run the release of Levada that wrote the file",
             ) from error
         except NeedsOperator as error:
-            if error.code != "staging_file_missing":
+            if error.code != codes.STAGING_FILE_MISSING:
                 raise
             return None
         if manifest.pipeline != self.pipeline or f"{manifest.name}.json" != name:

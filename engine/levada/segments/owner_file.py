@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.segments.staging import Staging
 from levada.values import PipelineOwner
@@ -27,7 +28,7 @@ def read_owner(staging: Staging, pipeline: str) -> PipelineOwner | None:
         raw = json.loads(staging.read(path))
         return PipelineOwner(str(raw["uid"]), str(raw["name"]))
     except NeedsOperator as error:
-        if error.code != "staging_file_missing":
+        if error.code != codes.STAGING_FILE_MISSING:
             raise
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, iter_events
@@ -221,7 +222,7 @@ def _reading(path: str, what: str, hint: str) -> Iterator[None]:
     except DamageError as error:
         raise NeedsOperator("segment_damaged", f"staging: {what} is damaged: {error}", hint=hint) from error
     except NeedsOperator as error:
-        if error.code != "staging_file_missing":
+        if error.code != codes.STAGING_FILE_MISSING:
             raise
         raise NeedsOperator(error.code, f"staging: {what} is missing", hint=hint) from error
 

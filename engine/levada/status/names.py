@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
-
-ROWS_DIFFER: Final = "rows_differ"
-"""The code of the error of a table that streams on, and that a comparison with the source found to differ."""
 
 
 class PipelineState(StrEnum):

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from levada import codes
 from levada.status.document import (
     Cutting,
     Measure,
@@ -26,7 +27,7 @@ from levada.status.document import (
     Thousandths,
     Time,
 )
-from levada.status.names import ROWS_DIFFER, PipelineState, TablePhase
+from levada.status.names import PipelineState, TablePhase
 from levada.values import Lsn, QualifiedTable, TableId
 
 PROGRESS_VERSION: Final = 1
@@ -197,7 +198,7 @@ class TableProgress(Part):
     @property
     def differs(self) -> bool:
         """True for a table that streams and is not Ready, because a comparison found that it differs."""
-        return self.error is not None and self.error.code == ROWS_DIFFER
+        return self.error is not None and self.error.code == codes.ROWS_DIFFER
 
     @property
     def is_parked(self) -> bool:

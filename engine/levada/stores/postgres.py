@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
@@ -315,7 +316,7 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
             reason, hint = _read_only_reason(connection)
             message = f"{error.message}: {reason}" if reason else error.message
             raise Transient("store_read_only", message, hint=hint or error.hint) from error
-        if error.code != "lock_timeout":
+        if error.code != codes.LOCK_TIMEOUT:
             raise _of_server(error, connection) from error
         name = sql.Literal(schema).as_string(None)
         holders = (
@@ -325,7 +326,7 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
         hint = f"another session holds a lock on a table of the store, find it: {holders}"
         raise Transient("store_locked", error.message, hint=hint) from error
     except NeedsOperator as error:
-        if error.code == "insufficient_privilege":
+        if error.code == codes.INSUFFICIENT_PRIVILEGE:
             hint = _missing_grants(connection, schema) or error.hint
             raise StatementRefused("store_privilege_missing", error.message, hint=hint) from error
         raise _of_server(error, connection) from error

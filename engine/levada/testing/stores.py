@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from levada import codes
 from levada.errors import NeedsOperator, StaleEpoch
 from levada.schema import IdentityKind, ReplicatedTableSchema
 from levada.status import CutPhase
@@ -136,7 +137,7 @@ class StoreConformance:
         for table in (ORDERS, ITEMS):
             with pytest.raises(NeedsOperator) as caught:
                 again.rollback_table_replication_state(table)
-            assert caught.value.code == "no_previous_phase"
+            assert caught.value.code == codes.NO_PREVIOUS_PHASE
         assert again.get_table_replication_states() == {ORDERS: Init()}
 
     def test_history_goes_on_after_a_rollback(self, store: PipelineStore) -> None:
@@ -443,7 +444,7 @@ class StoreConformance:
         second.next_epoch()
         with pytest.raises(NeedsOperator) as refused:
             store.next_epoch()
-        assert refused.value.code == "not_the_owner"
+        assert refused.value.code == codes.NOT_THE_OWNER
         second.delete_pipeline_state()
         assert second.get_owner_record() == other
         second.update_table_replication_states({ORDERS: Init()})

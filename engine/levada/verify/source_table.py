@@ -11,6 +11,7 @@ from typing import Final
 import psycopg
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.guard import TableGuard
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.range_reader import snapshot_session
@@ -26,7 +27,7 @@ from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
 
 _CANCEL_S: Final = 5.0
-_GONE = frozenset({"table_missing", "column_missing"})
+_GONE = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from levada import codes
 from levada.destinations.verification import CHUNK, ROWS, SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.printable import counted
@@ -155,7 +156,7 @@ def compare(
             sides = source.values(comparison, hashes), lake.values(comparison, hashes)
             examples = with_values(comparison, examples, *sides)
     except DestinationChanged as error:
-        if error.code != "table_damaged":
+        if error.code != codes.TABLE_DAMAGED:
             raise
         report = replace(report, problems=(*report.problems, error.message))
         return Compared(report, comparison, _NO_HASHES, _NO_HASHES, damage=error)

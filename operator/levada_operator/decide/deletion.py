@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from levada import codes
 from levada.spec import DeletionAction, Manifests
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
@@ -144,7 +145,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
 
 def _foreign_object_error(observed: Observed) -> Termination | None:
     """Return the end of a clean-up that found objects of another Pipeline, or None. A retry would find the same."""
-    return next((end for end in _terminations(observed) if end.code == "not_the_owner"), None)
+    return next((end for end in _terminations(observed) if end.code == codes.NOT_THE_OWNER), None)
 
 
 def _terminations(observed: Observed) -> list[Termination]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada import codes
 from levada.status import (
     PipelineState,
     RetryPolicy,
@@ -42,12 +43,12 @@ _SLOT_REASONS: Final = {
              " spec.source.slot.onLost: Resync, or drop the slot"),
 }  # fmt: skip
 _SLOT_ERRORS: Final = {
-    "slot_lost": "Lost",
-    "slot_missing": "Missing",
+    codes.SLOT_LOST: "Lost",
+    codes.SLOT_MISSING: "Missing",
     # A restored or replaced source has a slot, but without the changes that the tables need.
-    "source_changed": "Lost",
-    "slot_foreign": "Missing",
-    "slot_released": "Released",
+    codes.SOURCE_CHANGED: "Lost",
+    codes.SLOT_FOREIGN: "Missing",
+    codes.SLOT_RELEASED: "Released",
 }
 """The reason of SlotHealthy for each error code about the slot. A source that reports such an error is reachable."""
 

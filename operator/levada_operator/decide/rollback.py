@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from levada import codes
 from levada.spec import Change, Manifests, PipelineSpec
 from levada.spec.model import changed_fields, keep_fields
 from levada.spec.running import Rollback
@@ -56,8 +57,9 @@ _POD_LEVEL: Final = re.compile(r"^spec\.(driver|executor|apply|memory|restartNon
 _NEVER: Final = re.compile(r"^spec\.staging\b")
 """A field that does not go back: what is staged at the new place would be lost."""
 _AWAY: Final = frozenset((
-    "source_unreachable", "source_silent", "source_starting", "source_stopping", "source_out_of_resources",
-    "too_many_connections", "store_unreachable", "destination_unreachable", "destination_unavailable",
+    codes.SOURCE_UNREACHABLE, codes.SOURCE_SILENT, codes.SOURCE_STARTING, codes.SOURCE_STOPPING,
+    codes.SOURCE_OUT_OF_RESOURCES, codes.TOO_MANY_CONNECTIONS, codes.STORE_UNREACHABLE, codes.DESTINATION_UNREACHABLE,
+    codes.DESTINATION_UNAVAILABLE,
 ))  # fmt: skip
 """Codes of errors of a server that is away, which a change of the spec causes only by the fields below."""
 _WAY: Final = re.compile(r"^spec\.(source|store|destination|staging|driver\.(podTemplate|serviceAccount))\b")

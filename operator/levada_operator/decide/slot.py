@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.spec import Manifests
 from levada.status import SlotProgress, read_slot
@@ -15,7 +16,12 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodState, output_document
 from levada_operator.observe.progress import ProgressReport
 
-LOGIN_ERRORS: Final = ("source_auth_failed", "source_access_denied", "source_database_missing", "secret_missing")
+LOGIN_ERRORS: Final = (
+    codes.SOURCE_AUTH_FAILED,
+    codes.SOURCE_ACCESS_DENIED,
+    codes.SOURCE_DATABASE_MISSING,
+    codes.SECRET_MISSING,
+)
 """Error codes of a source that refuses every further attempt too, until a Secret or a right is corrected."""
 _LOGIN_EVERY_S: Final = 60
 _DRIVER_EVERY: Final = timedelta(seconds=60)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from levada import codes
 from levada_operator.names import DRIVER_CONTAINER, ROLE_LABEL
 from levada_operator.observe.objects import Body, read_time
 
@@ -227,7 +228,7 @@ def _crash(container: Mapping[str, Any], waiting: str) -> PodFailure:
     if ended and not message:
         message = f"{container['name']} ended with {ended.get('exitCode')}; see: kubectl logs --previous"
     message = message or waiting
-    if code == "secret_missing":
+    if code == codes.SECRET_MISSING:
         return PodFailure("SecretMissing", message, code)
     return PodFailure("PreflightFailed" if container["name"] == PREFLIGHT_CONTAINER else "CrashLooping", message, code)
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from levada import codes
 from levada.copy.rows import TableRows
 from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
@@ -223,7 +224,7 @@ class BigQueryDestination(FencedDestination[_Table]):
         try:
             served.apply(state, events, after, mark)
         except NeedsOperator as error:
-            if error.code == "destination_error":
+            if error.code == codes.DESTINATION_ERROR:
                 # The reason may be a column that another writer dropped or renamed.
                 check_columns(served, state.description.columns, served.columns(), schema)
             raise

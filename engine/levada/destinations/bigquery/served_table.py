@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.rows import TableRows
 from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.changes import Piece, UpsertRows, changelog_rows
@@ -159,7 +160,7 @@ class ServedTable:
         except NotFoundError:
             raise missing(self.name, None) from None
         except NeedsOperator as error:
-            if error.code != "destination_error":
+            if error.code != codes.DESTINATION_ERROR:
                 raise
             raise NeedsOperator(
                 "schema_change_unsupported", error.message, hint="levada resync MANIFEST TABLE"

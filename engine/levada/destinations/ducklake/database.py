@@ -9,6 +9,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.errors import AccessDenied, LevadaError, NeedsOperator, Transient
 from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.failures import source_error
@@ -17,21 +18,21 @@ from levada.postgres.silence import WatchedConnection
 
 _DENIED: Final = frozenset(
     {
-        "insufficient_privilege",
-        "row_security",
-        "source_access_denied",
-        "source_auth_failed",
-        "source_database_missing",
-        "source_tls_failed",
+        codes.INSUFFICIENT_PRIVILEGE,
+        codes.ROW_SECURITY,
+        codes.SOURCE_ACCESS_DENIED,
+        codes.SOURCE_AUTH_FAILED,
+        codes.SOURCE_DATABASE_MISSING,
+        codes.SOURCE_TLS_FAILED,
     }
 )
 _HINTS: Final[Mapping[str, str]] = {
-    "source_auth_failed": "check the keys username and password of the destination's Secret",
-    "source_access_denied": "add a line to the catalog server's pg_hba.conf for this role, database and address",
-    "insufficient_privilege": "let the role of the destination's Secret own the catalog's schema and its tables",
-    "source_database_missing": "check catalog.database in the destination's settings",
-    "source_tls_failed": "check catalog.tls in the destination's settings",
-    "source_unreachable": "check catalog.host and catalog.port in the destination's settings",
+    codes.SOURCE_AUTH_FAILED: "check the keys username and password of the destination's Secret",
+    codes.SOURCE_ACCESS_DENIED: "add a line to the catalog server's pg_hba.conf for this role, database and address",
+    codes.INSUFFICIENT_PRIVILEGE: "let the role of the destination's Secret own the catalog's schema and its tables",
+    codes.SOURCE_DATABASE_MISSING: "check catalog.database in the destination's settings",
+    codes.SOURCE_TLS_FAILED: "check catalog.tls in the destination's settings",
+    codes.SOURCE_UNREACHABLE: "check catalog.host and catalog.port in the destination's settings",
 }
 
 _FULL: Final = (
@@ -143,10 +144,10 @@ def _translated(error: LevadaError) -> LevadaError:
     hint = _HINTS.get(error.code, "")
     if error.code in _DENIED:
         return AccessDenied("destination_denied", error.message, hint=hint)
-    if error.code == "source_out_of_resources":
+    if error.code == codes.SOURCE_OUT_OF_RESOURCES:
         return Transient("destination_full", error.message, hint=_FULL)
     if isinstance(error, Transient):
         return Transient("destination_unavailable", error.message, hint=hint)
-    if error.code == "credentials_unreadable":
+    if error.code == codes.CREDENTIALS_UNREADABLE:
         return error
     return NeedsOperator("destination_rejected", error.message, hint=hint)

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, Self, TypeVar
 import psycopg
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
@@ -362,7 +363,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             try:
                 return run()
             except LevadaError as error:
-                if error.code not in ("commit_conflict", "table_damaged") or attempt == _ATTEMPTS:
+                if error.code not in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED) or attempt == _ATTEMPTS:
                     raise
                 _log.info("retrying a commit: %s", error.message)
         raise AssertionError

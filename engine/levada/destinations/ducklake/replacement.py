@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
@@ -17,7 +18,7 @@ from levada.destinations.ducklake.columns import LakeColumns, replacement_column
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.intact import IntactTable
 from levada.destinations.ducklake.state import TableRow
-from levada.destinations.ducklake.statistics import FILE_VANISHED, describe_files
+from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, is_uncommitted, new_row
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
@@ -128,7 +129,7 @@ class Replacement:
             described = describe_files(self.storage, kept, self.columns.own)
         except Transient as error:
             deletes.discard()
-            if error.code != FILE_VANISHED:
+            if error.code != codes.FILE_VANISHED:
                 raise
             _log.warning("the shadow copy of %s is not valid any more: %s", intact.table.name, error.message)
             return None

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from levada import codes
 from levada.destinations.data_files.live_files import READERS, open_parquet
 from levada.destinations.data_files.storage import Storage, WrittenFile, table_file
 from levada.destinations.ducklake.columns import LakeColumn
 from levada.destinations.ducklake.types import FLOATS, bound, from_text, to_text
 from levada.errors import DestinationChanged, Transient
-
-FILE_VANISHED: Final = "file_vanished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,11 @@ def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequ
         with ThreadPoolExecutor(READERS) as pool:
             return list(pool.map(lambda file: _describe(storage, file, columns), files))
     except DestinationChanged as error:
-        raise Transient(FILE_VANISHED, f"a file was removed before its commit: {error.message}") from error
+        raise Transient(
+            codes.FILE_VANISHED,
+            f"a file was removed before its commit: {error.message}",
+            hint="if this persists, let no job remove orphan files that are younger than a day",
+        ) from error
 
 
 def footer_size(storage: Storage, path: str) -> int:

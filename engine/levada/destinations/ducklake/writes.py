@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from levada import codes
 from levada.copy.tasks import BatchRunner, run_tasks
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
@@ -21,7 +22,7 @@ from levada.destinations.ducklake.index_sync import sync_index
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
 from levada.destinations.ducklake.state import State, TableRow, key_text, own_table
-from levada.destinations.ducklake.statistics import FILE_VANISHED, DataFile, describe_files
+from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
 from levada.destinations.fenced import require_epoch
@@ -36,7 +37,7 @@ from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
 
-_NOT_REPEATED: Final = frozenset({"commit_conflict", FILE_VANISHED})
+_NOT_REPEATED: Final = frozenset({codes.COMMIT_CONFLICT, codes.FILE_VANISHED})
 """Errors of a task with which the whole batch is repeated."""
 
 T = TypeVar("T")

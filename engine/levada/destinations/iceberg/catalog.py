@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.destinations import fenced
 from levada.destinations.collisions import TargetName
 from levada.destinations.fenced import require_epoch
@@ -213,7 +214,7 @@ class IcebergCatalog:
         try:
             table = self._load_any(name)
         except DestinationChanged as error:
-            if error.code != "table_damaged":
+            if error.code != codes.TABLE_DAMAGED:
                 raise
             return self._own_metadata(name, error).properties
         return None if table is None else table.metadata.properties
@@ -253,7 +254,7 @@ class IcebergCatalog:
         try:
             table = self._load_any(name)
         except DestinationChanged as error:
-            if error.code != "table_damaged":
+            if error.code != codes.TABLE_DAMAGED:
                 raise
             self._drop_damaged(name, schema, error, epoch)
             return
@@ -389,7 +390,7 @@ class IcebergCatalog:
             metadata = None if table is None else table.metadata
             if isinstance(loaded, LevadaError):
                 _log.warning("%s cannot be loaded: %s", name, loaded.message)
-                if loaded.code == "table_damaged":
+                if loaded.code == codes.TABLE_DAMAGED:
                     metadata = self._last_metadata(name)
                 else:
                     unread[name] = loaded

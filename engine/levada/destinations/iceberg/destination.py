@@ -10,6 +10,7 @@ from typing import ClassVar, Final, Self
 
 import pyarrow as pa
 
+from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import BatchRunner
@@ -440,7 +441,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def _was_outdated(self, state: IcebergState, error: DestinationChanged) -> bool:
         """Return True if a file is missing because another writer's compaction replaced it."""
-        if error.code != "table_damaged" or state.table is None:
+        if error.code != codes.TABLE_DAMAGED or state.table is None:
             return False
         before = state.table.metadata.snapshot_id
         table = self._known.open(state)

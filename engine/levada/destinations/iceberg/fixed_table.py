@@ -16,6 +16,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from levada import codes
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, Property, TableFacts
@@ -194,7 +195,7 @@ class IcebergSnapshot(FixedTable):
             with self._lock:
                 lost = self._java_table.damaged_files(self.snapshot)
         except (DestinationChanged, Transient) as found:
-            if found.code in ("table_damaged", "table_changed"):
+            if found.code in (codes.TABLE_DAMAGED, codes.TABLE_CHANGED):
                 return found
             # The storage does not answer, so this says nothing about the files.
             _log.info("%s: the files are not read again: %s", self._table, found.message)

@@ -47,9 +47,6 @@ _REJECTED: Final = (
 _NOT_THERE: Final = ("NoSuchTableException", "NoSuchIcebergTableException", "NoSuchNamespaceException")
 """Names of exceptions for a missing table or namespace. The second is Hive's, for a table of another format."""
 
-FILE_VANISHED: Final = "file_vanished"
-"""The error code if a file was removed before its commit."""
-
 
 class CommitConflict(Transient):
     """Another writer committed to the table first. This commit had no effect."""

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.state import IcebergState
@@ -111,7 +112,7 @@ class KnownTables:
         except DestinationChanged as error:
             if error.code in ANOTHERS:
                 self._catalog.check_free(state.name, schema)
-            elif error.code != "table_damaged":
+            elif error.code != codes.TABLE_DAMAGED:
                 raise
             return None
 

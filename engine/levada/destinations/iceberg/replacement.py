@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.copy.rows import CopiedRows
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
@@ -25,7 +26,7 @@ from levada.destinations.iceberg.arranging import arrange_as, name_taken
 from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
-from levada.destinations.iceberg.java import FILE_VANISHED, CommitConflict, JavaObject
+from levada.destinations.iceberg.java import CommitConflict, JavaObject
 from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
@@ -203,7 +204,7 @@ class Replacement:
                     },
                 )
             except CommitConflict as conflict:
-                if conflict.code == FILE_VANISHED:
+                if conflict.code == codes.FILE_VANISHED:
                     return None
                 if attempt == _ATTEMPTS:
                     raise

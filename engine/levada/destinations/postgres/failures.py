@@ -9,6 +9,7 @@ from typing import Final
 
 import psycopg
 
+from levada import codes
 from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient, Yielded
 from levada.postgres.failures import Failure, source_error
 from levada.values import quote_identifier
@@ -82,46 +83,46 @@ _BY_SQLSTATE: Final[Mapping[str, Failure]] = {
 }
 
 _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
-    "source_unreachable": _UNREACHABLE,
-    "source_silent": _UNREACHABLE,
-    "source_starting": _UNREACHABLE,
-    "source_stopping": _UNREACHABLE,
-    "session_timeout": _UNREACHABLE,
-    "catalog_changed": _BUSY,
-    "lock_timeout": _LOCKED,
-    "statement_timeout": _BUSY,
-    "serialization_conflict": _BUSY,
-    "source_out_of_resources": _FULL,
-    "too_many_connections": Failure(
+    codes.SOURCE_UNREACHABLE: _UNREACHABLE,
+    codes.SOURCE_SILENT: _UNREACHABLE,
+    codes.SOURCE_STARTING: _UNREACHABLE,
+    codes.SOURCE_STOPPING: _UNREACHABLE,
+    codes.SESSION_TIMEOUT: _UNREACHABLE,
+    codes.CATALOG_CHANGED: _BUSY,
+    codes.LOCK_TIMEOUT: _LOCKED,
+    codes.STATEMENT_TIMEOUT: _BUSY,
+    codes.SERIALIZATION_CONFLICT: _BUSY,
+    codes.SOURCE_OUT_OF_RESOURCES: _FULL,
+    codes.TOO_MANY_CONNECTIONS: Failure(
         "destination_busy",
         Transient,
         hint="raise max_connections at the destination, or lower copy.connectionsPerTable",
     ),
-    "source_auth_failed": Failure(
+    codes.SOURCE_AUTH_FAILED: Failure(
         "destination_auth_failed", LoginFailed, hint="check the keys username and password of the destination's Secret"
     ),
-    "source_access_denied": Failure(
+    codes.SOURCE_ACCESS_DENIED: Failure(
         "destination_access_denied",
         AccessDenied,
         hint="add a line for this role and address to the destination's pg_hba.conf, then SELECT pg_reload_conf()",
     ),
-    "source_database_missing": Failure(
+    codes.SOURCE_DATABASE_MISSING: Failure(
         "destination_database_missing", LoginFailed, hint=f"check database in {_SETTINGS}"
     ),
-    "version_unsupported": Failure(
+    codes.VERSION_UNSUPPORTED: Failure(
         "destination_unsupported", NeedsOperator, hint="upgrade the destination's server to PostgreSQL 14 or newer"
     ),
-    "source_tls_failed": Failure(
+    codes.SOURCE_TLS_FAILED: Failure(
         "destination_tls_failed",
         LoginFailed,
         hint=f"check tls in {_SETTINGS}, and the keys ca.crt, tls.crt and tls.key of its Secret",
     ),
-    "insufficient_privilege": Failure(
+    codes.INSUFFICIENT_PRIVILEGE: Failure(
         "destination_privilege_missing",
         AccessDenied,
         hint="let the role of the Secret own the schema and its tables",
     ),
-    "row_security": Failure(
+    codes.ROW_SECURITY: Failure(
         "destination_privilege_missing", AccessDenied, hint="let the role of the Secret own the table"
     ),
 }
@@ -149,7 +150,7 @@ def grants_named(database: str, role: str) -> Iterator[None]:
     try:
         yield
     except AccessDenied as error:
-        hint = _grant(error.message, database, role) if error.code == "destination_privilege_missing" else ""
+        hint = _grant(error.message, database, role) if error.code == codes.DESTINATION_PRIVILEGE_MISSING else ""
         if not hint:
             raise
         raise AccessDenied(error.code, error.message, hint=hint) from error

@@ -21,6 +21,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from levada import codes
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.postgres.columns import CHANGELOG_COLUMNS, HeldColumn, Layout, create_table, reconcile
 from levada.destinations.postgres.connections import DEFER, begin_transaction, lock_exclusively, open_connection
@@ -252,10 +253,10 @@ def _kept(
     try:
         check_intact(connection, row)
     except DestinationChanged as error:
-        if error.code == "destination_cascade":
+        if error.code == codes.DESTINATION_CASCADE:
             raise
         # After writes by another session, the rows are replaced anyway.
-        if error.code != "foreign_write":
+        if error.code != codes.FOREIGN_WRITE:
             return None
     try:
         step = reconcile(row.layout, copy.schema, copy.mode, OnSchemaChange.PROPAGATE)

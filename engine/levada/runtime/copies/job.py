@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.copy.guard import GUARDS
 from levada.copy.kept import KeptCopy
 from levada.copy.tasks import TaskRunner
@@ -89,7 +90,7 @@ class CopyJob:
                 self._load()
                 copied = copier.run(table, name, read_plan(order), self._cancelled, self._started, ranges.since)
             except Exception as error:
-                if isinstance(error, LevadaError) and error.code == "copy_ranges_finished":
+                if isinstance(error, LevadaError) and error.code == codes.COPY_RANGES_FINISHED:
                     _log.info("%s", error.message)
                     answers.end(Answer(progress=self._progress(), ranges_finished=True), name)
                     return None

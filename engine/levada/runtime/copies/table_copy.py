@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
+from levada import codes
 from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
 from levada.copy.kept import Basis, KeptCopy, changed_part
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NEWEST: Final = SnapshotId(2**64 - 1)
-_FILES_LOST: Final = frozenset({"file_vanished", "commit_conflict", "replacement_lost"})
+_FILES_LOST: Final = frozenset({codes.FILE_VANISHED, codes.COMMIT_CONFLICT, codes.REPLACEMENT_LOST})
 """Codes of commits that fail again with the same files."""
 
 
@@ -125,7 +126,7 @@ class TableCopy:
             try:
                 return self._resume(table, name, plan, kept, cancelled, started)
             except Transient as error:
-                if error.code != "copy_outdated":
+                if error.code != codes.COPY_OUTDATED:
                     raise
                 _log.info("%s", error.message)
                 note = error.message
@@ -162,7 +163,7 @@ class TableCopy:
                 raise Transient("copy_outdated", f"the interrupted copy of {name} begins again: it has no record")
             return self._resume(table, name, plan, kept, cancelled, started)
         except Transient as error:
-            if error.code == "copy_outdated":
+            if error.code == codes.COPY_OUTDATED:
                 self._kept.put(table, None)
             raise
 

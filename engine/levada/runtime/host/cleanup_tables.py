@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.destinations import Destination
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
@@ -20,7 +21,7 @@ from levada.schema import TableTarget
 from levada.spec import Manifests
 from levada.stores import PipelineStore
 
-_NOT_CREATED: Final = frozenset({"destination_name_unusable", "table_not_ours"})
+_NOT_CREATED: Final = frozenset({codes.DESTINATION_NAME_UNUSABLE, codes.TABLE_NOT_OURS})
 """Codes of errors for which the pipeline never created the table at the destination."""
 
 
@@ -81,7 +82,7 @@ class CleanupTables:
             with self.opened():
                 return self._release()
         except LevadaError as error:
-            if error.code == "stale_epoch":
+            if error.code == codes.STALE_EPOCH:
                 raise
             return f"destination: its tables stay read-only: {error.message}"
 
@@ -123,7 +124,7 @@ def _is_there(destination: Destination, target: TableTarget) -> bool:
         return require_watermark(destination.applied(target.id), destination.applied) is not None
     except LevadaError as error:
         # Any other error is one of a table that exists.
-        return error.code != "destination_table_missing"
+        return error.code != codes.DESTINATION_TABLE_MISSING
 
 
 def _targets(config: PipelineConfig, store: PipelineStore) -> list[TableTarget]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.engine_api import EngineApi
@@ -37,7 +38,7 @@ class CutsClient:
         try:
             found: list[Any] = self.api.ask("GET", _CUTS)["cuts"]
         except NeedsOperator as error:
-            if error.code != "engine_not_running":
+            if error.code != codes.ENGINE_NOT_RUNNING:
                 raise
             return None
         return tuple(CutProgress.from_json(cut) for cut in found)

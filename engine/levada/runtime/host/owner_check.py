@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, store_connection
@@ -65,7 +66,7 @@ def _source_and_staging(config: PipelineConfig) -> list[Holding]:
         held += staging_holdings(config, open_staging(config.staging))
     except LevadaError as error:
         # An unreachable staging area must not keep a slot from being dropped. Its owner is read again before use.
-        if error.code in ("not_the_owner", "owner_unreadable"):
+        if error.code in (codes.NOT_THE_OWNER, codes.OWNER_UNREADABLE):
             raise
     return held
 

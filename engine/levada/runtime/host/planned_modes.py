@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.catalog import published_tables, read_table_descriptions
 from levada.runtime.config import PipelineConfig
@@ -55,6 +56,6 @@ def _column_lists(
     try:
         return {table.name: table.column_attnums for table in published_tables(connection, config.publication.name)}
     except NeedsOperator as error:
-        if error.code != "publication_missing":
+        if error.code != codes.PUBLICATION_MISSING:
             raise
         return {}

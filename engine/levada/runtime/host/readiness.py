@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from levada import codes
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
@@ -75,7 +76,7 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
-    if all(p.code != "standby_unsupported" for p in of_source):
+    if all(p.code != codes.STANDBY_UNSUPPORTED for p in of_source):
         problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
     of_owner = tuple(_owner_problems(config, stored))
     # The state of another Pipeline says nothing about this one, and its way on is not for this one.
@@ -254,9 +255,9 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         yield replace(_problem(passing_standby(config.slot.name)), passes=True)
         return
     if slot is None or slot.lost:
-        code, state = "slot_missing", "does not exist"
+        code, state = codes.SLOT_MISSING, "does not exist"
         if slot is not None:
-            code, state = "slot_lost", f"has been invalidated ({slot.invalidation_reason or 'wal_removed'})"
+            code, state = codes.SLOT_LOST, f"has been invalidated ({slot.invalidation_reason or 'wal_removed'})"
         if stored.depends:
             again = config.slot.resync_when_lost
             effect = "every table is copied again" if again else "a start ends with this error"
@@ -276,9 +277,9 @@ def _read_only_problems(
     """
     servers = {}
     if manifests.pipeline.spec.store.postgres is not None:
-        servers["store_read_only"] = store_connection(manifests, config, secrets)
+        servers[codes.STORE_READ_ONLY] = store_connection(manifests, config, secrets)
     if config.publication.managed and config.source not in servers.values():
-        servers["source_read_only"] = config.source
+        servers[codes.SOURCE_READ_ONLY] = config.source
     for code, connection in servers.items():
         try:
             with connection.connect(application="check") as conn:
@@ -287,7 +288,7 @@ def _read_only_problems(
         except LevadaError:
             # The checks of the source and of the store report the error.
             continue
-        if reason and not (standby and code == "source_read_only"):
+        if reason and not (standby and code == codes.SOURCE_READ_ONLY):
             message = f"{connection.where} cannot be written: {reason}"
             yield Problem(_warning_if(stored.known), code, message, hint)
 
@@ -322,7 +323,7 @@ def _owner_problems(config: PipelineConfig, stored: _Stored | None) -> Iterator[
         require_own(config, owner, holdings(config, record, open_staging(config.staging)))
     except LevadaError as error:
         # The checks of the source and of the staging area report the other errors.
-        if error.code in ("not_the_owner", "owner_unreadable"):
+        if error.code in (codes.NOT_THE_OWNER, codes.OWNER_UNREADABLE):
             yield _problem(error)
 
 

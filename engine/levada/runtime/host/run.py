@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from levada import codes
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.postgres.problems import Problem, Severity
 from levada.runtime.config import PipelineConfig
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
 _WATCH_S: Final = 1.0
-_WAITED_FOR: Final = SOURCE_AWAY | {"source_internal_error", "store_read_only", "store_unreachable"}
+_WAITED_FOR: Final = SOURCE_AWAY | {codes.SOURCE_INTERNAL_ERROR, codes.STORE_READ_ONLY, codes.STORE_UNREACHABLE}
 """Codes of a source or a store that is away, for which a start waits once tables were copied."""
 _START_PATIENCE_S: Final = 10.0
 """Seconds that an interrupted start may take to end, so that it is closed in order.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.errors import LevadaError, SlotLost
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.lag import sample_lag
@@ -42,7 +43,7 @@ from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, TableId
 
-_REPORTED: Final = ("slot_foreign", "source_standby")
+_REPORTED: Final = (codes.SLOT_FOREIGN, codes.SOURCE_STANDBY)
 """Codes of a slot's sample that are the pipeline's error."""
 
 
@@ -186,9 +187,9 @@ def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLo
     if not depending or (not missing and slot.wal_status != "lost"):
         return None
     what = stored.released or f"slot {slot.name} does not exist"
-    code = "slot_released" if stored.released else "slot_missing"
+    code = codes.SLOT_RELEASED if stored.released else codes.SLOT_MISSING
     if not missing:
-        code, what = "slot_lost", f"slot {slot.name} has been invalidated"
+        code, what = codes.SLOT_LOST, f"slot {slot.name} has been invalidated"
     which = "table needs" if depending == 1 else "tables need"
     again = "levada run MANIFEST copies them again, because spec.source.slot.onLost is Resync"
     return SlotLost(

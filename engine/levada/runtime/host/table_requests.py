@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.postgres.catalog import read_table_ids, read_table_names, streamed_tables
 from levada.runtime.config import PipelineConfig
@@ -116,7 +117,7 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
         with config.source.connect(application="tables") as connection:
             published = streamed_tables(connection, config.publication.name)
     except NeedsOperator as error:
-        if error.code != "publication_missing" or not config.publication.managed:
+        if error.code != codes.PUBLICATION_MISSING or not config.publication.managed:
             raise
         # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
         raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None

@@ -10,12 +10,13 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.report.responses import Response, describe_invalid, error_response, json_response
 from levada.status import CutProgress
 
 CUTS: Final = "/v1/cuts"
-_CONFLICTS: Final = frozenset({"cut_exists", "cut_not_ready"})
+_CONFLICTS: Final = frozenset({codes.CUT_EXISTS, codes.CUT_NOT_READY})
 
 
 class CutRequest(BaseModel):

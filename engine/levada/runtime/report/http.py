@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from prometheus_client.exposition import choose_encoder
 
+from levada import codes
 from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CUTS, CutsApi
@@ -198,7 +199,7 @@ class ProgressServer:
             if method == "DELETE" and (number := _number(path)) is not None:
                 return _verification_response(self._verifications.cancel(number))
         except NeedsOperator as error:
-            status = HTTPStatus.CONFLICT if error.code == "verify_running" else HTTPStatus.BAD_REQUEST
+            status = HTTPStatus.CONFLICT if error.code == codes.VERIFY_RUNNING else HTTPStatus.BAD_REQUEST
             return error_response(status, error)
         return text_response(HTTPStatus.NOT_FOUND, f"try {_VERIFICATIONS} or {CUTS}")
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from datetime import UTC, datetime
 
+from levada import codes
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.lag import LagSample, sample_lag
@@ -78,7 +79,7 @@ class LagSampler:
             try:
                 self._keep(sample_lag(self._source, self._slot))
             except LevadaError as error:
-                if error.code == "slot_foreign":
+                if error.code == codes.SLOT_FOREIGN:
                     self._keep(None)
                 _log.warning("sampling the lag of the slot failed: %s", error.message)
             except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from levada import codes
 from levada.errors import LevadaError, Transient
 from levada.runtime.config import StagingConfig
 from levada.segments.owner_file import OWNER_FILE
@@ -32,7 +33,7 @@ def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> boo
     A start removes files that no segment names, and applying the segments frees the others. Without that start the
     staging area would stay full.
     """
-    return error.code == "staging_full" and bool(staging.list(pipeline).keys() - {OWNER_FILE})
+    return error.code == codes.STAGING_FULL and bool(staging.list(pipeline).keys() - {OWNER_FILE})
 
 
 def probe_staging(staging: Staging, pipeline: str) -> None:

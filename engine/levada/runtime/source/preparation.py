@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
@@ -64,7 +65,7 @@ _LOCK_S: Final = 1.0
 """Seconds to wait for the lock of a table that is added to the publication. Discovery tries again soon."""
 _MOST_ADDED: Final = 10
 """The number of tables whose SQL a hint has."""
-_REPORTED_WITH_TABLES: Final = frozenset({"identity_missing", "publication_incomplete"})
+_REPORTED_WITH_TABLES: Final = frozenset({codes.IDENTITY_MISSING, codes.PUBLICATION_INCOMPLETE})
 """Codes of tables that are left out. They are logged when they are."""
 
 
@@ -225,7 +226,7 @@ def _cover(
             ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
         except Transient as error:
             # Another session has locked one of them since.
-            if error.code != "lock_timeout" or attempt == _COVER_ATTEMPTS:
+            if error.code != codes.LOCK_TIMEOUT or attempt == _COVER_ATTEMPTS:
                 raise
             missing = set(inspect_coverage(connection, publication, required).missing)
         else:
@@ -245,7 +246,7 @@ def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> t
     try:
         tables = streamed_tables(connection, config.publication.name)
     except NeedsOperator as error:
-        if error.code != "publication_missing":
+        if error.code != codes.PUBLICATION_MISSING:
             raise
         return ()
     written = list_written_tables(connection)
@@ -361,7 +362,7 @@ def _wait_for_slot(verify: Callable[[], None]) -> None:
         try:
             return verify()
         except Transient as error:
-            if error.code != "slot_active" or time.monotonic() > deadline:
+            if error.code != codes.SLOT_ACTIVE or time.monotonic() > deadline:
                 raise
             _log.warning("%s, next try in %.0f s", error.message, delay_s)
         time.sleep(delay_s)

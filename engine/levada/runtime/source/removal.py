@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from levada import codes
 from levada.errors import LevadaError
 from levada.postgres.publications import drop_statement
 from levada.postgres.slots import SlotStatus, validate_slot
@@ -37,7 +38,7 @@ def why_slot_stays(config: PipelineConfig, status: SlotStatus | None, owner: Pip
     try:
         validate_slot(status, config.source.database)
     except LevadaError as error:
-        if error.code == "slot_foreign":
+        if error.code == codes.SLOT_FOREIGN:
             return error.message
     if proofs.recorded_slot not in ("", status.name):
         why = f"the state of pipeline {config.name} belongs to slot {proofs.recorded_slot}"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.ddl_functions import TRIGGER
@@ -64,7 +65,7 @@ def roll_back_start(config: PipelineConfig, store: PipelineStore, before: Source
     another Pipeline owns it. A slot that another process uses stays. The trigger stays while another pipeline has a
     slot in the database, because it serves all of them. Failures are logged.
     """
-    if isinstance(error, StaleEpoch) or (isinstance(error, LevadaError) and error.code == "not_the_owner"):
+    if isinstance(error, StaleEpoch) or (isinstance(error, LevadaError) and error.code == codes.NOT_THE_OWNER):
         # A start of another owner is refused before it creates anything. Any new object is the owner's.
         return
     try:

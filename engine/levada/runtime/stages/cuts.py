@@ -16,6 +16,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
 from levada.runtime.stages.stage import Stage, StageParts
@@ -23,7 +24,6 @@ from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.verification_record import store_verification, verification_record
 from levada.status import ErrorProgress, RetryPolicy
-from levada.status.names import ROWS_DIFFER
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class CutStage(Stage):
             report.reply(_gone())
             return
         error = report.error
-        differs = error if error is not None and error.code == ROWS_DIFFER else None
+        differs = error if error is not None and error.code == codes.ROWS_DIFFER else None
         if report.result is not None:
             known = verification_record(self._store, record.id)
             store_verification(self._store, record.id, known.compared(report.result, _shown(differs)))

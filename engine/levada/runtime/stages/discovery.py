@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.errors import Transient
-from levada.runtime.config import SELECTS_FAILED, PipelineConfig
+from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.stages.messages import Discovered, Report
 from levada.runtime.tables.retries import as_levada_error
@@ -107,7 +108,7 @@ class Discovery:
             known = as_levada_error(error)
             _log.warning("the discovery of tables failed: %s", known)
             # An error of the source's connection is shown with the stream.
-            lasts = known.code == SELECTS_FAILED or not isinstance(known, Transient)
+            lasts = known.code == codes.SELECTS_FAILED or not isinstance(known, Transient)
             self._inbox.put(Discovered(config, None, known if lasts else None))
 
     def ended(self, report: Discovered) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.printable import counted
@@ -42,7 +43,7 @@ _EXPLAINED: Final = 50
 """The number of left-out tables of a cut whose reasons are kept. A stored cut of many tables must not become large."""
 _LONGEST: Final = 200
 """The number of characters of a reason that are kept."""
-_NO_TAGS: Final = frozenset({"destination_table_missing", "table_not_ours", "destination_collision"})
+_NO_TAGS: Final = frozenset({codes.DESTINATION_TABLE_MISSING, codes.TABLE_NOT_OURS, codes.DESTINATION_COLLISION})
 """Error codes of a table that is not there or belongs to another owner, so that no tag has to be removed."""
 _ENDED: Final = (CutPhase.COMPLETE, CutPhase.INCOMPLETE)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -300,7 +301,7 @@ class LakeCuts(Stage):
             self._registry.fail(error)
             return
         known = error if isinstance(error, LevadaError) else None
-        code, message = ("internal_error", type(error).__name__) if known is None else (known.code, known.message)
+        code, message = (codes.INTERNAL_ERROR, type(error).__name__) if known is None else (known.code, known.message)
         _log.warning("table %s: its cuts were not updated: %s [%s]", record.name, message, code, exc_info=known is None)
         # The table's own batches and maintenance report the error, if it concerns them.
         self._not_before[record.id] = time.monotonic() + self._limits.retry_s

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from levada import codes
 from levada.apply.applier import AppliedToShadow, Applier
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
@@ -242,10 +243,10 @@ class ResyncStage(Stage):
             resync.shadow = replace(resync.shadow, compared=True, verified=verified_progress(outcome))
         elif isinstance(outcome, TableReport):
             self._failed(record, ResyncJob.VERIFY, copy_differs(outcome))
-        elif isinstance(outcome, LevadaError) and outcome.code == "verify_unsupported":
+        elif isinstance(outcome, LevadaError) and outcome.code == codes.VERIFY_UNSUPPORTED:
             _log.warning("table %s: the shadow copy is not compared: %s", record.name, outcome.message)
             resync.shadow = replace(resync.shadow, compared=True)
-        elif isinstance(outcome, LevadaError) and outcome.code == "verify_cancelled":
+        elif isinstance(outcome, LevadaError) and outcome.code == codes.VERIFY_CANCELLED:
             _log.info("table %s: the comparison of the shadow copy was cancelled", record.name)
         else:
             assert isinstance(outcome, BaseException)

@@ -9,32 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from levada import codes
 from levada.runtime.config import PipelineConfig
 from levada.status import RetryPolicy
 from levada.values import QualifiedTable
 
 COPIED_AGAIN: Final = frozenset(
     {
-        "key_changed",
-        "mode_changed",
-        "no_previous_phase",
-        "parked_by_guard",
-        "partition_changed",
-        "partition_identity",
-        "publication_changed",
-        "publication_membership_changed",
-        "schema_change_ambiguous",
-        "schema_change_unsupported",
-        "schema_version_missing",
-        "segment_damaged",
-        "segment_missing",
-        "staging_file_missing",
-        "table_not_published",
-        "table_rewritten",
-        "type_changed",
-        "unknown_relation",
-        "unknown_value",
-        "value_out_of_range",
+        codes.KEY_CHANGED,
+        codes.MODE_CHANGED,
+        codes.NO_PREVIOUS_PHASE,
+        codes.PARKED_BY_GUARD,
+        codes.PARTITION_CHANGED,
+        codes.PARTITION_IDENTITY,
+        codes.PUBLICATION_CHANGED,
+        codes.PUBLICATION_MEMBERSHIP_CHANGED,
+        codes.SCHEMA_CHANGE_AMBIGUOUS,
+        codes.SCHEMA_CHANGE_UNSUPPORTED,
+        codes.SCHEMA_VERSION_MISSING,
+        codes.SEGMENT_DAMAGED,
+        codes.SEGMENT_MISSING,
+        codes.STAGING_FILE_MISSING,
+        codes.TABLE_NOT_PUBLISHED,
+        codes.TABLE_REWRITTEN,
+        codes.TYPE_CHANGED,
+        codes.UNKNOWN_RELATION,
+        codes.UNKNOWN_VALUE,
+        codes.VALUE_OUT_OF_RANGE,
     }
 )
 """Codes of errors that another copy resolves. One that is refused until a person has run SQL is tried again."""
@@ -45,43 +46,43 @@ _AT_DESTINATION: Final = "the cause is at the destination, and a retry continues
 _OTHERS: Final = "a copy would remove what another writer has written"
 
 NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
-    "ambiguous_columns": _AT_SOURCE,
-    "copy_differs": "another copy may differ too, and that is an error of Levada",
-    "destination_cascade": "a copy does not keep the foreign key from changing rows again",
-    "destination_clock": "the clock is corrected, and the table is retried",
-    "destination_collision": _AT_SOURCE,
-    "destination_constraint": _AT_DESTINATION,
-    "destination_dependents": _AT_DESTINATION,
-    "destination_error": _AT_DESTINATION,
-    "destination_limit": _AT_DESTINATION,
-    "destination_loses_rows": "a copy would lose the rows again",
-    "destination_table_missing": "the manifest may have another address than the tables",
-    "excluded_column_renamed": "a copy could publish what is excluded",
-    "foreign_column": _OTHERS,
-    "foreign_schema_change": _OTHERS,
-    "foreign_table_change": _OTHERS,
-    "foreign_write": _OTHERS,
-    "format_version_lowered": "a copy would make the table again with another format",
-    "identity_missing": _AT_SOURCE,
-    "internal_error": "the cause is not known",
-    "partition_column_missing": _AT_SOURCE,
-    "partition_foreign": _AT_SOURCE,
-    "partition_name_taken": "the table could not be read during the copy",
-    "partition_type_unsupported": _AT_SOURCE,
-    "partition_unlogged": _AT_SOURCE,
-    "partition_value_unrepresentable": _SAME_VALUE,
-    "row_security": _AT_SOURCE,
-    "rows_differ": "the rows that differ show the cause, and a copy would remove them",
-    "schema_change_refused": "onSchemaChange is Fail",
-    "select_privilege_missing": _AT_SOURCE,
-    "source_changed": "slot.onLost decides, because the source may be a wrong one",
-    "table_damaged": "the file can be restored, with the history of the table",
-    "table_history_lost": _OTHERS,
-    "table_renamed": _AT_SOURCE,
-    "table_rolled_back": _OTHERS,
-    "unrepresentable_value": _SAME_VALUE,
-    "verify_unrepairable": "it is the end of a command, and the table is not parked",
-    "version_exhausted": "the next transaction of this size would meet it again",
+    codes.AMBIGUOUS_COLUMNS: _AT_SOURCE,
+    codes.COPY_DIFFERS: "another copy may differ too, and that is an error of Levada",
+    codes.DESTINATION_CASCADE: "a copy does not keep the foreign key from changing rows again",
+    codes.DESTINATION_CLOCK: "the clock is corrected, and the table is retried",
+    codes.DESTINATION_COLLISION: _AT_SOURCE,
+    codes.DESTINATION_CONSTRAINT: _AT_DESTINATION,
+    codes.DESTINATION_DEPENDENTS: _AT_DESTINATION,
+    codes.DESTINATION_ERROR: _AT_DESTINATION,
+    codes.DESTINATION_LIMIT: _AT_DESTINATION,
+    codes.DESTINATION_LOSES_ROWS: "a copy would lose the rows again",
+    codes.DESTINATION_TABLE_MISSING: "the manifest may have another address than the tables",
+    codes.EXCLUDED_COLUMN_RENAMED: "a copy could publish what is excluded",
+    codes.FOREIGN_COLUMN: _OTHERS,
+    codes.FOREIGN_SCHEMA_CHANGE: _OTHERS,
+    codes.FOREIGN_TABLE_CHANGE: _OTHERS,
+    codes.FOREIGN_WRITE: _OTHERS,
+    codes.FORMAT_VERSION_LOWERED: "a copy would make the table again with another format",
+    codes.IDENTITY_MISSING: _AT_SOURCE,
+    codes.INTERNAL_ERROR: "the cause is not known",
+    codes.PARTITION_COLUMN_MISSING: _AT_SOURCE,
+    codes.PARTITION_FOREIGN: _AT_SOURCE,
+    codes.PARTITION_NAME_TAKEN: "the table could not be read during the copy",
+    codes.PARTITION_TYPE_UNSUPPORTED: _AT_SOURCE,
+    codes.PARTITION_UNLOGGED: _AT_SOURCE,
+    codes.PARTITION_VALUE_UNREPRESENTABLE: _SAME_VALUE,
+    codes.ROW_SECURITY: _AT_SOURCE,
+    codes.ROWS_DIFFER: "the rows that differ show the cause, and a copy would remove them",
+    codes.SCHEMA_CHANGE_REFUSED: "onSchemaChange is Fail",
+    codes.SELECT_PRIVILEGE_MISSING: _AT_SOURCE,
+    codes.SOURCE_CHANGED: "slot.onLost decides, because the source may be a wrong one",
+    codes.TABLE_DAMAGED: "the file can be restored, with the history of the table",
+    codes.TABLE_HISTORY_LOST: _OTHERS,
+    codes.TABLE_RENAMED: _AT_SOURCE,
+    codes.TABLE_ROLLED_BACK: _OTHERS,
+    codes.UNREPRESENTABLE_VALUE: _SAME_VALUE,
+    codes.VERIFY_UNREPAIRABLE: "it is the end of a command, and the table is not parked",
+    codes.VERSION_EXHAUSTED: "the next transaction of this size would meet it again",
 }
 """Codes of other errors of single tables, each with the reason why no copy is made without a person.
 
@@ -94,7 +95,7 @@ def copies_again(config: PipelineConfig, table: QualifiedTable, code: str, polic
 
     With the policy NO_RETRY it missed changes, so that only a copy resolves the error, whatever its code.
     """
-    if code == "source_changed":
+    if code == codes.SOURCE_CHANGED:
         return config.slot.resync_when_lost
     missed = policy is RetryPolicy.NO_RETRY
     return (missed or (policy is RetryPolicy.MANUAL_RETRY and code in COPIED_AGAIN)) and config.table(

@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from levada import codes
 from levada.errors import SlotLost
 from levada.runtime.config import GuardLimit
 from levada.status import GuardAction
@@ -56,7 +57,7 @@ def slot_release(store: PipelineStore) -> str:
 def explain_missing_slot(store: PipelineStore, error: SlotLost) -> SlotLost:
     """Return the error of a slot that does not exist. It is ``slot_released`` if the guard has dropped the slot."""
     released = slot_release(store)
-    if error.code != "slot_missing" or not released:
+    if error.code != codes.SLOT_MISSING or not released:
         return error
     return SlotLost("slot_released", released, hint=error.hint)
 

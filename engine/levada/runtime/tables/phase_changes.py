@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.excluded_columns import ExcludedColumns
@@ -22,7 +23,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import named, park, with_new_name
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
-from levada.runtime.tables.table_names import RENAMED, keep_selected_name
+from levada.runtime.tables.table_names import keep_selected_name
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
 from levada.stores.interface import PipelineStore
@@ -31,7 +32,7 @@ from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
 
-_CHANGES_LOST: Final = frozenset({"segment_damaged", "staging_file_missing"})
+_CHANGES_LOST: Final = frozenset({codes.SEGMENT_DAMAGED, codes.STAGING_FILE_MISSING})
 
 
 class PhaseChanges:
@@ -59,7 +60,7 @@ class PhaseChanges:
     def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
         """Put the table into the next phase. Raise ValueError if the transition is not allowed."""
         check_transition(record.phase, phase)
-        if isinstance(phase, Errored) and phase.code == RENAMED:
+        if isinstance(phase, Errored) and phase.code == codes.TABLE_RENAMED:
             # Without a copy no schema has the name by which a restart knows that the manifest means the table.
             keep_selected_name(self._store, record.id, record.name)
         self._store.update_table_replication_states({record.id: phase})
@@ -80,7 +81,7 @@ class PhaseChanges:
             while isinstance(phase, Errored):
                 phase = self._store.rollback_table_replication_state(record.id)
         except NeedsOperator as error:
-            if error.code != "no_previous_phase":
+            if error.code != codes.NO_PREVIOUS_PHASE:
                 raise
             self.park_until_resync(record, error)
             return

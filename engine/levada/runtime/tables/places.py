@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from levada import codes
 from levada.destinations.answers import perform
 from levada.destinations.collisions import Collision, Place, TargetName, find_later
 from levada.destinations.interface import Destination
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 TargetNameOf = Callable[[QualifiedTable, QualifiedTable], TargetName | None]
 """`levada.destinations.Destination.target_name`."""
 
-MISPLACED: Final = frozenset({"destination_collision", "destination_name_unusable"})
+MISPLACED: Final = frozenset({codes.DESTINATION_COLLISION, codes.DESTINATION_NAME_UNUSABLE})
 """Codes of tables that are parked until their place is free or the manifest has another ``destinationTable``."""
 
 
 _REPORTED: Final = 10
-_TAKEN: Final = frozenset({"table_not_ours", "destination_collision", "destination_privilege_missing"})
+_TAKEN: Final = frozenset({codes.TABLE_NOT_OURS, codes.DESTINATION_COLLISION, codes.DESTINATION_PRIVILEGE_MISSING})
 """Codes that do not depend on what only a run creates at the destination."""
 
 

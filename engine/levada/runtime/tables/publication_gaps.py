@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from levada import codes
 from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, published_tables
@@ -31,7 +32,7 @@ _PUBLICATION: Final = "publication"
 _TOLERATES: Final = 180000
 """The first version of PostgreSQL that can decode WAL from before the publication was created."""
 
-UNPUBLISHED: Final = frozenset({"table_not_published", "publication_missing", "publication_operations"})
+UNPUBLISHED: Final = frozenset({codes.TABLE_NOT_PUBLISHED, codes.PUBLICATION_MISSING, codes.PUBLICATION_OPERATIONS})
 """Codes of tables that a copy cannot repair until the publication is changed."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada import codes
 from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Permanent
 from levada.runtime.config import RetryLimits
 from levada.status import RetryPolicy
@@ -33,48 +34,48 @@ def as_levada_error(error: BaseException) -> LevadaError:
 
 AWAY: Final = frozenset(
     {
-        "destination_access_denied",
-        "destination_auth_failed",
-        "destination_database_missing",
-        "destination_denied",
-        "destination_full",
-        "destination_read_only",
-        "destination_tls_failed",
-        "destination_unavailable",
-        "destination_unreachable",
-        "work_dir_full",
-        "work_dir_unavailable",
+        codes.DESTINATION_ACCESS_DENIED,
+        codes.DESTINATION_AUTH_FAILED,
+        codes.DESTINATION_DATABASE_MISSING,
+        codes.DESTINATION_DENIED,
+        codes.DESTINATION_FULL,
+        codes.DESTINATION_READ_ONLY,
+        codes.DESTINATION_TLS_FAILED,
+        codes.DESTINATION_UNAVAILABLE,
+        codes.DESTINATION_UNREACHABLE,
+        codes.WORK_DIR_FULL,
+        codes.WORK_DIR_UNAVAILABLE,
     }
 )
 """Codes of a destination or a disk that no table can be written to, unless another one is."""
 
 SOURCE_AWAY: Final = frozenset(
     {
-        "credentials_unreadable",
-        "lock_timeout",
-        "no_free_slot",
-        "no_free_wal_sender",
-        "pooler_unsupported",
-        "replication_privilege_missing",
-        "session_timeout",
-        "slot_exists",
-        "snapshot_gone",
-        "source_access_denied",
-        "source_auth_failed",
-        "source_behind",
-        "source_database_missing",
-        "source_out_of_resources",
-        "source_read_only",
-        "source_silent",
-        "source_standby",
-        "source_starting",
-        "source_stopping",
-        "source_tls_failed",
-        "source_unreachable",
-        "table_locked",
-        "too_many_connections",
-        "version_unsupported",
-        "wal_level_not_logical",
+        codes.CREDENTIALS_UNREADABLE,
+        codes.LOCK_TIMEOUT,
+        codes.NO_FREE_SLOT,
+        codes.NO_FREE_WAL_SENDER,
+        codes.POOLER_UNSUPPORTED,
+        codes.REPLICATION_PRIVILEGE_MISSING,
+        codes.SESSION_TIMEOUT,
+        codes.SLOT_EXISTS,
+        codes.SNAPSHOT_GONE,
+        codes.SOURCE_ACCESS_DENIED,
+        codes.SOURCE_AUTH_FAILED,
+        codes.SOURCE_BEHIND,
+        codes.SOURCE_DATABASE_MISSING,
+        codes.SOURCE_OUT_OF_RESOURCES,
+        codes.SOURCE_READ_ONLY,
+        codes.SOURCE_SILENT,
+        codes.SOURCE_STANDBY,
+        codes.SOURCE_STARTING,
+        codes.SOURCE_STOPPING,
+        codes.SOURCE_TLS_FAILED,
+        codes.SOURCE_UNREACHABLE,
+        codes.TABLE_LOCKED,
+        codes.TOO_MANY_CONNECTIONS,
+        codes.VERSION_UNSUPPORTED,
+        codes.WAL_LEVEL_NOT_LOGICAL,
     }
 )
 """Codes of sessions that the source or the network ended, that the source does not accept now, or that wait for others.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.baseline import Baseline
@@ -473,8 +474,8 @@ def lost_region(before: TableStorage, gone: Collection[TableId], version: Replic
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
     """Return the error of a table whose rows at the destination differ from those at the source."""
     hint = resync_command(table)
-    if found.code == "partition_changed":
+    if found.code == codes.PARTITION_CHANGED:
         return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
-    if found.code == "type_changed":
+    if found.code == codes.TYPE_CHANGED:
         return NeedsOperator("type_changed", f"table {table}: {found.what}", hint=hint)
     return NeedsOperator("table_rewritten", f"table {table}: {found.what}", hint=hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from levada import codes
 from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
@@ -23,7 +24,6 @@ from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import (
-    RENAMED,
     keep_selected_name,
     selected_name,
     table_names,
@@ -214,7 +214,7 @@ class TableMembership:
 
     def _readmit(self, record: TableRecord) -> None:
         """Retry a table that was parked because of its name, as the manifest selects its name now."""
-        if isinstance(record.phase, Errored) and record.phase.code == RENAMED:
+        if isinstance(record.phase, Errored) and record.phase.code == codes.TABLE_RENAMED:
             self._retries.retry_on_demand(record)
 
     def _add(

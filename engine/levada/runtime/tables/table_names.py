@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from levada.errors import NeedsOperator
 from levada.values import QualifiedTable
@@ -11,9 +11,6 @@ from levada.values import QualifiedTable
 if TYPE_CHECKING:
     from levada.stores.interface import PipelineStore
     from levada.values import SnapshotId, TableId
-
-RENAMED: Final = "table_renamed"
-"""The code of a table whose new name the manifest does not select."""
 
 
 def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:

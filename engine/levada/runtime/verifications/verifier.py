@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from psycopg import sql
 
+from levada import codes
 from levada.copy.guard import GUARDS, hold_table
 from levada.copy.keyed_rows import KeyedRows
 from levada.copy.range_reader import RangeReader
@@ -58,7 +59,14 @@ PostgreSQL makes a snapshot only when all running transactions have ended. A lon
 its changes for as long as it lasts.
 """
 _AGAIN: Final = frozenset(
-    {"table_changed", "copy_yielded", "lock_timeout", "verify_not_reached", "source_unverified", "commit_conflict"}
+    {
+        codes.TABLE_CHANGED,
+        codes.COPY_YIELDED,
+        codes.LOCK_TIMEOUT,
+        codes.VERIFY_NOT_REACHED,
+        codes.SOURCE_UNVERIFIED,
+        codes.COMMIT_CONFLICT,
+    }
 )
 """Codes of errors after which a verification begins again with another snapshot."""
 

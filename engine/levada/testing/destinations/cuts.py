@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from levada import codes
 from levada.destinations import Destination, NamedCut
 from levada.errors import StaleEpoch, Transient
 from levada.testing.destinations.steps import ORDERS, OpenDestination, apply, check, copied, order_rows
@@ -46,7 +47,7 @@ class Cuts:
             for name in ("noon", "late"):
                 with pytest.raises(Transient) as caught:
                     each.update_cuts(ORDERS.id, NamedCut(name, Lsn(COPIED + 1)), (), source.mark(0))
-                assert caught.value.code == "cut_passed"
+                assert caught.value.code == codes.CUT_PASSED
         assert destination.update_cuts(ORDERS.id, None, (), source.mark(0)) == {"noon": COPIED}
         assert place.cut_rows(orders.target, "noon") == place.expected(orders.schema, order_rows(3))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from levada import codes
 from levada.destinations import Destination, TableTarget
 from levada.errors import LevadaError, NeedsOperator
 from levada.schema import Kind
@@ -102,7 +103,7 @@ def apply_or_skip(
     try:
         apply(destination, source, part)
     except NeedsOperator as error:
-        if error.code != "schema_change_unsupported":
+        if error.code != codes.SCHEMA_CHANGE_UNSUPPORTED:
             raise
         check_error(error)
         assert place.rows(former) == before
