@@ -236,8 +236,8 @@ def lost_identity(table: QualifiedTable, remedy: str) -> NeedsOperator:
     """
     return NeedsOperator(
         "table_not_published",
-        f"table {table} has lost its replica identity, or a column of its row filter is no longer in it, so it was taken"
-        " out of the publication. PostgreSQL would refuse its UPDATEs and DELETEs there",
+        f"table {table} has lost its replica identity, or a column of its row filter is no longer in it, so it was"
+        " taken out of the publication. PostgreSQL would refuse its UPDATEs and DELETEs there",
         hint=f"{remedy}; then {resync_command(table)}",
     )
 
