@@ -6,10 +6,11 @@ import psycopg
 import pytest
 from tests.rigs.database import Database
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_ids
 from levada.postgres.ddl import install_ddl_trigger
-from levada.postgres.managed_filters import REFUSED, filter_problem, read_members, set_filter
+from levada.postgres.managed_filters import filter_problem, read_members, set_filter
 from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import unidentified_members
@@ -90,6 +91,8 @@ def test_a_filter_is_set_changed_and_removed(db: Database) -> None:
         "pg_read_file('/etc/passwd') = ''",
         "evil(id)",
         "true), TABLE ONLY secret WHERE (true",
+        "true), TABLE secret (id",
+        "true), TABLES IN SCHEMA public, TABLE secret WHERE (true",
         "true); DROP TABLE secret; --",
         "true); SELECT (true",
         "true /*",
@@ -107,7 +110,7 @@ def test_what_postgres_refuses_is_refused(db: Database, where: str) -> None:
     before = members(db)
     found = problem(db, where)
     assert isinstance(found, NeedsOperator)
-    assert found.code == REFUSED
+    assert found.code == codes.ROW_FILTER_REFUSED
     with pytest.raises(NeedsOperator) as caught:
         filtered(db, where)
     assert str(caught.value) == str(found)

@@ -21,9 +21,6 @@ from levada.postgres.streamed import leaves_of
 from levada.postgres.withdrawals import withdraw_statement
 from levada.values import QualifiedTable, TableId
 
-REFUSED: Final = "row_filter_refused"
-"""The code of a filter that PostgreSQL does not accept for its table, or with which it would refuse UPDATEs."""
-
 _TRIAL_LOCK_S: Final = 0.2
 _IN_MANIFEST: Final = "correct where in spec.tables.include"
 _PRIVILEGE: Final = "42501"

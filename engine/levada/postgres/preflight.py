@@ -18,7 +18,7 @@ from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
-from levada.postgres.managed_filters import REFUSED, filter_problem
+from levada.postgres.managed_filters import filter_problem
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -418,7 +418,7 @@ def _filter_problems(
     for name, id_ in read_table_ids(conn, filtered).items():
         error = filter_problem(conn, publication, (id_, name), filtered[name])
         # The filter of a streamed table may be in place, where this role may no longer change it.
-        if error is not None and (error.code == REFUSED or name not in streamed):
+        if error is not None and (error.code == codes.ROW_FILTER_REFUSED or name not in streamed):
             yield Problem(Severity.ERROR, error.code, error.message, error.hint, spares_others=True)
 
 
