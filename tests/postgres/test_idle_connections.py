@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.rigs.database import Database
 
-from levada.postgres.idle_connections import IdleReaders
+from levada.copy.range_reader import snapshot_session
+from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
+from levada.postgres.slots import export_snapshot
+
+SLOTS = "FROM pg_replication_slots WHERE temporary AND database = current_database()"
 
 
 def pid(readers: IdleReaders) -> int:
@@ -51,3 +55,39 @@ def test_idle_sessions_are_closed_after_the_last_reader(db: Database) -> None:
     assert not connection.closed
     readers.close()
     assert connection.closed
+
+
+def test_a_walsender_exports_one_snapshot_after_another(db: Database) -> None:
+    """Each snapshot has the rows of its time, and no slot is left."""
+    walsenders = IdleWalsenders(db.connection)
+    db.execute("CREATE TABLE t (id int)")
+    lsns, pids = [], []
+    for rows in range(3):
+        with export_snapshot(db.connection, f"levada_x_{rows}", idle=walsenders) as snapshot:
+            [(pid_of,)] = db.query(f"SELECT active_pid {SLOTS}")
+            db.execute("INSERT INTO t VALUES (1)")
+            with snapshot_session(db.connection, snapshot, "copy") as reader:
+                assert reader.execute("SELECT count(*) FROM public.t").fetchall() == [(rows,)]
+            lsns.append(snapshot.lsn)
+            pids.append(pid_of)
+    assert len(set(pids)) == 1
+    assert lsns == sorted(set(lsns))
+    assert db.query(f"SELECT slot_name {SLOTS}") == []
+    walsenders.close()
+
+
+def test_a_walsender_that_has_ended_is_not_used_again(db: Database) -> None:
+    """That holds for one that the server ended, and for one whose copy failed."""
+    walsenders = IdleWalsenders(db.connection)
+    with export_snapshot(db.connection, "levada_x_1", idle=walsenders):
+        pass
+    first = walsenders.take("again")
+    walsenders.put_back(first)
+    db.execute(f"SELECT pg_terminate_backend({first.backend_pid}, 10000)")  # type: ignore[arg-type]  # a number of the test
+    with export_snapshot(db.connection, "levada_x_2", idle=walsenders):
+        pass
+    with pytest.raises(ValueError, match="copy"), export_snapshot(db.connection, "levada_x_3", idle=walsenders):
+        raise ValueError("of the copy")
+    with export_snapshot(db.connection, "levada_x_4", idle=walsenders):
+        assert db.query(f"SELECT slot_name {SLOTS}") == [("levada_x_4",)]
+    walsenders.close()

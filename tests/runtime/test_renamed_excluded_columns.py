@@ -68,12 +68,12 @@ def test_a_rename_before_the_snapshot_of_a_copy(rig: Rig, db: Database, monkeypa
     export, renamed = table_copy.export_snapshot, list[str]()
 
     @contextmanager
-    def rename_before(*arguments: Any) -> Iterator[Any]:
+    def rename_before(*arguments: Any, **options: Any) -> Iterator[Any]:
         if not renamed:
             renamed.append(RENAME)
             db.execute(RENAME)
             raise Transient("source_unreachable", "the connection was lost")
-        with export(*arguments) as snapshot:
+        with export(*arguments, **options) as snapshot:
             yield snapshot
 
     monkeypatch.setattr(table_copy, "export_snapshot", rename_before)

@@ -39,6 +39,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.open_store = open_store
         self.pipeline = f"pipeline-{next(_numbers)}"
         self.opened = ExitStack()
+        self.together = ExitStack()
         self.store = self.restarted()
         self.stale: PipelineStore | None = None
         self.histories: defaultdict[TableId, list[TableReplicationPhase]] = defaultdict(list)
@@ -53,7 +54,16 @@ class StoreMachine(RuleBasedStateMachine):
         return loaded(store)
 
     def teardown(self) -> None:
+        self.together.close()
         self.opened.close()
+
+    @rule()
+    def begin_together(self) -> None:
+        self.together.enter_context(self.store.together())
+
+    @rule()
+    def end_together(self) -> None:
+        self.together.close()
 
     @rule(updates=st.dictionaries(TABLES, PHASES))
     def update(self, updates: dict[TableId, TableReplicationPhase]) -> None:
@@ -114,6 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        self.together.close()
         self.stale, self.store = self.store, self.restarted()
         self.epoch += 1
         assert self.store.next_epoch() == self.epoch

@@ -9,12 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import sql
+from psycopg import pq, sql
 
 from levada import codes
 from levada.copy.guard import READERS
 from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange
+from levada.copy.reader_sessions import SESSIONS
 from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.connection import PostgresConnection
@@ -39,15 +40,14 @@ def snapshot_session(
 
     Raise Transient ``snapshot_gone`` if the connection that exported it has closed it.
     """
-    conn = connection.connect(application=application)
-    try:
+    with SESSIONS.session(connection, application) as conn:
         with source_errors("setting the copy's snapshot"):
             conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
         yield conn
-    finally:
-        # psycopg's context manager would try to end the transaction during a COPY, so close the connection instead.
-        conn.close()
+        # An error, or a COPY that was not read to its end, closes the session instead.
+        if conn.info.transaction_status == pq.TransactionStatus.INTRANS:
+            conn.commit()
 
 
 @dataclass(slots=True)

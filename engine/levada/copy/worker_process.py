@@ -14,6 +14,7 @@ from typing import Final
 
 import cloudpickle
 
+from levada.copy.reader_sessions import SESSIONS
 from levada.copy.tasks import attempt
 
 OUTCOME: Final = b"o"
@@ -21,6 +22,8 @@ OUTCOME: Final = b"o"
 LOG_RECORD: Final = b"l"
 """The first byte of a message with a log record."""
 
+_KEPT_S: Final = 5.0
+"""Seconds for which the session at the source is kept, as `ProcessTasks` keeps a worker without a task."""
 _OOM_SCORE: Final = "500"
 """Half of what makes a process the first one that the kernel ends when memory is short."""
 
@@ -48,6 +51,7 @@ def work(engine: Connection) -> None:
         root = logging.getLogger()
         root.handlers[:] = [handler]
         root.setLevel(setup.log_level)
+        SESSIONS.keep(_KEPT_S)
         while True:
             outcome = attempt(engine.recv_bytes())
             handler.send(OUTCOME, outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,10 @@ class Owner:
     def names(self) -> list[str]:
         """Return the pipeline's full name and those of its former owners."""
         return [self.context.full_name, *self.context.former_names()]
+
+    def name_among(self, pipelines: Iterable[str]) -> str | None:
+        """Return the first of the full names that is this pipeline's or a former owner's, None without one."""
+        return next(filter(self._is_own_name, pipelines), None)
 
     def of(self, schema: ReplicatedTableSchema) -> TableOwner:
         """Return the owner of the table of a source table."""
@@ -106,9 +111,11 @@ class Owner:
         self.require(name, owner, schema.id, schema.name, otherwise=otherwise)
 
     def _is_ours(self, owner: TableOwner) -> bool:
+        return bool(owner.pipeline) and self._is_own_name(owner.pipeline)
+
+    def _is_own_name(self, name: str) -> bool:
         # Check the former names last, because reading them needs the store.
-        named = owner.pipeline
-        return bool(named) and (named == self.context.full_name or named in self.context.former_names())
+        return name == self.context.full_name or name in self.context.former_names()
 
 
 def collision(

@@ -12,7 +12,9 @@ from typing import Final, Self
 import psycopg
 from psycopg import pq
 
+from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.replication import execute_replication
 from levada.postgres.silence import WatchedConnection
 
 _FRESH_S: Final = 20.0
@@ -70,6 +72,40 @@ class IdleConnections:
         for _, connection in idle:
             with suppress(psycopg.Error):
                 connection.close()
+
+
+class IdleWalsenders:
+    """The connections to walsenders that export no snapshot at the moment. Thread-safe."""
+
+    def __init__(self, server: PostgresConnection) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._idle: list[pq.abc.PGconn] = []
+
+    def take(self, application: str) -> pq.abc.PGconn:
+        """Return a connection that works. Raise the errors of `PostgresConnection.connect_replication`."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._server.connect_replication(application=application)
+            # The server may have been restarted, or have ended the session.
+            with suppress(LevadaError):
+                execute_replication(connection, "SELECT", "checking a walsender", self._server.silence())
+                return connection
+            connection.finish()
+
+    def put_back(self, connection: pq.abc.PGconn) -> None:
+        """Keep the connection, whose last command has ended, for the next call."""
+        with self._lock:
+            self._idle.append(connection)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.finish()
 
 
 class IdleReaders:

@@ -19,6 +19,7 @@ from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import RESYNC_ALL, source_errors
+from levada.postgres.idle_connections import IdleWalsenders
 from levada.postgres.replication import execute_replication
 from levada.postgres.silence import Interrupt
 from levada.postgres.slot_waits import waiting_error
@@ -350,14 +351,17 @@ class ExportedSnapshot:
 
 @contextmanager
 def export_snapshot(
-    connection: PostgresConnection, slot_name: str, interrupt: Interrupt | None = None
+    connection: PostgresConnection,
+    slot_name: str,
+    interrupt: Interrupt | None = None,
+    idle: IdleWalsenders | None = None,
 ) -> Iterator[ExportedSnapshot]:
     """Export a snapshot for the duration of the block, through a temporary slot.
 
     Wait for running transactions, and log which after some seconds. ``interrupt`` is called meanwhile, and raises to
-    end the wait. The main slot must be created before.
+    end the wait. The main slot must be created before. A connection is taken from ``idle``, and kept there afterwards.
     """
-    pg = connection.connect_replication(application=slot_name)
+    pg = connection.connect_replication(application=slot_name) if idle is None else idle.take(slot_name)
     try:
         command = f"CREATE_REPLICATION_SLOT {quote_identifier(slot_name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
         doing = f"exporting a snapshot through slot {slot_name}"
@@ -372,8 +376,16 @@ def export_snapshot(
         assert lsn is not None
         assert name is not None
         yield ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
-    finally:
+        if idle is not None:
+            # It also ends the snapshot.
+            drop = f"DROP_REPLICATION_SLOT {quote_identifier(slot_name)}"
+            execute_replication(pg, drop, f"dropping slot {slot_name}", connection.silence())
+            idle.put_back(pg)
+            return
+    except BaseException:
         pg.finish()
+        raise
+    pg.finish()
 
 
 @dataclass(slots=True)

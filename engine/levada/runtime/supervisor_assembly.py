@@ -14,7 +14,7 @@ from levada.capture import CaptureWorker
 from levada.capture.column_marks import ColumnMarks
 from levada.copy.guard import GUARDS
 from levada.destinations.interface import Destination, Ordering
-from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.staged_changes import StagedChanges
@@ -120,7 +120,17 @@ def assemble_supervisor(
     turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
     changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
     sessions = IdleReaders(config.source, GUARDS)
-    copier = TableCopy(config_ref, store, destination, around.tasks, around.epoch, sessions, turn, changes=changes)
+    copier = TableCopy(
+        config_ref,
+        store,
+        destination,
+        around.tasks,
+        around.epoch,
+        sessions,
+        turn,
+        changes=changes,
+        walsenders=IdleWalsenders(config.source),
+    )
 
     def target(schema: ReplicatedTableSchema) -> TableTarget:
         return table_target(store, config_ref.current, schema)

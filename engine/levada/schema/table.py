@@ -14,6 +14,8 @@ from levada.values import QualifiedTable, SnapshotId, TableId
 
 COPY_VERSION: Final = SnapshotId(0)
 """The schema version of a copy, whatever the LSN of its snapshot is."""
+NEWEST_VERSION: Final = SnapshotId(2**64 - 1)
+"""A version that is above all others."""
 
 
 class IdentityKind(StrEnum):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -33,8 +34,9 @@ from levada.stores.codecs import (
 from levada.stores.interface import CopyOrder, Cut, OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.retrying import RetryingStorage
-from levada.stores.storage import Document, DocumentKind, Key, Storage, decoded
+from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, decoded
 from levada.stores.workers import table_worker
+from levada.stores.write_batch import WriteBatch
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
 
 _K = TypeVar("_K")
@@ -58,7 +60,9 @@ class CachedStore(PipelineStore):
         self.pipeline = pipeline
         self._storage = storage if storage.retries else RetryingStorage(storage)
         self.volatile = storage.volatile
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
+        self._batch = WriteBatch()
+        self._together = False
         self._epoch = 0
         self._owner: PipelineOwner | None = None
         self._phases: Mapping[TableId, TableReplicationPhase] = {}
@@ -76,9 +80,22 @@ class CachedStore(PipelineStore):
         # Not in turn, because the call that waits has the turn.
         self._storage.stop_waiting()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self._turn:
+            if self._together:
+                yield
+                return
+            self._together = True
+            try:
+                yield
+            finally:
+                self._together = False
+                self._flush()
+
     def require_epoch(self) -> None:
         with self._turn:
-            self._storage.require_epoch(self._epoch)
+            self._write((), lambda _, document: document)
 
     def join(self, epoch: int) -> None:
         with self._turn:
@@ -90,11 +107,30 @@ class CachedStore(PipelineStore):
 
     # Documents
 
+    @property
+    def _up_to_date(self) -> Storage:
+        """The storage, after the writes of `together` so far."""
+        self._flush()
+        return self._storage
+
+    def _flush(self) -> None:
+        batch, self._batch = self._batch, WriteBatch()
+        if batch.keys:
+            self._storage.update(self._epoch, batch.keys, batch.change)
+        elif batch:
+            self._storage.require_epoch(self._epoch)
+
+    def _write(self, keys: Collection[Key[Any]], change: Change) -> None:
+        """Replace documents of which the caller does not need the result."""
+        self._batch.add(keys, change)
+        if not self._together:
+            self._flush()
+
     def _scan(self, kind: DocumentKind[_T]) -> dict[Key[_T], _T]:
-        return {key: self._decode(key, document) for key, document in self._storage.scan(kind).items()}
+        return {key: self._decode(key, document) for key, document in self._up_to_date.scan(kind).items()}
 
     def _get(self, key: Key[_T]) -> _T | None:
-        return self._decoded(key, self._storage.get(key))
+        return self._decoded(key, self._up_to_date.get(key))
 
     def _decoded(self, key: Key[_T], document: Document | None) -> _T | None:
         return None if document is None else self._decode(key, document)
@@ -105,10 +141,14 @@ class CachedStore(PipelineStore):
         return decoded(key.kind, document, f"pipeline {self.pipeline}: the stored {key.kind.name}{name}{of}")
 
     def _put(self, key: Key[_T], value: _T) -> None:
-        self._storage.put(self._epoch, {key: key.kind.encode(value)})
+        document = key.kind.encode(value)
+        self._write([key], lambda *_: document)
 
-    def _delete(self, *keys: Key[Any]) -> dict[Key[Any], Document]:
-        return self._storage.delete(self._epoch, keys)
+    def _delete(self, *keys: Key[Any]) -> None:
+        self._write(keys, lambda *_: None)
+
+    def _take(self, *keys: Key[Any]) -> dict[Key[Any], Document]:
+        return self._up_to_date.delete(self._epoch, keys)
 
     def _change(self, key: Key[_T], work: Callable[[_T | None], _T | None], epoch: int | None) -> _T | None:
         """Replace the value of a key by the result of ``work``, in one step, and return it."""
@@ -119,7 +159,7 @@ class CachedStore(PipelineStore):
             # A kept value keeps its document, which a former release may have encoded differently.
             return document if after == before else None if after is None else key.kind.encode(after)
 
-        return self._decoded(key, self._storage.update(epoch, [key], change)[key].after)
+        return self._decoded(key, self._up_to_date.update(epoch, [key], change)[key].after)
 
     def _exchange(self, key: Key[_T], expected: _T | None, now: _T | None, epoch: int | None) -> bool:
         """Replace the value ``expected`` by ``now``. Return True if it is ``now`` afterwards."""
@@ -129,7 +169,7 @@ class CachedStore(PipelineStore):
 
     def next_epoch(self) -> int:
         with self._turn:
-            self._epoch = self._storage.next_epoch(Key(OWNER), self._require_owner)
+            self._epoch = self._up_to_date.next_epoch(Key(OWNER), self._require_owner)
             return self._epoch
 
     def get_owner_record(self) -> OwnerRecord | None:
@@ -153,7 +193,7 @@ class CachedStore(PipelineStore):
 
     def request_table_action(self, table: TableId, action: TableAction) -> None:
         with self._turn:
-            self._storage.put(None, {action_key(table): ACTION.encode(action)})
+            self._up_to_date.put(None, {action_key(table): ACTION.encode(action)})
 
     def get_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
@@ -161,7 +201,7 @@ class CachedStore(PipelineStore):
 
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
-            taken = self._delete(Key(ACTION))
+            taken = self._take(Key(ACTION))
             return {TableId(key.name): self._decode(key, document) for key, document in taken.items()}
 
     # Phases
@@ -181,15 +221,13 @@ class CachedStore(PipelineStore):
         with self._turn:
             persisted = {Key(PHASES, table): phase for table, phase in updates.items() if phase.persisted}
             if persisted:
-                self._storage.update(
-                    self._epoch, persisted.keys(), lambda key, document: push_phase(document, persisted[key])
-                )
+                self._write(persisted.keys(), lambda key, document: push_phase(document, persisted[key]))
             self._phases = {**self._phases, **updates}
 
     def rollback_table_replication_state(self, table: TableId) -> TableReplicationPhase:
         with self._turn:
             key = Key(PHASES, table)
-            before, after = self._storage.update(self._epoch, [key], lambda _, document: pop_phase(document))[key]
+            before, after = self._up_to_date.update(self._epoch, [key], lambda _, document: pop_phase(document))[key]
             if after is None or after == before:
                 raise NeedsOperator(
                     "no_previous_phase",
@@ -202,7 +240,7 @@ class CachedStore(PipelineStore):
 
     def get_phase_before_error(self, table: TableId) -> TableReplicationPhase | None:
         with self._turn:
-            return phase_before_error(self._storage.get(Key(PHASES, table)))
+            return phase_before_error(self._up_to_date.get(Key(PHASES, table)))
 
     # Schema versions
 
@@ -234,7 +272,7 @@ class CachedStore(PipelineStore):
             tables = self._schemas.keys() & retentions.keys()
             kept = {table: retained(self._schemas[table], retentions[table]) for table in tables}
             old = [schema_key(table, v) for table in tables for v in self._schemas[table].keys() - kept[table].keys()]
-            removed = self._delete(*old)
+            removed = self._take(*old)
             self._schemas = {**self._schemas, **kept}
             return len(removed)
 
@@ -355,7 +393,7 @@ class CachedStore(PipelineStore):
 
     def delete_pipeline_state(self) -> None:
         with self._turn:
-            self._storage.clear(self._epoch, Key(OWNER))
+            self._up_to_date.clear(self._epoch, Key(OWNER))
             self._phases, self._schemas, self._progress = {}, {}, {}
             self._controls, self._fingerprints, self._cuts = {}, {}, {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -279,6 +280,14 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
 
         This concerns the call that waits and all later ones. They raise the error that they would have raised later.
         """
+
+    def together(self) -> AbstractContextManager[None]:
+        """Store what this thread writes within the block in one step, at the latest at its end.
+
+        What is written can be read at once. Writes of other threads wait. If the block or the step raises, what was
+        written may be stored or not, as after a kill. So nothing may depend on it within the block.
+        """
+        return nullcontext()
 
     @abstractmethod
     def request_table_action(self, table: TableId, action: TableAction) -> None:

@@ -345,6 +345,42 @@ class StoreConformance:
         assert store.take_table_actions() == {ORDERS: TableAction.RESYNC, ITEMS: TableAction.RETRY}
         assert store.take_table_actions() == {}
 
+    def test_writes_together_are_all_stored(self, store: PipelineStore, open_store: OpenStore) -> None:
+        """Writes of a block are read at once, and are all in storage at its end, each after the ones before it."""
+        store.store_table_schema(schema(10))
+        with store.together():
+            store.update_table_replication_states({ORDERS: Init()})
+            store.clear_table_copy_state(ORDERS)
+            with store.together():
+                store.store_table_schema(schema(20))
+            store.update_table_replication_states({ORDERS: DataSync(), ITEMS: Ready()})
+            store.store_fingerprint("capture", "known")
+            assert store.get_table_replication_state(ORDERS) == DataSync()
+            assert store.get_table_schemas() == (schema(20),)
+            assert store.upsert_replication_progress("capture", Lsn(7)) == Lsn(7)
+        for instance in (store, loaded(open_store("shop"))):
+            assert instance.get_table_replication_states() == {ORDERS: DataSync(), ITEMS: Ready()}
+            assert instance.get_table_schemas() == (schema(20),)
+            assert instance.get_fingerprint("capture") == "known"
+            assert instance.get_replication_progress("capture") == Lsn(7)
+        assert store.rollback_table_replication_state(ORDERS) == Init()
+
+    def test_writes_together_of_a_former_driver_are_refused(self, store: PipelineStore, open_store: OpenStore) -> None:
+        """If another driver has taken over, the end of the block raises, and storage has none of the writes."""
+        open_store("shop").next_epoch()
+
+        def both() -> None:
+            with store.together():
+                store.store_table_schema(schema(10))
+                store.update_table_replication_states({ORDERS: Init()})
+
+        for write in (both, store.require_epoch):
+            with pytest.raises(StaleEpoch):
+                write()
+        again = loaded(open_store("shop"))
+        assert again.get_table_schemas() == ()
+        assert again.get_table_replication_states() == {}
+
     @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
     def test_stale_epoch_changes_nothing(
         self, store: PipelineStore, open_store: OpenStore, write: Callable[[PipelineStore], object]

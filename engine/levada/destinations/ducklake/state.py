@@ -102,10 +102,19 @@ class State:
         With ``lock`` no other driver commits to the table before the end of the transaction. So what is read of the
         catalog afterwards belongs to the state.
         """
+        row = self._of(connection, table, self.owner.context.full_name, lock=lock)
+        if row is not None:
+            return row
+        of_table = "SELECT pipeline FROM levada_tables WHERE source_id = %s AND source_table = %s"
+        others = connection.execute(of_table, [self.owner.source_id, int(table)]).fetchall()
+        former = self.owner.name_among(name for (name,) in others)
+        return None if former is None else self._of(connection, table, former, lock=lock)
+
+    def _of(self, connection: WatchedConnection, table: TableId, pipeline: str, *, lock: bool) -> TableRow | None:
         found = connection.execute(
-            f"SELECT {_COLUMNS} FROM levada_tables"
-            " WHERE source_id = %s AND source_table = %s AND pipeline = ANY (%s)" + (" FOR UPDATE" if lock else ""),
-            [self.owner.source_id, int(table), self.owner.names()],
+            f"SELECT {_COLUMNS} FROM levada_tables WHERE source_id = %s AND source_table = %s AND pipeline = %s"
+            + (" FOR UPDATE" if lock else ""),
+            [self.owner.source_id, int(table), pipeline],
         ).fetchone()
         return None if found is None else _row(found)
 

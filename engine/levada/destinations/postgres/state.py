@@ -147,10 +147,19 @@ class State:
 
     def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> TableRow | None:
         """Return the state of this pipeline's table, or None."""
-        query = "SELECT {} FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
+        row = self._of(connection, table, self.owner.context.full_name, lock=lock)
+        if row is not None:
+            return row
+        of_table = sql.SQL("SELECT pipeline FROM {} WHERE source_id = %s AND table_id = %s").format(self.table(TABLES))
+        others = connection.execute(of_table, [self.owner.source_id, int(table)]).fetchall()
+        former = self.owner.name_among(name for (name,) in others)
+        return None if former is None else self._of(connection, table, former, lock=lock)
+
+    def _of(self, connection: WatchedConnection, table: TableId, pipeline: str, *, lock: bool) -> TableRow | None:
+        query = "SELECT {} FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = %s"
         found = connection.execute(
             sql.SQL(query + " FOR UPDATE" if lock else query).format(sql.SQL(_COLUMNS), self.table(TABLES)),
-            [self.owner.source_id, int(table), self.owner.names()],
+            [self.owner.source_id, int(table), pipeline],
         ).fetchone()
         return None if found is None else _row(found)
 

@@ -25,7 +25,7 @@ from levada.destinations.answers import perform, require_durability, require_fla
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.catalog import read_column_names, read_table_description
-from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
@@ -42,9 +42,9 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.exclusion import require_excluded
 from levada.schema.flaws import flaw_error
 from levada.schema.storage import TableStorage
-from levada.schema.table import COPY_VERSION
+from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Durability, Lsn, QualifiedTable, SnapshotId, TableId, TableMode, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_NEWEST: Final = SnapshotId(2**64 - 1)
 _FILES_LOST: Final = frozenset({codes.FILE_VANISHED, codes.COMMIT_CONFLICT, codes.REPLACEMENT_LOST})
 """Codes of commits that fail again with the same files."""
 
@@ -100,10 +99,22 @@ class TableCopy:
     """The staged changes of tables, without which an interrupted copy begins again."""
     kept_copies: KeptCopies | None = None
     """The records of interrupted copies, by default those in the store."""
+    walsenders: IdleWalsenders | None = None
+    """The connections that export snapshots, by default a new one for each copy."""
 
     @property
     def _kept(self) -> KeptCopies:
         return self.kept_copies or StoredKeptCopies(self.store)
+
+    def close_idle(self) -> None:
+        """Close the connections that no copy uses at the moment."""
+        self.sessions.close()
+        if self.walsenders is not None:
+            self.walsenders.close()
+
+    def _snapshot(self, table: TableId) -> AbstractContextManager[ExportedSnapshot]:
+        config = self.config_ref.current
+        return export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders)
 
     def run(
         self,
@@ -134,7 +145,7 @@ class TableCopy:
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
-            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._snapshot(table) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, note=note) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
@@ -184,7 +195,7 @@ class TableCopy:
         """
         config = self.config_ref.current
         with (
-            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._snapshot(table) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
         ):
             started(rows)
@@ -216,7 +227,7 @@ class TableCopy:
         """
         config = self.config_ref.current
         with (
-            export_snapshot(config.source, copy_slot_name(config.name, table)) as snapshot,
+            self._snapshot(table) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, None) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
@@ -237,7 +248,7 @@ class TableCopy:
 
         Raise NeedsOperator ``excluded_column_renamed`` before anything is dropped or cleared.
         """
-        former = self.store.get_table_schema(table, _NEWEST)
+        former = self.store.get_table_schema(table, NEWEST_VERSION)
         if former is not None and former.excluded:
             with self.sessions.session() as connection:
                 self._require_excluded(connection, table, name, plan.settings.excluded_columns)
@@ -271,9 +282,11 @@ class TableCopy:
         if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
             self._drop(self._target(plan.former, former or rows.schema))
         self.require_order()
-        self.store.store_table_schema(rows.schema)
+        with self.store.together():
+            self.store.store_table_schema(rows.schema)
+            if plan.former != plan.settings:
+                self._store_settings(plan.settings, target.id)
         if plan.former != plan.settings:
-            self._store_settings(plan.settings, target.id)
             self._drop(target)
         self._write(target, rows, mark, cancelled)
         rows.check()
@@ -434,7 +447,7 @@ class TableCopy:
         if not excluded:
             return excluded
         names = read_column_names(connection, table)
-        former = self.store.get_table_schema(table, _NEWEST)
+        former = self.store.get_table_schema(table, NEWEST_VERSION)
         if former is not None:
             require_excluded(replace(former, name=name), excluded, names)
         return excluded.difference(names.values())

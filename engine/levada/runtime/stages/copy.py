@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from levada.postgres.table_checks import require_copyable
@@ -24,6 +25,8 @@ from levada.stores.workers import table_worker
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from levada.copy.progress import RunningCopy
     from levada.values import Lsn, QualifiedTable, TableId
 
@@ -48,23 +51,31 @@ class CopyStage(Stage):
         for table in list(self._wanted):
             self._answer(self._registry.tables[table])
         at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
-        for record in copies_to_start(
+        due = copies_to_start(
             self._registry.tables.values(), at_once, sessions, lambda r: not paused or backlog.holds(r.id)
-        ):
-            record.copy.cancelled.clear()
-            record.copy.outdated = False
-            plan = self._registry.next_copy.plan(record)
-            assert not isinstance(plan, Shadow), "a table at Init does not stream"
-            record.copy.settings = plan.settings
-            record.begin(Job.COPY)
-            self._registry.phases.enter(record, DataSync())
-            self._registry.storage.begin_copy(record.id)
-            since = self._keep_segments(record)
-            elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
-            self._running += 1
-            self._pool.submit(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
+        )
+        if due:
+            with self._store.together():
+                begun = [self._begin(record) for record in due]
+            for run in begun:
+                self._running += 1
+                self._pool.submit(run)
         if not self._running:
-            self._copier.sessions.close()
+            self._copier.close_idle()
+
+    def _begin(self, record: TableRecord) -> Callable[[], None]:
+        """Put the table into its copy. Return what the copy runs."""
+        record.copy.cancelled.clear()
+        record.copy.outdated = False
+        plan = self._registry.next_copy.plan(record)
+        assert not isinstance(plan, Shadow), "a table at Init does not stream"
+        record.copy.settings = plan.settings
+        record.begin(Job.COPY)
+        self._registry.phases.enter(record, DataSync())
+        self._registry.storage.begin_copy(record.id)
+        since = self._keep_segments(record)
+        elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
+        return partial(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
 
     def _lacks_changes(self, record: TableRecord) -> bool:
         """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
@@ -156,6 +167,11 @@ class CopyStage(Stage):
         if copy.outdated:
             self._registry.phases.restart_copy(record)
             return
+        with self._store.together():
+            self._finished(record, outcome)
+
+    def _finished(self, record: TableRecord, outcome: Copied) -> None:
+        copy = record.copy
         self._registry.phases.succeeded(record)
         copy.interrupted, copy.began_again = None, ""
         self._registry.places.update_mode(record, outcome.schema)
@@ -180,4 +196,4 @@ class CopyStage(Stage):
     def close(self) -> None:
         """Wait for the running copies. Their reports are in the inbox afterwards."""
         self._pool.shutdown(cancel_futures=True)
-        self._copier.sessions.close()
+        self._copier.close_idle()

@@ -67,6 +67,7 @@ class TableRegistry:
     ) -> None:
         outage = Outage(together=destination.capabilities.ordering is Ordering.PIPELINE)
         tables = self._tables = PipelineTables(outage, ledger)
+        self._store = store
         unverified = UnverifiedTables(store)
         columns = ExcludedColumns(config_ref, reopen, exclude)
         self.handled = HandledRequests(config_ref, store)
@@ -167,4 +168,5 @@ class TableRegistry:
 
     def step(self) -> None:
         """Retry, resync or advance each free table if the condition for that is met."""
-        self._steps.take()
+        with self._store.together():
+            self._steps.take()

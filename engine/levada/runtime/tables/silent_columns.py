@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.schema import Column, ExcludedColumn
+from levada.schema.table import NEWEST_VERSION
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Init
-from levada.values import QualifiedTable, SnapshotId, TableId, resync_command
+from levada.values import QualifiedTable, TableId, resync_command
 
 _log = logging.getLogger(__name__)
 
-_NEWEST: Final = SnapshotId(2**64 - 1)
 
 Columns: TypeAlias = frozenset[tuple[int, str, int, int]]
 """The attnum, name, type and type modifier of each column that is not generated."""
@@ -79,7 +79,7 @@ class SilentColumns:
         storage = snapshot.tables.get(record.id)
         if storage is None or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
             return False
-        version = self._store.get_table_schema(record.id, _NEWEST)
+        version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         if version is None or version.snapshot_id > snapshot.start:
             return False
         now = frozenset((a, c.name, c.type_oid, c.typmod) for a, c in storage.columns.items() if not c.generated)
@@ -94,7 +94,7 @@ class SilentColumns:
         _log.info("table %s: %s", record.name, error.message)
         if error.retried or isinstance(record.phase, Init | DataSync) or needs_resync(record.phase):
             return
-        version = self._store.get_table_schema(record.id, _NEWEST)
+        version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         if (
             version is not None
             and unmarked.columns is not None

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator
@@ -28,16 +28,15 @@ from levada.schema.partitions import KeyColumn, Region, Removal, region_of
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import LeafStorage, TableStorage
+from levada.schema.table import NEWEST_VERSION
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
+from levada.values import Lsn, QualifiedTable, TableId, resync_command
 
 if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)
-
-_NEWEST: Final = SnapshotId(2**64 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,8 @@ class StorageJournal:
         if self._removals is not None:
             self._removals.forget(table)
             self._removals.release(table)
-        self._store.delete_fingerprint(storage_subject(table))
+        if self._store.get_fingerprint(storage_subject(table)) is not None:
+            self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
@@ -382,7 +382,7 @@ class StorageJournal:
         """Park the table if its rows changed unseen, else keep the new baseline."""
         if self._park_flawed(record, after.flaws):
             return
-        version = self._store.get_table_schema(record.id, _NEWEST)
+        version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
         found = find_change(record.id, names, before, after, witness)
         if found is not None and found.gone and statement is not None:
@@ -430,7 +430,7 @@ class StorageJournal:
         self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: Lsn, ordinal: int
     ) -> bool:
         """Remove the rows of partitions that are gone. Return False if their bounds do not show them exactly."""
-        version = self._store.get_table_schema(record.id, _NEWEST)
+        version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         if self._removals is None or version is None or not self._removals.can_remove(version):
             return False
         region = lost_region(before, gone, version)

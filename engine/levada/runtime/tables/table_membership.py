@@ -32,6 +32,7 @@ from levada.runtime.tables.table_names import (
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
+from levada.schema.table import NEWEST_VERSION
 from levada.segments.manifest import Manifest
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, TableReplicationPhase
@@ -78,6 +79,10 @@ class TableMembership:
 
         With ``resync`` every table begins with a copy, except those parked because they missed changes.
         """
+        with self._store.together():
+            self._adopt(source, manifests, resync=resync)
+
+    def _adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         for manifest in manifests:
             self._positions.segment_staged(manifest)
         phases = self._store.get_table_replication_states()
@@ -113,6 +118,10 @@ class TableMembership:
 
         New tables are copied after session ``copy_after_session`` has begun, whose stream includes them.
         """
+        with self._store.together():
+            return self._discovered(source, copy_after_session)
+
+    def _discovered(self, source: SourceTables, copy_after_session: int) -> bool:
         records, left = self._tables.records, self._left(source)
         for id_ in left.keys() & records.keys():
             self._rename(records[id_], left[id_])
@@ -230,8 +239,7 @@ class TableMembership:
         self._tables.records[table] = record
         if phase != stored:
             self._store.update_table_replication_states({table: phase})
-        versions = [s for s in self._store.get_table_schemas() if s.id == table]
-        newest = versions[-1] if versions else None
+        newest = self._store.get_table_schema(table, NEWEST_VERSION)
         if newest is not None and name != (selected_name(self._store, table) or newest.name):
             keep_selected_name(self._store, table, name)
         self._phases.renamed(record, name if newest is None else newest.name)
