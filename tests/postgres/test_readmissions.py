@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.postgres.test_withdrawals import manage, published
 from tests.rigs.database import Database
+from tests.rigs.managed_publication import manage, published
 
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.membership import Membership, find_gap, read_publication_state
