@@ -114,6 +114,7 @@ class TableResolver(SchemaResolver):
         self._warn_at = 0.0
         self._current: dict[TableId, ReplicatedTableSchema] = {}
         self._left_out: set[TableId] = set()
+        self._withdrawn: dict[tuple[TableId, Lsn], Callable[[QualifiedTable], NeedsOperator]] = {}
         self._open = ExitStack()
         self._catalog: psycopg.Connection[Any] | None = None
 
@@ -128,6 +129,7 @@ class TableResolver(SchemaResolver):
         self._left_out.clear()
         self._unreadable = False
         self._alterations.discard()
+        self._withdrawn.clear()
 
     def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
         """Exclude these columns from all versions of the table that are read from now on. From any thread.
@@ -201,8 +203,10 @@ class TableResolver(SchemaResolver):
         if self._publication in ddl.withdrawn:
             name = ddl.description.name
             remedy = identity_statements(self._connected(), [name]).get(name, identify_again(name))
-            self._unpublished(frozenset({ddl.table_id}), partial(lost_identity, remedy=remedy), Lsn(at))
+            self._withdrawn[ddl.table_id, Lsn(at)] = partial(lost_identity, remedy=remedy)
             return None
+        if self._publication in ddl.readmitted:
+            self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
         if ddl.kept:
             self._identity_lost()
         if partitions := ddl.partitions.get(self._publication):
@@ -271,6 +275,9 @@ class TableResolver(SchemaResolver):
     def settle(self) -> None:
         """Report what a complete transaction has altered. Called before its changes are staged."""
         self._alterations.settle()
+        withdrawn, self._withdrawn = self._withdrawn, {}
+        for (table, at), error in withdrawn.items():
+            self._unpublished(frozenset({table}), error, at)
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""

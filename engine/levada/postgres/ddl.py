@@ -23,6 +23,7 @@ from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.locks import courtesy_lock
 from levada.postgres.problems import Problem, Severity
+from levada.postgres.readmissions import TABLE as WITHDRAWN
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.schema import Column
 from levada.schema.retypes import Cast, read_retypes
@@ -51,6 +52,11 @@ class DdlMessage:
     """The client's query, if the statement is a part of it and it may retype columns."""
     withdrawn: frozenset[str] = frozenset()
     """The publications that the trigger took the table out of, because it has no replica identity any more."""
+    readmitted: frozenset[str] = frozenset()
+    """The publications that the trigger had taken the table out of in this transaction, and has added it to again.
+
+    Nothing was written to the table meanwhile.
+    """
     kept: bool = False
     """True if it has none, but stays in publications that another session had locked."""
 
@@ -122,6 +128,7 @@ def parse_ddl_message(content: bytes) -> Announcement:
             {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
             str(data["query"] or ""),
             withdrawn := frozenset(map(str, data.get("withdrawn") or ())),
+            frozenset(map(str, data.get("readmitted") or ())),
             data.get("withdrawn") is not None and not withdrawn,
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -244,7 +251,8 @@ def _drop(conn: psycopg.Connection[Any]) -> None:
     )
     for name, arguments in conn.execute(functions, [SEAL_SCHEMA, list(FUNCTIONS)]).fetchall():
         conn.execute(sql.SQL("DROP FUNCTION {}({})").format(sql.Identifier(SEAL_SCHEMA, name), sql.SQL(arguments)))
-    conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(KEY_TABLE))
+    for table in (KEY_TABLE, WITHDRAWN):
+        conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
 
 
 def _foreign_owner(conn: psycopg.Connection[Any]) -> str | None:

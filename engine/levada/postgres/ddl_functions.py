@@ -14,6 +14,7 @@ from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
 from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
 
@@ -44,6 +45,7 @@ _ANNOUNCE: Final = sql.Identifier(SEAL_SCHEMA, "announce")
 _DESCRIBE: Final = sql.Identifier(SEAL_SCHEMA, "describe")
 _DESCRIBE_LEAVES: Final = sql.Identifier(SEAL_SCHEMA, "describe_leaves")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
+_READMIT: Final = sql.Identifier(SEAL_SCHEMA, "readmit")
 
 _LONGEST: Final = 32_768
 """Bytes of a query's text that are announced. A script of megabytes would be announced with each ALTER in it."""
@@ -166,6 +168,7 @@ DECLARE
     keyed boolean;
     alone boolean;
     withdrawn jsonb;
+    readmitted jsonb;
     relation oid;
     content jsonb;
     message pg_lsn;
@@ -182,6 +185,9 @@ BEGIN
     concerned := altered;
     IF related THEN
         concerned := {related}(altered);
+    END IF;
+    IF pg_catalog.current_setting({setting}, true) <> '' THEN
+        readmitted := {readmit}(concerned);
     END IF;
     SELECT array_agg(DISTINCT r.prrelid) INTO relations
     FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = ANY (concerned);
@@ -211,11 +217,12 @@ BEGIN
     END IF;
     BEGIN
         FOREACH relation IN ARRAY relations LOOP
-            IF alone AND relation <> ALL (altered) AND withdrawn->relation::text IS NULL AND newest THEN
+            IF alone AND relation <> ALL (altered) AND coalesce(withdrawn, readmitted) IS NULL AND newest THEN
                 content := {describe_leaves}(relation, altered, created);
             ELSE
                 content := {describe}(relation, sure AND relation = ANY (altered))
-                    || pg_catalog.jsonb_build_object('withdrawn', withdrawn->relation::text);
+                    || pg_catalog.jsonb_build_object(
+                        'withdrawn', withdrawn->relation::text, 'readmitted', readmitted->relation::text);
             END IF;
             IF content IS NOT NULL THEN
                 message := {emit}(content::text);
@@ -401,7 +408,7 @@ _EXACT: Final = (
 
 FUNCTIONS: Final = (
     "emit_table_change", "emit_drop", "announce_types", "related", "published", "streamed", "announce", "describe",
-    "describe_leaves", "withdraw", "emit", "describe_created", "announce_tables",
+    "describe_leaves", "withdraw", "content", "readmit", "emit", "describe_created", "announce_tables",
 )  # fmt: skip
 """The names of the functions in `SEAL_SCHEMA`. The last two are of an earlier version."""
 
@@ -419,6 +426,9 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (
         _function(EMIT, "content text", "pg_lsn", "", emit_body),
+        CREATE_TABLE,
+        _function(CONTENT, "relation oid", "text", "", CONTENT_BODY.format()),
+        _function(_READMIT, "concerned oid[]", "jsonb", "", readmit_body(version)),
         _function(_WITHDRAW, "concerned oid[]", "jsonb", "", withdraw_body(version)),
         _function(_RELATED, "altered oid[]", "oid[]", "", _RELATED_BODY.format()),
         _function(_PUBLISHED, "concerned oid[]", "oid[]", "", _PUBLISHED_BODY.format(or_schema=schema)),
@@ -462,6 +472,8 @@ def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
         published=_PUBLISHED,
         streamed=_STREAMED,
         withdraw=_WITHDRAW,
+        readmit=_READMIT,
+        setting=sql.Literal(SETTING),
         describe=_DESCRIBE,
         describe_leaves=_DESCRIBE_LEAVES,
         emit=EMIT,

@@ -7,6 +7,7 @@ from typing import Final
 from psycopg import sql
 
 from levada.postgres.publication_owners import OWNED
+from levada.postgres.readmissions import SETTING, record_statements
 from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 
 # PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity, or whose identity lacks a
@@ -68,7 +69,7 @@ BEGIN
             SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
             JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
         )
-        SELECT c.oid, n.nspname, c.relname, p.pubname
+        SELECT c.oid, n.nspname, c.relname, p.pubname, p.oid AS publication
         FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         CROSS JOIN pg_catalog.pg_publication p
@@ -76,12 +77,19 @@ BEGIN
             AND (older OR EXISTS (
                 SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid AND r.prpubid = p.oid))
         UNION
-        SELECT c.oid, n.nspname, c.relname, p.pubname FROM pg_catalog.pg_publication_rel r
+        SELECT c.oid, n.nspname, c.relname, p.pubname, p.oid FROM pg_catalog.pg_publication_rel r
         JOIN pg_catalog.pg_class c ON c.oid = r.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
         WHERE r.oid = ANY (uncovered) AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
     LOOP
         BEGIN
+            BEGIN
+                {record}
+                PERFORM pg_catalog.set_config({setting}, 'yes', true);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'levada could not record that table %.% leaves publication %: %',
+                    member.nspname, member.relname, member.pubname, SQLERRM;
+            END;
             EXECUTE pg_catalog.format(
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
@@ -125,4 +133,6 @@ def withdraw_body(version: int) -> sql.Composed:
         bare=_BARE.format(identified=identified(version)),
         uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL(""),
         owned=sql.Literal(OWNED),
+        record=record_statements(version),
+        setting=sql.Literal(SETTING),
     )

@@ -12,7 +12,7 @@ publication, and a rename or a new owner of a table that is published only by it
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
@@ -24,6 +24,7 @@ from levada.postgres.catalog import qualified_names
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_statements, publish_hint
 from levada.postgres.publications import leave_out_unidentified
+from levada.postgres.readmissions import read_successors
 from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable, TableId, resync_command
 
@@ -43,7 +44,8 @@ class Membership:
     """The membership of one table in a publication.
 
     ``members`` are the catalog entries that publish the table: the table's own, its schema's, those of a partition's
-    ancestors, or the publication itself if it is FOR ALL TABLES. ``limit`` is the member with a row filter or a column
+    ancestors, or the publication itself if it is FOR ALL TABLES. Former entries that these stand for without a gap are
+    among them. ``limit`` is the member with a row filter or a column
     list, if it limits the table. ``row_filter`` and ``columns`` describe that limit.
     """
 
@@ -169,8 +171,9 @@ def read_publication_state(
         TableId(row[0]) for row in rows if via_root and row[-3] and any(_publishes_root(m) for m in row[3])
     )
     divided = frozenset(TableId(row[0]) for row in rows if row[-1] and row[3] and identity is not None and not via_root)
+    successors = read_successors(conn)
     members = {
-        TableId(table): _membership(identity, of_table, limit, row_filter, columns)
+        TableId(table): _membership(identity, _with_former(of_table, successors), limit, row_filter, columns)
         for table, _, _, of_table, limit, row_filter, columns, *_ in rows
         if of_table and identity is not None and table not in partitions and table not in divided
     }
@@ -250,6 +253,17 @@ def _read_identity(conn: psycopg.Connection[Any], publication: str) -> Publicati
 def _publishes_root(member: str) -> bool:
     """Return True if this member of a partition publishes its root too: an ancestor, or FOR ALL TABLES."""
     return "/" in member or member.startswith("all:")
+
+
+def _with_former(members: Sequence[str], successors: Mapping[int, int]) -> list[str]:
+    """Return the members, and those that they stand for, see `levada.postgres.readmissions`."""
+    found = list(members)
+    for member in found:
+        kind, _, entry = member.partition(":")
+        oid, slash, path = entry.partition("/")
+        if kind == "table" and (former := successors.get(int(oid))) is not None:
+            found.append(f"table:{former}{slash}{path}")
+    return found
 
 
 def _membership(

@@ -121,15 +121,25 @@ def unreadable_slot(
 
 
 def find_gaps(store: PipelineStore, state: PublicationState) -> Mapping[TableId, NeedsOperator]:
-    """Return the tables that may have missed changes since their copies, each with its error."""
+    """Return the tables that may have missed changes since their copies, each with its error.
+
+    Record the members that also publish one of the others without a gap.
+    """
     gaps = {}
     for table, phase in store.get_table_replication_states().items():
-        kept = store.get_fingerprint(table_worker(table))
-        if _depends(phase, kept):
-            gap = find_gap(None if kept is None else Membership.from_text(kept), state, table)
-            # If a copy in another thread has changed the record meanwhile, the comparison is void.
-            if gap is not None and store.get_fingerprint(table_worker(table)) == kept:
-                gaps[table] = gap
+        text = store.get_fingerprint(table_worker(table))
+        if not _depends(phase, text):
+            continue
+        kept = None if text is None else Membership.from_text(text)
+        gap = find_gap(kept, state, table)
+        # If a copy in another thread has changed the record meanwhile, the comparison is void.
+        if store.get_fingerprint(table_worker(table)) != text:
+            continue
+        if gap is not None:
+            gaps[table] = gap
+        elif kept is not None and table in state.members and state.members[table].members > kept.members:
+            # The former members may go, and what says that others stand for them.
+            store.store_fingerprint(table_worker(table), state.members[table].to_text())
     return gaps
 
 
