@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 from levada.postgres.table_checks import require_copyable
@@ -25,8 +24,6 @@ from levada.stores.workers import table_worker
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from levada.copy.progress import RunningCopy
     from levada.values import Lsn, QualifiedTable, TableId
 
@@ -57,14 +54,16 @@ class CopyStage(Stage):
         if due:
             with self._store.together():
                 begun = [self._begin(record) for record in due]
-            for run in begun:
+            for arguments in begun:
                 self._running += 1
-                self._pool.submit(run)
+                self._pool.submit(self._run, *arguments)
         if not self._running:
             self._copier.close_idle()
 
-    def _begin(self, record: TableRecord) -> Callable[[], None]:
-        """Put the table into its copy. Return what the copy runs."""
+    def _begin(
+        self, record: TableRecord
+    ) -> tuple[TableId, QualifiedTable, Recreate | ReplaceInPlace, threading.Event, Lsn | None, bool]:
+        """Put the table into its copy. Return the arguments of `_run`."""
         record.copy.cancelled.clear()
         record.copy.outdated = False
         plan = self._registry.next_copy.plan(record)
@@ -75,7 +74,7 @@ class CopyStage(Stage):
         self._registry.storage.begin_copy(record.id)
         since = self._keep_segments(record)
         elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
-        return partial(self._run, record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
+        return record.id, record.name, plan, record.copy.cancelled, since, elsewhere
 
     def _lacks_changes(self, record: TableRecord) -> bool:
         """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
