@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-late test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ on-cluster:
 		$(BIN)/pytest tests/cluster/$$part --timeout $(BUILD_S) $(PYTEST_ARGS); \
 		case $$? in 0) chosen=1 ;; 5) ;; *) exit 1 ;; esac; \
 	done; [ "$$chosen" ] || exit 5
+
+test-late: setup ## Run the tests of the operator, whose requests and whose tests are late at random (LATE=SEED:KINDS)
+	$(CLUSTER) env LEVADA_TEST_LATE=$(LATE) $(BIN)/pytest tests/cluster/api --timeout $(BUILD_S) $(PARALLEL) $(PYTEST_ARGS)
+
+LATE := 1:writes,test
 
 test-tenants: setup ## Let a hostile tenant create odd objects while a Pipeline of another is changed TENANTS_ROUNDS=30 times (TENANTS_SEED=)
 	$(CLUSTER) $(BIN)/pytest tests/cluster/tenants -s --timeout $(BUILD_S) $(PYTEST_ARGS)

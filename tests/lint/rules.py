@@ -15,6 +15,7 @@ from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
 from tests.lint.guarantees import guarantees
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
+from tests.lint.late_reads import late_reads
 from tests.lint.layout import machine_paths, source_roots
 from tests.lint.locks import locks_agree, locks_name_no_host, locks_satisfy_the_project
 from tests.lint.names_in_sql import parsed_names
@@ -59,6 +60,7 @@ RULES: Final[tuple[Rule, ...]] = (
     language_of_code,
     language_of_docs,
     language_of_tests,
+    late_reads,
     layer_tables,
     locks_agree,
     locks_name_no_host,

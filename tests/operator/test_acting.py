@@ -146,6 +146,9 @@ def test_queue_hands_a_key_out_once_at_a_time() -> None:
         assert not second.done()
         await queue.done("a")
         assert await second == "a"
+        assert queue.length == 2
+        for key in ("a", "b"):
+            await queue.done(key)
         assert queue.length == 0
 
     asyncio.run(script())

@@ -166,6 +166,11 @@ def phase(server: StandInApiServer) -> str:
     return str((server.get("Pipeline", "shop") or {}).get("status", {}).get("phase", ""))
 
 
+def table_phase(server: StandInApiServer, table: str) -> str:
+    """Return the phase of a table."""
+    return str((server.get("TableSync", f"shop-public-{table}") or {}).get("status", {}).get("phase", ""))
+
+
 def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     """Make a Pipeline, and its driver's pod as a kubelet would."""
     body = pipeline(**changes)
@@ -192,9 +197,8 @@ def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, opera
     operator()
     bring_up(server, driver)
     for name in ("orders", "events"):
-        until(lambda name=name: (server.get("TableSync", f"shop-public-{name}") or {}).get("status"))  # type: ignore[misc]  # bound on purpose
+        until(lambda name=name: table_phase(server, name) == "Ready")  # type: ignore[misc]  # bound on purpose
         tsync = server.get("TableSync", f"shop-public-{name}") or {}
-        assert tsync["status"]["phase"] == "Ready"
         assert "finalizers" not in tsync["metadata"]
     one = until(lambda: _with_finalizer(server))
     assert one["metadata"]["finalizers"] == ["levada.dev/cleanup"]
@@ -211,7 +215,8 @@ def test_a_users_table_sync_is_in_the_first_manifest(
     bring_up(server, driver)
     text = (server.get("ConfigMap", "shop-manifest") or {})["data"]["pipeline.yaml"]
     assert "suspend: true" in text
-    assert (server.get("TableSync", "shop-public-events") or {})["metadata"]["ownerReferences"]
+    # TableSyncs are written after the Pipeline's status.
+    until(lambda: (server.get("TableSync", "shop-public-events") or {})["metadata"].get("ownerReferences"))
 
 
 def test_killed_operator_comes_back_to_the_same(

@@ -125,7 +125,7 @@ def test_an_api_server_that_does_not_answer_is_waited_for(environment: dict[str,
     command = [sys.executable, "-m", "levada_operator"]
     settings = {"KUBECONFIG": str(path), "LEVADA_LEASE_SECONDS": "1"}
     with log.open("w") as out, subprocess.Popen(command, env=environment | settings, stderr=out) as process:
-        until(log.read_text, lambda text: "no answer" in text)
+        until(log.read_text, lambda text: "no answer" in text and text.endswith("\n"))
         (line,) = log.read_text().splitlines()
         where = f"https://127.0.0.1:{port}"
         assert line.endswith(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.rigs.late import LATE, TEST
+
 _T = TypeVar("_T")
 
 LIMIT_S = 300
@@ -29,6 +31,7 @@ def until(
     while True:
         seen = look()
         if accepted(seen):
+            LATE.wait(TEST)
             return seen
         if why:
             raise AssertionError(f"{why}, last seen: {repr(seen)[:4000]}\n{report()}")

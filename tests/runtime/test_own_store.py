@@ -117,8 +117,7 @@ def test_an_exception_of_a_store_names_the_store(rig: Rig) -> None:
     own.away = {"update": 1}
     assert rig.running is not None
     running = rig.running
-    until(lambda: running.progress().error is not None)
-    shown = running.progress().error
+    shown = until(lambda: running.progress().error)
     assert shown is not None
     assert shown.code == "store_failed"
     assert "Broken raised OSError: no space left" in shown.reason

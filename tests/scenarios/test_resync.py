@@ -133,7 +133,7 @@ def test_readers_see_a_whole_table_while_it_is_copied_again(engine: Engine, db: 
         before = writer.transactions
         engine.wait_for(lambda p: p["ready"] and step(p) is None)
         engine.wait_for(lambda p: writer.transactions > before + 200)
-    assert "table public.whole: resynced, the shadow copy replaced the table" in engine.log
+    engine.wait_log("table public.whole: resynced, the shadow copy replaced the table")
     assert engine.log.count("table public.whole: Init -> DataSync") == 1
     assert len(reader.snapshots) > 5
     engine.wait_caught_up()

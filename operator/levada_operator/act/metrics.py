@@ -48,4 +48,9 @@ SWEEP: Final = Gauge(
     "When the last sweep over all Pipelines ended, in Unix time",
     registry=REGISTRY,
 )
+QUEUED: Final = Gauge(
+    "levada_operator_queued_pipelines",
+    "Pipelines that wait to be reconciled or are being reconciled",
+    registry=REGISTRY,
+)
 LEADER: Final = Gauge("levada_operator_leader", "1 where this process holds the Lease, else 0", registry=REGISTRY)

@@ -14,7 +14,7 @@ from typing import Final
 
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.fair_turns import FairTurns
-from levada_operator.act.metrics import FAILURES, FAULTS, RECONCILE
+from levada_operator.act.metrics import FAILURES, FAULTS, QUEUED, RECONCILE
 from levada_operator.act.runner import Runner
 from levada_operator.app.abandoned import AbandonedCleanups
 from levada_operator.app.config import Config
@@ -86,6 +86,7 @@ class Controller:
         self._installations = Installations(cluster, self._readers, config.lease.text, time.monotonic)
         self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
         self._queue = KeyedQueue[PipelineKey](lambda key: key.namespace, _WORKERS // 2)
+        QUEUED.set_function(lambda: self._queue.length)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -63,5 +63,5 @@ class KeyedQueue(Generic[_K]):
 
     @property
     def length(self) -> int:
-        """Number of waiting keys."""
-        return sum(len(keys) for keys in self._waiting.values())
+        """Number of keys that wait or are being processed."""
+        return len(self._busy.union(*self._waiting.values()))

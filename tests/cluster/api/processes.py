@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
+from tests.rigs.late import LATE
 from tests.servers.ports import free_port
+
+ROOT: Final = Path(__file__).parents[3]
 
 
 def has_controllers() -> bool:
@@ -58,8 +61,9 @@ class Operator:
         }
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "levada_operator"],
+                [sys.executable, "-m", "tests.cluster.late_operator" if LATE else "levada_operator"],
                 env=environment,
+                cwd=ROOT,
                 stdout=out,
                 stderr=out,
                 preexec_fn=self.enter,
@@ -98,10 +102,12 @@ class Operator:
             return False
 
     def swept_twice(self) -> None:
-        """Wait until the operator has looked at everything twice from now on."""
-        for _ in range(2):
+        """Wait until the operator has looked at everything twice from now on, and has written what follows from it."""
+        # The first sweep may have begun before, and the last one's Pipelines may not be queued yet.
+        for _ in range(3):
             before = self._swept()
             eventually(lambda before=before: self._swept() > before)  # type: ignore[misc]  # bound on purpose
+        eventually(lambda: self.metrics().get("levada_operator_queued_pipelines") == 0)
 
     def _swept(self) -> float:
         return self.metrics().get("levada_operator_last_sweep_timestamp_seconds", 0.0)

@@ -120,8 +120,12 @@ class Place:
             raise AssertionError(f"{kind} is {self.condition(kind)}, not {(status, reason)}") from None
 
     def events(self, reason: str) -> list[str]:
-        """Return the messages of the Pipeline's Events of that reason."""
+        """Return the messages of the Pipeline's Events of that reason, so far."""
         return [e["message"] for e in self.kubectl.get("events") if e["reason"] == reason]
+
+    def told(self, reason: str, *words: str) -> str:
+        """Wait for an Event of that reason with the words, and return its message. Events follow the status."""
+        return eventually(lambda: [m for m in self.events(reason) if all(word in m for word in words)])[0]
 
     def driver(self) -> dict[str, Any]:
         """Return the driver's pod, empty if there is none."""

@@ -14,10 +14,7 @@ def test_deletion_ends_without_the_source(place: Place) -> None:
     place.ready()
     place.server.stop("immediate")
     place.kubectl("delete", "pipeline", "shop", PATIENCE)
-    assert (
-        f"SELECT pg_drop_replication_slot('{place.slot_name}')"
-        in eventually(lambda: place.events("CleanupAbandoned"))[0]
-    )
+    assert place.told("CleanupAbandoned", f"SELECT pg_drop_replication_slot('{place.slot_name}')")
 
 
 def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
@@ -29,10 +26,13 @@ def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
     name = place.kubectl.namespace
     cluster("delete", "namespace", name, PATIENCE)
     assert place.slot() is None
-    found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
-    reasons = {e["reason"] for e in found if e["source"]["component"] == "levada-operator"}
-    assert "CleanupFinished" in reasons
-    assert not {"CleanupAbandoned", "RefusedByCluster"} & reasons
+
+    def reasons() -> set[str]:
+        found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
+        return {e["reason"] for e in found if e["source"]["component"] == "levada-operator"}
+
+    eventually(lambda: "CleanupFinished" in reasons())
+    assert not {"CleanupAbandoned", "RefusedByCluster"} & reasons()
 
 
 def test_namespace_goes_without_a_driver(place: Place, cluster: Kubectl) -> None:
@@ -45,5 +45,5 @@ def test_namespace_goes_without_a_driver(place: Place, cluster: Kubectl) -> None
     name = place.kubectl.namespace
     cluster("delete", "namespace", name, PATIENCE)
     assert place.slot() is not None
-    found = Kubectl("default").get("events", fields=f"involvedObject.name={name}")
-    assert any(f"pg_drop_replication_slot('{place.slot_name}')" in event["message"] for event in found)
+    chosen, statement = f"involvedObject.name={name}", f"pg_drop_replication_slot('{place.slot_name}')"
+    eventually(lambda: any(statement in e["message"] for e in Kubectl("default").get("events", fields=chosen)))

@@ -40,7 +40,7 @@ def delete(place: Place) -> None:
     """Delete the Pipeline with its tables. The clean-up's pod reaches the destination too."""
     place.patch(deletionPolicy={"destinationTables": "Delete"})
     place.kubectl("delete", "pipeline", "shop", PATIENCE)
-    assert place.events("CleanupFinished")
+    assert place.told("CleanupFinished")
 
 
 def test_ducklake(place: Place, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def place(cluster: Kubectl, operator: Installed) -> Iterator[ExecutorPlace]:
         )
         try:
             one.ready()
+            # The operator creates them after the Pipeline's status.
+            eventually(lambda: len(one.kubectl.get("tablesyncs")) == len(TABLES))
             for sync in one.kubectl.get("tablesyncs"):
                 if sync["spec"]["table"]["name"] == "wide":
                     name = sync["metadata"]["name"]
@@ -91,7 +93,7 @@ def delete_executors(place: ExecutorPlace, table: str) -> None:
     deleted = 0
     while deleted < 6 and not caught_up(place, table):
         for pod in place.executors():
-            place.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0")
+            place.kubectl("delete", "pod", pod["metadata"]["name"], "--force", "--grace-period=0", "--ignore-not-found")
             deleted += 1
     assert deleted
 
@@ -106,7 +108,7 @@ def delete_driver(place: ExecutorPlace, table: str) -> None:
 def delete_nothing(place: ExecutorPlace, table: str) -> None:
     """Let the batch end, and see that executors took part."""
     eventually(lambda: caught_up(place, table))
-    assert any(f"public.{table}: " in line for line in place.log().splitlines() if "tasks applied" in line)
+    eventually(lambda: any(f"public.{table}: " in line for line in place.log().splitlines() if "tasks applied" in line))
 
 
 @pytest.mark.timeout(3600)

@@ -23,18 +23,19 @@ def test_shop_from_apply_to_nothing_left(place: Place) -> None:
     verified = place.in_driver("levada", "verify")
     assert verified.count(": equal at ") == len(TABLES), verified
 
-    head, line = kubectl("get", "pipelines").splitlines()
+    head, _ = kubectl("get", "pipelines").splitlines()
     assert head.split() == ["NAME", "READY", "PHASE", "TABLES", "LAG", "AGE"]
-    assert re.fullmatch(r"shop +True +Streaming +6/6 +\S+ +\S+", line.strip()), line
+    line = r"shop +True +Streaming +6/6 +\S+ +\S+"
+    eventually(lambda: re.fullmatch(line, kubectl("get", "pipelines").splitlines()[1].strip()))
     eventually(lambda: kubectl("get", "tablesyncs").count(" Ready ") == len(TABLES))
     head, *lines = kubectl("get", "tablesyncs").splitlines()
     assert head.split() == ["NAME", "PIPELINE", "TABLE", "PHASE", "COPIED", "ROWS", "COPIED", "LAG", "AGE"]
     assert {line.split()[2] for line in lines} == {f"public.{table}" for table in TABLES}
-    assert "DriverReady" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1]
+    eventually(lambda: "DriverReady" in kubectl("describe", "pipeline", "shop").split("\nEvents:")[1])
 
     kubectl("delete", "-f", str(SHOP / "pipeline.yaml"), PATIENCE)
     assert place.slot() is None
-    assert place.events("CleanupFinished")
+    assert place.told("CleanupFinished")
     remains = "pods,jobs,statefulsets,configmaps,services,tablesyncs"
     eventually(lambda: kubectl.get(remains, labels="levada.dev/pipeline") == [])
     assert (place.lake / "shop" / "orders" / "metadata").is_dir()

@@ -41,7 +41,7 @@ def test_each_command_of_the_page_works(place: Place, tmp_path: Path) -> None:
         **opened("kubectl port-forward pod/shop-driver-0 8080:8080", tmp_path),
     }
     run_page(PAGE, tmp_path, environment(place, tmp_path), adapted=here)
-    assert place.events("CleanupAbandoned")
+    assert place.told("CleanupAbandoned")
     place.ready()
     place.execute("UPDATE customers SET name = name || '#'")
     equal(place)

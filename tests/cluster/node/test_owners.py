@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.cluster.api.pipelines import told
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place, secret
 from tests.cluster.node.replica import REPLICA, equal, replica
@@ -63,10 +64,10 @@ def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
     assert f"this is Pipeline {second.namespace}/shop" in message
     assert "levada.dev/take-over-from=" in message
     second("delete", "pipeline", "shop", PATIENCE)
-    abandoned = [e["message"] for e in second.get("events") if e["reason"] == "CleanupAbandoned"]
+    abandoned = told(second, "CleanupAbandoned")
     refused = f"the state of pipeline shop in the store belongs to a Pipeline of another namespace (UID {uid})"
-    assert any(f"nothing was removed: {refused}" in m for m in abandoned)
-    assert not any(f"{first}/shop" in m for m in [message, *abandoned])
+    assert f"nothing was removed: {refused}" in abandoned
+    assert f"{first}/shop" not in message + abandoned
     assert rows(place) == before
     place.execute("UPDATE customers SET name = name || '#'")
     equal(place)

@@ -25,11 +25,8 @@ def troubled(layout: Layout, cluster: Kubectl, operator: Installed) -> Iterator[
 def told(place: Place, golden: str, reason: str, *words: str) -> None:
     """Wait until the driver is unavailable for that reason. Condition and Event have the words, kubectl prints them."""
     place.reaches("DriverAvailable", "False", reason)
-    message = next(c["message"] for c in place.status()["conditions"] if c["type"] == "DriverAvailable")
-    events = eventually(lambda: place.events(reason))
-    for word in words:
-        assert word in message
-        assert any(word in event for event in events)
+    eventually(lambda: all(word in place.message("DriverAvailable") for word in words))
+    place.told(reason, *words)
     assert place.condition("Ready")[0] == "False"
     prints(place, golden)
 

@@ -86,14 +86,19 @@ def test_upgrade_and_rollback_of_three_pipelines(layout: Layout, three: Place, d
     subprocess.run(enter(layout, "ctr", "-n", "k8s.io", "images", "tag", "--force", image, other), check=True)
     try:
         restart_one_by_one(three, deployment, other)
-        updated = [e for e in three.kubectl.get("events") if e["reason"] == "DriverUpdated"]
-        assert {e["involvedObject"]["name"] for e in updated} == set(NAMES)
+        eventually(lambda: updated(three) == set(NAMES))
         three.execute("UPDATE customers SET name = name || '!'")
         restart_one_by_one(three, deployment, image)
     finally:
         deployment("set", "env", f"deployment/{DEPLOYMENT}", f"LEVADA_IMAGE={image}")
     for name in NAMES:
         eventually(lambda name=name: not three.differences(f"{name}_public"))  # type: ignore[misc]  # bound on purpose
+
+
+def updated(place: Place) -> set[str]:
+    """Return the Pipelines with an Event of an updated driver."""
+    found = (e for e in place.kubectl.get("events") if e["reason"] == "DriverUpdated")
+    return {e["involvedObject"]["name"] for e in found}
 
 
 def writers(layout: Layout, skip: int) -> list[str]:

@@ -57,7 +57,7 @@ def test_postgresql_from_apply_to_nothing_left(place: Place) -> None:
 
     kubectl("delete", "pipeline", "shop", PATIENCE)
     assert place.slot() is None
-    assert place.events("CleanupFinished")
+    assert place.told("CleanupFinished")
     remains = "pods,jobs,statefulsets,configmaps,services,networkpolicies,serviceaccounts,tablesyncs"
     eventually(lambda: kubectl.get(remains, labels="levada.dev/pipeline") == [])
     assert differences(place) == [], "the tables at the destination stay"
