@@ -21,6 +21,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import RESYNC_ALL, source_errors
 from levada.postgres.idle_connections import IdleWalsenders
 from levada.postgres.replication import execute_replication
+from levada.postgres.sessions import end_sessions
 from levada.postgres.silence import Interrupt
 from levada.postgres.slot_waits import waiting_error
 from levada.values import MAX_PIPELINE_NAME, Lsn, TableId, quote_identifier, source_object_name
@@ -267,7 +268,7 @@ def drop_slot(
         if terminate and status.active_pid is not None:
             check()
             with source_errors(f"ending the backend that holds slot {name}"):
-                conn.execute("SELECT pg_terminate_backend(%s)", [status.active_pid])
+                end_sessions(conn, [status.active_pid])
         if time.monotonic() >= deadline:
             raise _in_use(status)
         time.sleep(_DROP_RETRY_S)
@@ -334,7 +335,7 @@ def end_abandoned_slots(conn: psycopg.Connection[Any], pipeline: str) -> None:
             continue
         try:
             with source_errors(f"ending the session that creates slot {name}"):
-                conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+                end_sessions(conn, [pid])
         except LevadaError as error:
             _log.warning("slot %s of a process that has ended stays until open transactions end: %s", name, error)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from tests.rigs.waiting import LIMIT_S, until
 from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination, destination
 from levada.destinations.postgres.apply import apply_table
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
+from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
 from levada.schema import Kind, TableTarget
 from levada.testing import column, table
 from levada.values import TableMode
@@ -292,8 +293,29 @@ class Stopped:
             thread.join()
 
 
-def test_a_stopped_copy_is_taken_over(replica: Replica) -> None:
-    """A driver that stops in a COPY holds a lock. A newer one copies all the same, and the old one writes nothing."""
+@pytest.fixture
+def continued(replica: Replica, role: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A role as which the sessions of Levada's login continue. It may not end them."""
+    database = replica.db.name
+    replica.db.execute(
+        "CREATE ROLE replicator LOGIN",
+        f"GRANT {role} TO replicator",  # type: ignore[arg-type]  # names of the test
+        f"ALTER ROLE replicator IN DATABASE {database} SET role = {role}",  # type: ignore[arg-type]
+        f"GRANT CREATE, TEMPORARY ON DATABASE {database} TO {role}",  # type: ignore[arg-type]
+    )
+    monkeypatch.setenv("PGUSER", "replicator")
+    yield role
+    replica.db.execute(f"DROP OWNED BY {role}, replicator CASCADE", "DROP ROLE replicator")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("also", [None, "continued"])
+def test_a_stopped_copy_is_taken_over(replica: Replica, also: str | None, request: pytest.FixtureRequest) -> None:
+    """A driver that stops in a COPY holds a lock. A newer one copies all the same, and the old one writes nothing.
+
+    So it is where sessions continue as another role.
+    """
+    if also is not None:
+        request.getfixturevalue(also)
     old, new, stopped = replica.destination(), replica.destination(), Stopped()
     rows = Tasks(stopped.stop, [{"id": 1, "item": "old", "note": None}])
     with stopped.during(lambda: old.write_table_rows(TARGET, rows, replica.mark(1000))):
@@ -310,10 +332,33 @@ def _replace(new: PostgresDestination, replica: Replica) -> None:
     assert new.swap_replacement(ORDERS.id, replica.mark(3000, 2))
 
 
-@pytest.mark.parametrize("step", ["before", "after"])
-@pytest.mark.parametrize("call", ["batch", "copy", "drop", "resync"])
-def test_a_stopped_batch_is_taken_over(replica: Replica, call: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_names_the_role_that_lacks_it(replica: Replica, continued: str) -> None:
+    """It is the role as which the sessions continue, whatever the login is."""
+    copy(replica, replica.destination())
+    replica.db.execute("ALTER TABLE shop_public.orders OWNER TO postgres")
+    with pytest.raises(AccessDenied) as caught:
+        copy(replica, replica.destination(), lsn=3000)
+    assert caught.value.hint.endswith(f'OWNER TO "{continued}"')
+
+
+@pytest.mark.parametrize(
+    ("call", "step", "also"),
+    [
+        *itertools.product(("batch", "copy", "drop", "resync"), ("before", "after"), (None,)),
+        ("batch", "after", "continued"),
+    ],
+)
+def test_a_stopped_batch_is_taken_over(
+    replica: Replica,
+    call: str,
+    step: str,
+    also: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
     """A driver that stops in a transaction does not keep a newer one from the table, and cannot commit any more."""
+    if also is not None:
+        request.getfixturevalue(also)
     old, new, stopped = replica.destination(), replica.destination(), Stopped()
     stream = copy(replica, old)
     stream.insert(id=4, item="d", note=None)

@@ -120,7 +120,7 @@ class Connections:
         with destination_errors(what):
             with connect_errors():
                 connection = self._idle.take()
-            named = grants_named(self._server.database, connection.info.user)
+            named = grants_named(self._server.database, connection)
             try:
                 with named, destination_errors(what), connection.transaction():
                     begin_transaction(connection)

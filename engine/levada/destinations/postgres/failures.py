@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -145,22 +145,26 @@ def destination_errors(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def grants_named(database: str, role: str) -> Iterator[None]:
-    """Give the error of a missing privilege a hint with the statement that grants it."""
+def grants_named(database: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """Give the error of a missing privilege a hint with the statement that grants it to the session's role.
+
+    A setting can make the sessions of a login continue as another role. The block has ended its transaction.
+    """
     try:
         yield
     except AccessDenied as error:
-        hint = _grant(error.message, database, role) if error.code == codes.DESTINATION_PRIVILEGE_MISSING else ""
-        if not hint:
+        denied = _DENIED.search(error.message)
+        if error.code != codes.DESTINATION_PRIVILEGE_MISSING or denied is None:
             raise
-        raise AccessDenied(error.code, error.message, hint=hint) from error
+        try:
+            role = str(connection.execute("SELECT current_user").fetchall()[0][0])
+        except psycopg.Error:
+            role = connection.info.user
+        raise AccessDenied(error.code, error.message, hint=_grant(denied, database, role)) from error
 
 
-def _grant(message: str, database: str, role: str) -> str:
-    """Return the statement that grants what the server's message lacks, or an empty string if it names nothing."""
-    found = _DENIED.search(message)
-    if found is None:
-        return ""
+def _grant(found: re.Match[str], database: str, role: str) -> str:
+    """Return the statement that grants what the server's message lacks."""
     kind, name = found["kind"], quote_identifier(found["name"])
     to = quote_identifier(role)
     if kind == "database":

@@ -17,6 +17,7 @@ from levada.destinations.postgres.columns import Layout, Storage
 from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.naming import identifier
 from levada.errors import AccessDenied, NeedsOperator
+from levada.postgres.sessions import end_sessions
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.stores.schema_owner import require_own_schema
@@ -73,10 +74,10 @@ SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespa
 WHERE n.nspname = %s AND c.relname = %s
 """
 
-_END: Final = """
-SELECT pg_terminate_backend(a.pid) FROM pg_locks l
-JOIN pg_stat_activity a ON a.pid = l.pid AND a.pid <> pg_backend_pid() AND a.usename = current_user"""
-"""Ends sessions of Levada's role that hold locks, of which the caller adds the condition."""
+_HOLDERS: Final = """
+SELECT DISTINCT a.pid FROM pg_locks l
+JOIN pg_stat_activity a ON a.pid = l.pid AND a.pid <> pg_backend_pid() AND a.usename = session_user"""
+"""The sessions of Levada's login that hold locks, of which the caller adds the condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +170,13 @@ class State:
         A process that is stopped keeps its transaction open, and its kernel keeps the connection alive. Who has locked
         a row is its xmax.
         """
-        end = sql.SQL(_END + " JOIN {} t ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax")
-        where = sql.SQL(" WHERE t.source_id = %s AND t.table_id = %s AND t.pipeline = ANY (%s) AND t.epoch < %s")
-        connection.execute(
-            end.format(self.table(TABLES)) + where, [self.owner.source_id, int(table), self.owner.names(), epoch]
+        find = sql.SQL(
+            _HOLDERS + " JOIN {} t ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax"
         )
+        where = sql.SQL(" WHERE t.source_id = %s AND t.table_id = %s AND t.pipeline = ANY (%s) AND t.epoch < %s")
+        parameters = [self.owner.source_id, int(table), self.owner.names(), epoch]
+        found = connection.execute(find.format(self.table(TABLES)) + where, parameters)
+        end_sessions(connection, [pid for (pid,) in found.fetchall()])
 
     def at(self, connection: WatchedConnection, place: QualifiedTable) -> TableRow | None:
         """Lock and return the state of the table of this name, of whatever owner, or None."""
@@ -265,11 +268,12 @@ def find_relation(connection: WatchedConnection, name: QualifiedTable) -> int | 
 
 def end_writers(connection: WatchedConnection, table: QualifiedTable) -> None:
     """End the sessions that write a shadow copy, before it is dropped. A stopped process holds its lock."""
-    connection.execute(
-        f"{_END} WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = %s"
+    found = connection.execute(
+        f"{_HOLDERS} WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.relation = %s"
         " AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())",
         [find_relation(connection, table)],
     )
+    end_sessions(connection, [pid for (pid,) in found.fetchall()])
 
 
 def _check_server(connection: WatchedConnection) -> None:
