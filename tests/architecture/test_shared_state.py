@@ -12,7 +12,7 @@ import pytest
 from levada.destinations import Capabilities, DestinationContext, TableTarget
 from levada.postgres.identity import SourceIdentity
 from levada.runtime.config import PipelineConfig
-from levada.runtime.stages import messages
+from levada.runtime.inbox import Message
 from levada.values import Watermark
 
 PASSED = (Capabilities, DestinationContext, SourceIdentity, TableTarget, Watermark, PipelineConfig)
@@ -41,5 +41,12 @@ def test_what_is_passed_is_frozen(passed: type) -> None:
 
 def test_messages_are_frozen() -> None:
     """A stage cannot change a report that it has put into the supervisor's queue."""
-    for report in typing.get_args(messages.Report):
-        assert typing.cast(Any, report).__dataclass_params__.frozen, report
+    for message in subclasses(Message):
+        assert typing.cast(Any, message).__dataclass_params__.frozen, message
+
+
+def subclasses(kind: type) -> Iterator[type]:
+    """Yield the classes that derive from a class, directly or not."""
+    for derived in kind.__subclasses__():
+        yield derived
+        yield from subclasses(derived)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +10,7 @@ import pytest
 from tests.rigs.recording import Recording
 from tests.runtime.one_table import TABLE, config_ref, start, store
 
+from levada.runtime.inbox import Inbox
 from levada.runtime.job import Job
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
@@ -127,7 +127,7 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(
-        StageParts(config_ref(tmp_path), registry, store, Recording(), queue.SimpleQueue()), nothing, applier, nothing
+        StageParts(config_ref(tmp_path), registry, store, Recording(), Inbox()), nothing, applier, nothing
     )
     registry.staged_to(Lsn(100))
     stage.start(0.0)

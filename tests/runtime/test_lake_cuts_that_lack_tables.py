@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -211,10 +210,8 @@ def test_a_restarted_source_ends_a_cut(rig: BankRig, db: Database) -> None:
     rig.cut("noon")
     rig.wait(lambda _: rig.cuts()["noon"].tagged == 2)
     assert rig.running is not None
-    recorded = threading.Event()
     # As after a restart of the engine on scratch staging, which has to stream again from an earlier position.
-    rig.running._inbox.put(SourceRestarted(Lsn(1), recorded))
-    assert recorded.wait(LIMIT_S)
+    rig.running._inbox.ask(SourceRestarted(Lsn(1))).answer.result(LIMIT_S)
     assert rig.stored()["noon"].phase is CutPhase.INCOMPLETE
     gate.opened.set()
     rig.wait(lambda p: not any(t.job for t in p.tables))

@@ -20,6 +20,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.membership import PublicationState
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.inbox import Inbox
 from levada.runtime.report.snapshot import fatal_progress, table_progress
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.tables.registry import TableRegistry
@@ -93,7 +94,7 @@ def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyP
     """While a stream is open there is no silence. Without one it grows."""
     worker, now = SimpleNamespace(connected=True), 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    capture = CaptureThread(cast(CaptureWorker, worker), lambda error: None)
+    capture = CaptureThread(cast(CaptureWorker, worker), Inbox())
     now = 160.0
     assert capture.silent_s() == 0.0
     worker.connected, now = False, 440.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -39,7 +38,7 @@ def look(at: int, next_xid: int, seen: TableStorage) -> StorageSnapshot:
 
 def altered(at: int, committed: int, xid: int, seen: TableStorage) -> TableAltered:
     """Return the report of an ALTER TABLE."""
-    return TableAltered(TABLE, Lsn(at), Lsn(committed), xid, seen, {}, threading.Event())
+    return TableAltered(TABLE, Lsn(at), Lsn(committed), xid, seen, {})
 
 
 class Journal:
@@ -111,7 +110,7 @@ def with_leaf(xid: int, seen: TableStorage) -> TableStorage:
 def created(at: int, committed: int, xid: int) -> PartitionsCreated:
     """Return the report of a new partition."""
     leaves = {NEW: LeafStorage(700, xid, True, True)}
-    return PartitionsCreated(TABLE, Lsn(at), Lsn(committed), xid, leaves, threading.Event())
+    return PartitionsCreated(TABLE, Lsn(at), Lsn(committed), xid, leaves)
 
 
 def test_a_new_partition_is_missed_once_a_look_has_it() -> None:
@@ -177,7 +176,7 @@ def test_a_statement_is_no_longer_needed_after_a_look() -> None:
 
 def unpublished(at: int) -> TablesUnpublished:
     """Return the report of a statement that took the table out of the stream."""
-    return TablesUnpublished(frozenset({TABLE}), Lsn(at), set_unlogged, threading.Event())
+    return TablesUnpublished(frozenset({TABLE}), Lsn(at), set_unlogged)
 
 
 def test_a_table_out_of_the_stream_is_parked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import pytest
 from tests.runtime.one_table import TABLE, config_ref, start
 
 from levada.errors import NeedsOperator, Transient, Yielded
+from levada.runtime.inbox import Inbox
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob
@@ -74,14 +74,12 @@ def test_a_shadow_copy_that_gives_way_is_retried_without_end(tmp_path: Path) -> 
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
     nothing = cast(Any, None)
-    stage = ResyncStage(
-        StageParts(config_ref(tmp_path), registry, store, nothing, queue.SimpleQueue()), nothing, nothing, nothing
-    )
+    stage = ResyncStage(StageParts(config_ref(tmp_path), registry, store, nothing, Inbox()), nothing, nothing, nothing)
     record.resync.request()
     for _ in range(ROUNDS):
         record.resync.enter(Step.COPYING)
         record.resync.running = True
-        stage.ended(record, ResyncEnded(TABLE, ResyncJob.COPY, YIELDED))
+        stage._job_ended(ResyncEnded(TABLE, ResyncJob.COPY, YIELDED))
         assert not record.resync.abandoned
         assert record.resync.error is not None
         assert (record.resync.error.code, record.resync.error.reason) == (YIELDED.code, YIELDED.message)

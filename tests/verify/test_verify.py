@@ -10,6 +10,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.stages.messages import TableFailed
+from levada.runtime.verifications.messages import CutReleased
 from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport
@@ -111,13 +112,12 @@ def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> N
     verifier, name = pipeline._replication.verifier, QualifiedTable("public", "t")
     held = verifier._hold(name, threading.Event())
     assert held.parked == ""
-    recorded = threading.Event()
-    pipeline._inbox.put(TableFailed(held.table, NeedsOperator("staging_full", "the guard parks it"), recorded))
-    assert recorded.wait(LIMIT_S)
+    failed = TableFailed(held.table, NeedsOperator("staging_full", "the guard parks it"))
+    pipeline._inbox.ask(failed).answer.result(LIMIT_S)
     with pytest.raises(Transient) as again:
         verifier._cut(held.table, name, Lsn(1), threading.Event())
     assert again.value.code == "table_changed"
-    verifier.requests.release(held.table, False)
+    verifier.inbox.put(CutReleased(held.table, repaired=False))
     shop.db.execute("INSERT INTO t VALUES (51)")
     report = shop.verify()
     assert report.parked == "staging_full"

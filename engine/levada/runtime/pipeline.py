@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
 from levada.runtime.config_rules import require_valid
 from levada.runtime.copies.abandoned_orders import withdraw_orders
+from levada.runtime.inbox import Ask, Inbox
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
 from levada.runtime.report.aging import aged
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
@@ -44,13 +44,7 @@ from levada.runtime.source.staging_place import save_staging
 from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import epoch_above, raise_epoch, used_epochs
-from levada.runtime.stages.messages import (
-    LakeCutDropped,
-    LakeCutWanted,
-    Reconfigured,
-    Report,
-    next_inbox,
-)
+from levada.runtime.stages.messages import LakeCutDropped, LakeCutWanted, Reconfigured
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import Surroundings
 from levada.runtime.tables.cut_rules import check_cut_name, check_cuts, require_cuts
@@ -115,7 +109,7 @@ class Pipeline:
         self._error: LevadaError | None = None
         self._trends = Trends()
         self._sampler = LagSampler(config.source, config.slot.name, config.limits.lag_sample_s)
-        self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._start_called = False
         self._before: SourceObjects | None = None
         self._replication: Replication | None = None
@@ -275,18 +269,18 @@ class Pipeline:
         require_cuts(self._destination)
         with self.config.source.connect(application="cut") as connection:
             after = current_wal_lsn(connection)
-        self._ask(lambda reply: LakeCutWanted(name, after, partial, reply))
+        self._ask(LakeCutWanted(name, after, partial))
 
     def drop_cut(self, name: str) -> None:
         """Remove a cut from all tables, soon. Raise NeedsOperator ``cut_unknown`` if there is none of that name."""
-        self._ask(lambda reply: LakeCutDropped(name, reply))
+        self._ask(LakeCutDropped(name))
 
     def cuts(self) -> tuple[CutProgress, ...]:
         """Return all cuts, the newest last. From any thread, without waiting."""
         replication = self._replication
         return () if replication is None else replication.supervisor.lake_cuts.published
 
-    def _ask(self, request: Callable[[Callable[[LevadaError | None], None]], Report]) -> None:
+    def _ask(self, request: Ask[None]) -> None:
         """Send a request to the supervisor. Raise its refusal."""
         if self._replication is None:
             raise not_started(self.config.name, "it has no cuts")
@@ -353,7 +347,10 @@ class Pipeline:
 
     def _prepare(self, tasks: TaskRunner, staging: Staging, lost: SlotLost | None) -> Replication:
         """Return a replication that is not started. ``lost`` is the error that ended the one before."""
-        self._inbox = next_inbox(self._inbox)
+        # Other messages are about the state of the replication before, which is replaced.
+        changes, self._inbox = self._inbox.take(Reconfigured), Inbox()
+        for change in changes:
+            self._inbox.put(change)
         if lost is not None:
             self._stopping = threading.Event()
         around = Surroundings(

@@ -18,7 +18,6 @@ from levada.runtime.source.source_watch import SourceWatch
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
-from levada.runtime.stages.messages import Fatal
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
@@ -107,7 +106,7 @@ def prepare_replication(
         around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon,
         identity_lost.set, around.memory, marks,
     )  # fmt: skip
-    capture = CaptureThread(worker, lambda error: inbox.put(Fatal(error)))
+    capture = CaptureThread(worker, inbox)
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:

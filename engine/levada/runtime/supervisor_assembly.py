@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
+from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.apply import ApplyStage
@@ -28,28 +28,18 @@ from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.lake_cuts import LakeCuts
-from levada.runtime.stages.messages import (
-    ChangesWanted,
-    CutReleased,
-    CutWanted,
-    HoldWanted,
-    Report,
-    VerificationBegan,
-    VerificationEnded,
-    Verified,
-)
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.stage import StageParts
 from levada.runtime.stages.storage_poller import StoragePoller
+from levada.runtime.stages.table_reports import TableReports
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.tables.guard_patience import Patience
-from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.requests import table_target
 from levada.runtime.tables.source_tables import SourceTables
-from levada.runtime.verifications.scheduler import Notes, VerificationScheduler
-from levada.runtime.verifications.verifier import Requests, Verifier
+from levada.runtime.verifications.scheduler import VerificationScheduler
+from levada.runtime.verifications.verifier import Verifier
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -72,7 +62,7 @@ class Surroundings:
     tasks: TaskRunner
     epoch: int
     stopping: threading.Event
-    inbox: queue.SimpleQueue[Report]
+    inbox: Inbox
     memory: MemoryBudget
     patience: Patience
 
@@ -118,7 +108,7 @@ def assemble_supervisor(
     config, log = config_ref.current, capture.log
     together = destination.capabilities.ordering is Ordering.PIPELINE
     turn: AbstractContextManager[object] = threading.Lock() if together else nullcontext()
-    changes = StagedChanges(log.staging, lambda table, until, reply: inbox.put(ChangesWanted(table, until, reply)))
+    changes = StagedChanges(log.staging, inbox)
     sessions = IdleReaders(config.source, GUARDS)
     copier = TableCopy(
         config_ref,
@@ -139,11 +129,6 @@ def assemble_supervisor(
         # The slot of a standby that is promoted may be behind that of its former primary.
         return None if config_ref.current.slot.failover else slot().restart_lsn
 
-    def configure(changed: PipelineConfig) -> None:
-        capture.worker.configure(
-            batch_bytes=changed.batch_bytes, fill_s=changed.batch_fill_s, heartbeat_s=changed.heartbeat_s
-        )
-
     policy = config.on_unrepresentable
     applier = Applier(
         config.name,
@@ -162,10 +147,11 @@ def assemble_supervisor(
         config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
     )
     parts = StageParts(config_ref, registry, store, destination, inbox)
-    storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox, capture.marks)
-    verifier = _verifier(around, storage_poller.soon)
-    resyncs = ResyncStage(parts, copier, applier, verifier.run_shadow)
-    discovery = Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox)
+    TableReports(parts)
+    storage_poller = StoragePoller(parts, capture.marks)
+    verifier = Verifier(config_ref, store, destination, inbox, around.epoch, around.stopping)
+    resyncs = ResyncStage(parts, copier, applier, verifier)
+    discovery = Discovery(parts, discover)
     supervisor = Supervisor(
         config_ref,
         registry,
@@ -173,33 +159,17 @@ def assemble_supervisor(
         copies=CopyStage(parts, copier),
         applies=ApplyStage(parts, applier),
         cuts=CutStage(parts),
-        lake_cuts=LakeCuts(parts, around.epoch, lambda: capture.thread.position.witness),
+        lake_cuts=LakeCuts(parts, around.epoch, capture.thread),
         resyncs=resyncs,
         discovery=discovery,
         storage_poller=storage_poller,
-        guard=Guard(config_ref, store, registry, log.staging, slot, around.patience, resyncs.give_up),
+        guard=Guard(config_ref, store, registry, log.staging, slot, around.patience, resyncs),
         retention=Retention(
             registry, log, store, capture.record, capture.worker.applied, capture.ledger.save, resends_from
         ),
-        configure=configure,
         check=around.tasks.check,
         publish=publish,
         inbox=inbox,
     )
-    notes = Notes(
-        lambda table, at, recorded: inbox.put(VerificationBegan(table, at, recorded)),
-        lambda table, nonce, error: inbox.put(VerificationEnded(table, nonce, error)),
-    )
-    scheduler = VerificationScheduler(config_ref, progress, verifier, notes)
+    scheduler = VerificationScheduler(config_ref, progress, verifier)
     return AssembledSupervisor(supervisor, discovery, storage_poller, verifier, scheduler)
-
-
-def _verifier(around: Surroundings, look: Callable[[], None]) -> Verifier:
-    inbox = around.inbox
-    requests = Requests(
-        lambda name, reply: inbox.put(HoldWanted(name, reply)),
-        lambda table, until, reply: inbox.put(CutWanted(table, until, reply)),
-        lambda table, repaired: inbox.put(CutReleased(table, repaired)),
-        lambda held, result, error, reply: inbox.put(Verified(held, result, error, reply)),
-    )
-    return Verifier(around.config_ref, around.store, around.destination, requests, around.epoch, around.stopping, look)

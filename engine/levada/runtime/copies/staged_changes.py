@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -10,19 +9,29 @@ from typing import Final, Protocol
 from levada.apply.changed_keys import StagedKeys, columns_of
 from levada.copy.resumable import ChangedKeys, outdated
 from levada.errors import LevadaError, Transient
+from levada.runtime.inbox import Ask, Inbox
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.manifest import Manifest
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
 from levada.values import Lsn, TableId
 
-Reply = Callable[[Sequence[Manifest] | None], None]
-
 MAX_CHANGES: Final = 1_000_000
 """The number of changes up to which a copy is always resumed. With more, it is resumed if it has more rows."""
 MAX_KEYS: Final = 5_000_000
 """The number of changed keys above which a copy begins again. They are held in memory."""
 _POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesWanted(Ask[Sequence[Manifest] | None]):
+    """A copy that is resumed needs the segments with the table's changes below ``until``.
+
+    It is answered once they are staged, with None if a segment is missing.
+    """
+
+    table: TableId
+    until: Lsn
 
 
 class ChangesReader(Protocol):
@@ -48,14 +57,10 @@ class ChangesElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """Reads staged changes for copies that are resumed.
-
-    ``request`` asks the supervisor for the segments of a table up to an LSN. It calls the reply once they are staged,
-    with None if a segment is missing.
-    """
+    """Reads staged changes for copies that are resumed."""
 
     staging: Staging
-    request: Callable[[TableId, Lsn, Reply], None]
+    inbox: Inbox
 
     def read(
         self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
@@ -86,18 +91,14 @@ class StagedChanges:
         return keys
 
     def _wait(self, target: TableTarget, until: Lsn, stopped: Callable[[], LevadaError | None]) -> Sequence[Manifest]:
-        answers: queue.SimpleQueue[Sequence[Manifest] | None] = queue.SimpleQueue()
-        self.request(target.id, until, answers.put)
-        while True:
-            try:
-                manifests = answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                if (error := stopped()) is not None:
-                    raise error from None
-            else:
-                if manifests is None:
-                    raise outdated(target.schema, "a segment with its changes is missing")
-                return manifests
+        def check() -> None:
+            if (error := stopped()) is not None:
+                raise error
+
+        manifests = self.inbox.ask(ChangesWanted(target.id, until)).wait(check, _POLL_S)
+        if manifests is None:
+            raise outdated(target.schema, "a segment with its changes is missing")
+        return manifests
 
 
 def _shape(version: ReplicatedTableSchema) -> tuple[object, ...]:

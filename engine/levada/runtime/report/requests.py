@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable
-from typing import Final
 
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.config import PipelineConfig
-from levada.runtime.stages.messages import Report
-
-_POLL_S: Final = 0.1
+from levada.runtime.inbox import Ask, Inbox
 
 
-def ask(
-    inbox: queue.SimpleQueue[Report],
-    config: PipelineConfig,
-    ended: Callable[[], bool],
-    request: Callable[[Callable[[LevadaError | None], None]], Report],
-) -> None:
+def ask(inbox: Inbox, config: PipelineConfig, ended: Callable[[], bool], request: Ask[None]) -> None:
     """Send a request to the supervisor and wait for its answer. Raise its refusal.
 
     ``ended`` returns True once the pipeline has ended. Raise Transient ``engine_not_running`` if it had ended before,
@@ -31,24 +22,18 @@ def ask(
             f"pipeline {config.name} has ended, and takes no request",
             hint="start it again, then send the request again",
         )
-    answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-    inbox.put(request(answers.put))
     answer_s = config.limits.cuts.answer_s
     deadline = time.monotonic() + answer_s
-    while True:
-        try:
-            refusal = answers.get(timeout=_POLL_S)
-        except queue.Empty:
-            if ended() or time.monotonic() > deadline:
-                raise Transient(
-                    "engine_unreachable",
-                    f"pipeline {config.name} did not answer in {answer_s:g} s, and may still do it",
-                    hint="see the log of the engine, then run the command again",
-                ) from None
-            continue
-        if refusal is not None:
-            raise refusal
-        return
+
+    def check() -> None:
+        if ended() or time.monotonic() > deadline:
+            raise Transient(
+                "engine_unreachable",
+                f"pipeline {config.name} did not answer in {answer_s:g} s, and may still do it",
+                hint="see the log of the engine, then run the command again",
+            )
+
+    inbox.ask(request).wait(check)
 
 
 def not_started(pipeline: str, so: str) -> NeedsOperator:

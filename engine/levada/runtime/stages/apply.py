@@ -24,7 +24,7 @@ from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
 from levada.threads import MarkedPool
-from levada.values import Lsn, TableId, Watermark
+from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
 _WEIGHT: Final = 0.1
@@ -51,6 +51,9 @@ class ApplyStage(Stage):
         """The number of tables whose maintenance was submitted and has not ended."""
         self._batch_s = 0.0
         """The duration of a batch of one table in seconds, on average over the last ones."""
+        parts.inbox.on(WatermarkRead, self._watermark_read)
+        parts.inbox.on(ApplyEnded, self._ended)
+        parts.inbox.on(MaintainEnded, self._maintenance_ended)
 
     # ---- watermarks -----------------------------------------------------------------------------------------------
 
@@ -72,8 +75,9 @@ class ApplyStage(Stage):
         else:
             self._inbox.put(WatermarkRead(table, mark))
 
-    def watermark_read(self, record: TableRecord, outcome: Watermark | BaseException | None) -> None:
+    def _watermark_read(self, report: WatermarkRead) -> None:
         """Resume at the destination's watermark, or park the table if it cannot be read. Parked tables stay parked."""
+        record, outcome = self._registry.tables[report.table], report.outcome
         record.end()
         if needs_resync(record.phase) or isinstance(record.phase, Init):
             # The table will be copied, which was decided while the watermark was read.
@@ -187,12 +191,13 @@ class ApplyStage(Stage):
         else:
             self._inbox.put(ApplyEnded(tables, applied))
 
-    def ended(self, records: list[TableRecord], outcome: Applied | BaseException) -> None:
+    def _ended(self, report: ApplyEnded) -> None:
         """Record the outcome of a batch, or park its tables if it failed."""
+        outcome = report.outcome
         self._batches -= 1
         if isinstance(outcome, Applied) and not self._together:
             self._batch_s += (outcome.seconds - self._batch_s) * _WEIGHT
-        for record in records:
+        for record in [self._registry.tables[table] for table in report.tables]:
             record.end()
             if isinstance(outcome, InterruptedError) and self._applier.stopping.is_set():
                 # The wait for durability raises it at a stop. A destination's own one is an ordinary error.
@@ -240,11 +245,12 @@ class ApplyStage(Stage):
             error = caught
         self._inbox.put(MaintainEnded(table, error))
 
-    def maintained(self, record: TableRecord, error: BaseException | None) -> None:
+    def _maintenance_ended(self, report: MaintainEnded) -> None:
         """Record the end of a table's maintenance. Park the table if something else has changed it.
 
         Any other failure is logged, because the next maintenance does the same work.
         """
+        record, error = self._registry.tables[report.table], report.error
         record.end()
         self._maintained -= 1
         if isinstance(error, DestinationChanged | Permanent):

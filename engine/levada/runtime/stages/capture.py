@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from levada.capture import CapturePosition, CaptureWorker
 from levada.errors import LevadaError
+from levada.runtime.config import PipelineConfig
+from levada.runtime.inbox import Inbox
 from levada.runtime.source.reconnect import reconnect_delay
+from levada.runtime.stages.messages import Fatal
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import ErrorProgress, RetryPolicy
 from levada.threads import marked_thread
@@ -22,12 +24,12 @@ _log = logging.getLogger(__name__)
 class CaptureThread:
     """Runs `CaptureWorker` until it is stopped. After an error that allows a retry it runs again, within seconds.
 
-    ``failed`` is called once, from this thread, with an error that allows no retry. Capture has ended then.
+    An error that allows no retry ends capture and the pipeline.
     """
 
-    def __init__(self, worker: CaptureWorker, failed: Callable[[LevadaError], None]) -> None:
+    def __init__(self, worker: CaptureWorker, inbox: Inbox) -> None:
         self._worker = worker
-        self._failed = failed
+        self._inbox = inbox
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-capture")
         self._error: ErrorProgress | None = None
@@ -70,6 +72,12 @@ class CaptureThread:
         """Exclude these columns of a table from the next session on. From any thread. See `reopen`."""
         self._worker.exclude_columns(table, columns)
 
+    def configure(self, config: PipelineConfig) -> None:
+        """Let the changed settings take effect, which are not read from a `ConfigRef` in the layer of capture."""
+        self._worker.configure(
+            batch_bytes=config.batch_bytes, fill_s=config.batch_fill_s, heartbeat_s=config.heartbeat_s
+        )
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
@@ -101,7 +109,7 @@ class CaptureThread:
                 said = f"{known.message} [{known.code}]"
                 if delay is None:
                     _log.error("capture failed: %s", said, exc_info=error if known is not error else None)
-                    self._failed(known)
+                    self._inbox.put(Fatal(known))
                     return
                 _log.warning("capture interrupted, next try in %.0f s: %s", delay, said)
                 self._stop.wait(delay)

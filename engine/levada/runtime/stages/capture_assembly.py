@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from levada.capture import CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
@@ -13,9 +12,10 @@ from levada.capture.history import Witnessed
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.ddl import AlteredPartitions, CreatedPartitions, DroppedTables
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.inbox import Inbox, Recorded
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
-from levada.runtime.stages.messages import Report, SegmentStaged, SourceRestarted, TableFailed
+from levada.runtime.stages.messages import SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.storage_journal import (
     PartitionsAltered,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
     from levada.values import Lsn, QualifiedTable, TableId, Witness
 
-_POLL_S: Final = 0.1
-
 
 class CaptureReports:
     """Reports from the capture thread to the supervisor.
@@ -45,7 +43,7 @@ class CaptureReports:
     anything more is staged or a session begins. A stop of the pipeline ends the wait with Transient ``stopping``.
     """
 
-    def __init__(self, inbox: queue.SimpleQueue[Report], stopping: threading.Event) -> None:
+    def __init__(self, inbox: Inbox, stopping: threading.Event) -> None:
         self._inbox = inbox
         self._stopping = stopping
 
@@ -55,48 +53,41 @@ class CaptureReports:
 
     def table_failed(self, table: TableId, error: LevadaError) -> None:
         """Report a table whose changes cannot be staged any more."""
-        recorded = threading.Event()
-        self._inbox.put(TableFailed(table, error, recorded))
-        self._wait_for(recorded)
+        self._wait_for(TableFailed(table, error))
 
     def table_altered(self, altered: Alteration) -> None:
         """Report a DDL statement on a table."""
-        ddl, recorded = altered.ddl, threading.Event()
-        when = altered.at, altered.committed, altered.xid
+        ddl, when = altered.ddl, (altered.at, altered.committed, altered.xid)
         flags = altered.truncated, altered.emptied
         match ddl:
             case DroppedTables():
-                report: Report = TablesDropped(ddl.tables, *when, recorded, altered.ordinal)
+                report: Recorded = TablesDropped(ddl.tables, *when, altered.ordinal)
             case CreatedPartitions():
-                report = PartitionsCreated(ddl.table_id, *when, ddl.leaves, recorded)
+                report = PartitionsCreated(ddl.table_id, *when, ddl.leaves)
             case AlteredPartitions():
-                report = PartitionsAltered(ddl.table_id, *when, ddl.leaves, recorded, *flags)
+                report = PartitionsAltered(ddl.table_id, *when, ddl.leaves, *flags)
             case _:
                 storage = ddl.description.storage
-                report = TableAltered(ddl.table_id, *when, storage, ddl.casts, recorded, *flags, altered.ordinal)
-        self._inbox.put(report)
-        self._wait_for(recorded)
+                report = TableAltered(ddl.table_id, *when, storage, ddl.casts, *flags, altered.ordinal)
+        self._wait_for(report)
 
     def tables_unpublished(
         self, tables: frozenset[TableId], error: Callable[[QualifiedTable], NeedsOperator], at: Lsn
     ) -> None:
         """Report tables whose changes a DDL statement, committed at ``at``, took out of the stream."""
-        recorded = threading.Event()
-        self._inbox.put(TablesUnpublished(tables, at, error, recorded))
-        self._wait_for(recorded)
+        self._wait_for(TablesUnpublished(tables, at, error))
 
     def source_restarted(self, verified_to: Lsn) -> None:
         """Report a session on a server that was restarted or replaced, with its history verified up to an LSN."""
-        recorded = threading.Event()
-        self._inbox.put(SourceRestarted(verified_to, recorded))
-        self._wait_for(recorded)
+        self._wait_for(SourceRestarted(verified_to))
 
-    def _wait_for(self, recorded: threading.Event) -> None:
-        while not recorded.wait(_POLL_S):
-            if self._stopping.is_set():
-                raise Transient(
-                    "stopping", "the pipeline is stopping. PostgreSQL sends changes that were not staged again"
-                )
+    def _wait_for(self, report: Recorded) -> None:
+        self._inbox.ask(report).wait(self._check_running)
+
+    def _check_running(self) -> None:
+        if self._stopping.is_set():
+            message = "the pipeline is stopping. PostgreSQL sends changes that were not staged again"
+            raise Transient("stopping", message)
 
 
 def assemble_worker(

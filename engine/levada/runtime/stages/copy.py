@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from levada.postgres.table_checks import require_copyable
 from levada.postgres.table_locks import require_unlocked
 from levada.runtime.copies.remote import DedicatedCopy
-from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.copies.staged_changes import ChangesWanted
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import ChangesWanted, CopyEnded, CopyStarted
+from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.kept_copies import kept_copy, store_kept_copy
@@ -38,6 +39,9 @@ class CopyStage(Stage):
         self._running = 0
         self._wanted: dict[TableId, ChangesWanted] = {}
         self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
+        parts.inbox.on(CopyStarted, self._copy_started)
+        parts.inbox.on(ChangesWanted, self._changes_wanted)
+        parts.inbox.on(CopyEnded, self._copy_ended)
 
     def start(self, sessions: int, *, paused: bool = False) -> None:
         """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.
@@ -46,7 +50,7 @@ class CopyStage(Stage):
         interrupted one continues, because the staged changes that it needs are kept until it ends.
         """
         for table in list(self._wanted):
-            self._answer(self._registry.tables[table])
+            self._answer(table)
         at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
         due = copies_to_start(
             self._registry.tables.values(), at_once, sessions, lambda r: not paused or backlog.holds(r.id)
@@ -125,26 +129,25 @@ class CopyStage(Stage):
         epoch, silence_s = self._copier.epoch, config.progress_deadline_s
         return DedicatedCopy(self._config_ref, self._store, self._destination, epoch, silence_s)
 
-    def changes_wanted(self, record: TableRecord, request: ChangesWanted) -> None:
+    def _changes_wanted(self, request: ChangesWanted) -> None:
         """Answer a resumed copy's request for staged changes as soon as they are staged."""
-        self._wanted[record.id] = request
-        self._answer(record)
+        self._wanted[request.table] = request
+        self._answer(request.table)
 
-    def _answer(self, record: TableRecord) -> None:
-        request = self._wanted.get(record.id)
-        if request is None or self._registry.staged_lsn < request.until:
-            return
-        del self._wanted[record.id]
-        backlog = self._registry.backlog
-        complete = backlog.missing(record.id) is None
-        request.reply(backlog.next_batch(record.id, sys.maxsize) if complete else None)
+    def _answer(self, table: TableId) -> None:
+        if self._registry.staged_lsn >= self._wanted[table].until:
+            backlog = self._registry.backlog
+            complete = backlog.missing(table) is None
+            changes = backlog.next_batch(table, sys.maxsize) if complete else None
+            self._wanted.pop(table).answer.set_result(changes)
 
-    def started(self, record: TableRecord, rows: RunningCopy) -> None:
+    def _copy_started(self, report: CopyStarted) -> None:
         """Record that a copy has its snapshot."""
-        record.copy.running = rows
+        self._registry.tables[report.table].copy.running = report.rows
 
-    def ended(self, record: TableRecord, outcome: Copied | BaseException) -> None:
+    def _copy_ended(self, report: CopyEnded) -> None:
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
+        record, outcome = self._registry.tables[report.table], report.outcome
         record.end()
         self._running -= 1
         copy = record.copy

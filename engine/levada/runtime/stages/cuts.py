@@ -23,18 +23,18 @@ from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.verification_record import store_verification, verification_record
+from levada.runtime.verifications.messages import (
+    CutReleased,
+    CutWanted,
+    HoldWanted,
+    VerificationBegan,
+    VerificationEnded,
+    Verified,
+)
 from levada.status import ErrorProgress, RetryPolicy
 from levada.stores.phases import DataSync, Errored, Init, Ready
 
 if TYPE_CHECKING:
-    from levada.runtime.stages.messages import (
-        CutReleased,
-        CutWanted,
-        HoldWanted,
-        VerificationBegan,
-        VerificationEnded,
-        Verified,
-    )
     from levada.runtime.tables.record import TableRecord
     from levada.values import TableId
 
@@ -49,6 +49,12 @@ class CutStage(Stage):
         self._holds: list[HoldWanted] = []
         self._cuts: dict[TableId, CutWanted] = {}
         self._held: dict[TableId, Held] = {}
+        parts.inbox.on(HoldWanted, self._hold)
+        parts.inbox.on(CutWanted, self._cut)
+        parts.inbox.on(CutReleased, self._release)
+        parts.inbox.on(Verified, self._verified)
+        parts.inbox.on(VerificationBegan, lambda began: self._note(began.table, tried=began.at))
+        parts.inbox.on(VerificationEnded, lambda end: self._note(end.table, error=end.error, nonce=end.nonce))
 
     def start(self) -> None:
         """Answer the requests whose conditions are met."""
@@ -57,15 +63,15 @@ class CutStage(Stage):
         for table in list(self._cuts):
             self._try_cut(table)
 
-    def hold(self, request: HoldWanted) -> None:
+    def _hold(self, request: HoldWanted) -> None:
         """Hold a table as soon as no job has it."""
         self._holds.append(request)
 
-    def cut(self, request: CutWanted) -> None:
+    def _cut(self, request: CutWanted) -> None:
         """Let a held table apply its changes below an LSN, and hold it again there."""
         record = self._registry.tables.get(request.table)
         if record is None or request.table not in self._held:
-            request.reply(_gone())
+            request.answer.set_exception(_gone())
             return
         record.cut.until = request.until
         if not isinstance(record.phase, Errored):
@@ -73,14 +79,14 @@ class CutStage(Stage):
             record.end()
         self._cuts[request.table] = request
 
-    def verified(self, report: Verified) -> None:
+    def _verified(self, report: Verified) -> None:
         """Record the result of a comparison, unless the table is gone or was copied again meanwhile.
 
         A Ready table that cannot be read at the destination is parked. One that differs streams on and is not Ready.
         """
         record = self._registry.tables.get(report.held.table)
         if record is None or record.copy.committed_at != report.held.copied_at:
-            report.reply(_gone())
+            report.answer.set_exception(_gone())
             return
         error = report.error
         differs = error if error is not None and error.code == codes.ROWS_DIFFER else None
@@ -91,23 +97,15 @@ class CutStage(Stage):
             _log.error("table %s is not Ready: %s [%s]", record.name, differs.message, differs.code)
         elif error is not None and isinstance(record.phase, Ready):
             self._registry.phases.park(record, error)
-        report.reply(None)
-
-    def verification_began(self, report: VerificationBegan) -> None:
-        """Record the begin of a verification that the manifest asks for."""
-        self._note(report.table, tried=report.at)
-        report.recorded.set()
-
-    def verification_ended(self, report: VerificationEnded) -> None:
-        """Record the end of a verification that the manifest asks for."""
-        self._note(report.table, error=report.error, nonce=report.nonce)
+        report.answer.set_result(None)
 
     def _note(self, table: TableId, **changes: Any) -> None:
+        """Record the begin or the end of a verification that the manifest asks for."""
         if table in self._registry.tables:
             known = verification_record(self._store, table)
             store_verification(self._store, table, replace(known, **changes))
 
-    def release(self, request: CutReleased) -> None:
+    def _release(self, request: CutReleased) -> None:
         """Let the table apply changes as before. A table that is not held is no error.
 
         A parked table that was ``repaired`` is retried, because what it has at the destination is as of the cut.
@@ -126,13 +124,13 @@ class CutStage(Stage):
     def _try_hold(self, request: HoldWanted) -> bool:
         record = next((r for r in self._registry.tables.values() if r.name == request.name), None)
         if record is None:
-            request.reply(_not_replicated(request))
+            request.answer.set_exception(_not_replicated(request))
             return True
         if record.id in self._held:
             # A verification that was cancelled while it waited for the table gives it back soon.
             return False
         if record.suspended or record.resync.has_copy or isinstance(record.phase, Init | DataSync):
-            request.reply(_not_ready(record))
+            request.answer.set_exception(_not_ready(record))
             return True
         if record.busy or not isinstance(record.phase, Ready | Errored):
             return False
@@ -142,31 +140,31 @@ class CutStage(Stage):
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
         held = Held(record.id, parked, needs_resync(record.phase), record.copy.committed_at)
         self._held[record.id] = held
-        request.reply(held)
+        request.answer.set_result(held)
         return True
 
     def _try_cut(self, table: TableId) -> None:
         record, request = self._registry.tables.get(table), self._cuts[table]
         if record is None or (record.busy is None and not isinstance(record.phase, Ready)):
-            self._answer(table, _gone())
+            self._refuse(table)
             return
         if record.busy is Job.CUT and not self._held[table].parked:
             # It was parked after it was held.
-            self._answer(table, _gone())
+            self._refuse(table)
         elif record.busy is Job.CUT and self._registry.staged_lsn >= request.until:
             # A parked table, which stays where it is.
-            self._answer(table, None)
+            self._cuts.pop(table).answer.set_result(None)
         if record.busy:
             return
         if self._registry.backlog.applied_lsn(table) > request.until:
             # The table was copied again since it was held.
-            self._answer(table, _gone())
+            self._refuse(table)
         elif self._registry.staged_lsn >= request.until and self._registry.position(record) >= request.until:
             record.begin(Job.CUT)
-            self._answer(table, None)
+            self._cuts.pop(table).answer.set_result(None)
 
-    def _answer(self, table: TableId, outcome: LevadaError | None) -> None:
-        self._cuts.pop(table).reply(outcome)
+    def _refuse(self, table: TableId) -> None:
+        self._cuts.pop(table).answer.set_exception(_gone())
 
 
 def _shown(differs: LevadaError | None) -> ErrorProgress | None:

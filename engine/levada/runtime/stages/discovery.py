@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from levada import codes
 from levada.errors import Transient
 from levada.runtime.config import PipelineConfig
-from levada.runtime.config_ref import ConfigRef
-from levada.runtime.stages.messages import Discovered, Report
+from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
+from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.retries import as_levada_error
+from levada.runtime.tables.storage_journal import TablesUnpublished
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
     from levada.runtime.tables.source_tables import SourceTables
+    from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +43,8 @@ def check_interval_s(tables: int) -> float:
     return max(_CHECK_S, tables * _TABLE_CHECK_S)
 
 
-class Discovery:
-    """Calls ``discover`` every ``discovery_s`` seconds, after `soon`, and when ``has_gaps`` returns True.
+class Discovery(Stage):
+    """Calls ``discover`` every ``discovery_s`` seconds, after `soon`, and when the publication lacks a table.
 
     While tables are locked, which cannot be added then, it is called every few seconds.
 
@@ -51,22 +53,26 @@ class Discovery:
 
     def __init__(
         self,
-        config_ref: ConfigRef,
+        parts: StageParts,
         discover: Callable[[PipelineConfig], SourceTables],
-        has_gaps: Callable[[PipelineConfig], bool],
-        inbox: queue.SimpleQueue[Report],
     ) -> None:
-        self._config_ref = config_ref
+        super().__init__(parts)
         self._discover = discover
-        self._has_gaps = has_gaps
-        self._inbox = inbox
         self._next = float("inf")
         self._soon = threading.Event()
         self._next_check = 0.0
         self._running = False
         self._table_count = 0
         self._check_fails = False
+        self._names: Mapping[TableId, QualifiedTable] = {}
+        """The tables' names in the last snapshot of the catalog."""
+        self._copy_after_session = 0
         self._pool = MarkedPool(1, "levada-discovery")
+        parts.inbox.on(Discovered, self._ended)
+        # A table that failed is added back to a managed publication that lost it.
+        parts.inbox.on(TableFailed, lambda _: self.soon())
+        parts.inbox.on(TablesUnpublished, self._tables_unpublished)
+        parts.inbox.on(StorageRead, self._notice_names)
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
@@ -75,6 +81,14 @@ class Discovery:
     def soon(self) -> None:
         """Run next as soon as no run is under way. From any thread."""
         self._soon.set()
+
+    def selection_changed(self, session: int) -> None:
+        """Run soon. A table that is selected now is copied in this session of the stream or a later one.
+
+        The server sends a RELATION message once per session. Capture ignores a table not selected at that time.
+        """
+        self._copy_after_session = session
+        self.soon()
 
     def start(self, now: float) -> None:
         """Start a discovery or a check for gaps if one is due. ``now`` is in seconds, monotonic."""
@@ -91,7 +105,7 @@ class Discovery:
 
     def _check(self, config: PipelineConfig) -> None:  # in a pool
         try:
-            found, self._check_fails = self._has_gaps(config), False
+            found, self._check_fails = bool(read_gaps(config, self._store)), False
         except Exception as error:
             if not self._check_fails:
                 _log.warning("the check of the publication for gaps failed: %s", error)
@@ -111,17 +125,40 @@ class Discovery:
             lasts = known.code == codes.SELECTS_FAILED or not isinstance(known, Transient)
             self._inbox.put(Discovered(config, None, known if lasts else None))
 
-    def ended(self, report: Discovered) -> bool:
-        """Return True if the report can be used.
-
-        It cannot if the source could not be read, or if the table selectors have changed since.
-        """
+    def _ended(self, report: Discovered) -> None:
+        """Adopt the tables, unless the source could not be read or the table selectors have changed since."""
+        membership = self._registry.membership
         self._running = False
-        if report.tables is not None:
-            self._table_count = len(report.tables.published)
-            if report.tables.locked is not None:
-                self._next = min(self._next, time.monotonic() + _CHECK_S)
-        return report.tables is not None and report.config.selects == self._config_ref.current.selects
+        if report.error is not None:
+            membership.discovery_failed(report.error)
+        if report.tables is None:
+            return
+        self._table_count = len(report.tables.published)
+        if report.tables.locked is not None:
+            self._next = min(self._next, time.monotonic() + _CHECK_S)
+        if report.config.selects != self._config_ref.current.selects:
+            return
+        try:
+            if not membership.discovered(report.tables, self._copy_after_session):
+                self.soon()
+        except Transient as error:
+            if error.code != codes.SELECTS_FAILED:
+                raise
+            membership.discovery_failed(error)
+
+    def _tables_unpublished(self, report: TablesUnpublished) -> None:
+        if report.tables & self._registry.tables.keys():
+            # A table that was attached for good is no longer replicated as its own.
+            self.soon()
+
+    def _notice_names(self, report: StorageRead) -> None:
+        """Run soon if a table has another name at the source than before."""
+        if report.snapshot is None:
+            return
+        names, tables = report.snapshot.names, self._registry.tables
+        if any(t in tables and self._names.get(t, tables[t].name) != name for t, name in names.items()):
+            self.soon()
+        self._names = names
 
     def close(self) -> None:
         """Wait for the run that is under way."""

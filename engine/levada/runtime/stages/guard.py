@@ -11,10 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from levada.errors import LevadaError, NeedsOperator, SlotLost
+from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.failures import RESYNC_ALL
 from levada.runtime.config import GuardLimit
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.guard_record import guard_actions, record_action, record_release
 from levada.runtime.tables.guard_rules import (
@@ -44,7 +45,7 @@ _FRESH: Final = timedelta(seconds=30)
 class Guard:
     """Carries out the policies of passed limits.
 
-    ``slot`` returns the newest sample of the slot. ``give_up`` ends the resync of a table with an error.
+    ``slot`` returns the newest sample of the slot.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class Guard:
         staging: Staging,
         slot: Callable[[], SlotProgress],
         patience: Patience,
-        give_up: Callable[[TableRecord, LevadaError], None],
+        resyncs: ResyncStage,
     ) -> None:
         self._config_ref = config_ref
         self._store = store
         self._registry = registry
         self._staging = staging
         self._slot = slot
-        self._give_up = give_up
+        self._resyncs = resyncs
         self._next = 0.0
         self._passed: dict[GuardLimit, datetime] = {}
         self._patience = patience
@@ -152,7 +153,7 @@ class Guard:
             record = self._registry.tables[holding.table]
             error = self._parked(limit, record)
             if holding.shadow:
-                self._give_up(record, error)
+                self._resyncs.give_up(record, error)
             else:
                 # First, so that a copy which ends now is not taken for complete.
                 self._registry.phases.park_until_resync(record, error)

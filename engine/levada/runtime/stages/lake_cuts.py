@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,17 @@ from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError, NeedsOperator, Permanent
 from levada.printable import counted
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import JobStarted, LakeCutDropped, LakeCutWanted, TagEnded
+from levada.runtime.stages.capture import CaptureThread
+from levada.runtime.stages.messages import (
+    CopyEnded,
+    Discovered,
+    JobStarted,
+    LakeCutDropped,
+    LakeCutWanted,
+    SegmentStaged,
+    SourceRestarted,
+    TagEnded,
+)
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name, strays
 from levada.runtime.tables.record import TableRecord
@@ -34,7 +44,6 @@ from levada.values import Lsn, TableId, Watermark, Witness
 
 if TYPE_CHECKING:
     from levada.runtime.config import CutSchedule
-    from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +59,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LakeCuts(Stage):
-    """Makes cuts of all tables, on a schedule and on request, and drops them.
+    """Makes cuts of all tables, on a schedule and on request, and drops them."""
 
-    ``witness`` returns the last transaction in capture's position.
-    """
-
-    def __init__(self, parts: StageParts, epoch: int, witness: Callable[[], Witness | None]) -> None:
+    def __init__(self, parts: StageParts, epoch: int, capture: CaptureThread) -> None:
         super().__init__(parts)
         self._mark = Watermark(parts.config_ref.current.name, epoch, Lsn(0))
-        self._witness = witness
+        self._capture = capture
         self._limits = parts.config_ref.current.limits.cuts
         self._pool = MarkedPool(_THREADS, "levada-cuts")
         self._requests: list[LakeCutWanted] = []
@@ -96,28 +102,34 @@ class LakeCuts(Stage):
         self.published: tuple[CutProgress, ...] = ()
         """All cuts, the newest last. Any thread may read it, because it is replaced as a whole."""
         self._publish()
+        parts.inbox.on(LakeCutWanted, self._request)
+        parts.inbox.on(LakeCutDropped, self._dropped)
+        parts.inbox.on(TagEnded, self._ended)
+        parts.inbox.on(SegmentStaged, self._segment_staged)
+        parts.inbox.on(Discovered, self._discovered)
+        # A copy into a new table has none of the tags, so they are compared with the stored cuts.
+        parts.inbox.on(CopyEnded, lambda copy: self._unchecked.add(copy.table))
+        parts.inbox.on(SourceRestarted, self._source_restarted)
 
-    def segment_staged(self, manifest: Manifest) -> None:
+    def _segment_staged(self, report: SegmentStaged) -> None:
         """Remember the last transaction that is staged. Capture's position follows only later."""
-        self._last = manifest.last or self._last
+        self._last = report.manifest.last or self._last
 
-    def tables_changed(self) -> None:
+    def _discovered(self, report: Discovered) -> None:
         """Leave out the tables that are no longer replicated, at the next start."""
-        self._tables_changed = True
-
-    def copied(self, table: TableId) -> None:
-        """Compare the tags of a table with the stored cuts, because a copy into a new table has none of them."""
-        self._unchecked.add(table)
+        self._tables_changed |= report.tables is not None
 
     # ---- requests -------------------------------------------------------------------------------------------------
 
-    def request(self, report: LakeCutWanted) -> None:
+    def _request(self, report: LakeCutWanted) -> None:
         """Make the cut that a user has requested, as soon as everything below its ``after`` is staged."""
         refusal = self._refusal(report)
         if refusal is None:
             self._requests.append(report)
             self._publish()
-        report.reply(refusal)
+            report.answer.set_result(None)
+        else:
+            report.answer.set_exception(refusal)
 
     def _refusal(self, report: LakeCutWanted) -> NeedsOperator | None:
         if report.name in self._cuts or any(r.name == report.name for r in self._requests):
@@ -137,7 +149,7 @@ class LakeCuts(Stage):
             )
         return None
 
-    def drop(self, report: LakeCutDropped) -> None:
+    def _dropped(self, report: LakeCutDropped) -> None:
         """Remove a cut from the tables, then from the store. One that is dropped already is no error."""
         cut = self._cuts.get(report.name)
         requested = [r for r in self._requests if r.name == report.name]
@@ -145,7 +157,10 @@ class LakeCuts(Stage):
         if cut is not None:
             self._drop(cut)
         self._publish()
-        report.reply(None if cut is not None or requested else _unknown(report.name))
+        if cut is not None or requested:
+            report.answer.set_result(None)
+        else:
+            report.answer.set_exception(_unknown(report.name))
 
     def _drop(self, cut: Cut) -> None:
         if cut.phase is not CutPhase.DROPPING:
@@ -228,7 +243,7 @@ class LakeCuts(Stage):
 
     def _committed_at(self, lsn: Lsn) -> datetime | None:
         """Return the commit time of the last known transaction below an LSN."""
-        known = [w for w in (self._last, self._witness()) if w is not None and w.commit_lsn < lsn]
+        known = [w for w in (self._last, self._capture.position.witness) if w is not None and w.commit_lsn < lsn]
         last = max(known, key=lambda w: w.commit_lsn, default=None)
         return None if last is None else _EPOCH + timedelta(microseconds=last.commit_ts_us)
 
@@ -275,8 +290,9 @@ class LakeCuts(Stage):
             outcome = error
         self._inbox.put(TagEnded(table, added, removed, outcome))
 
-    def ended(self, record: TableRecord, report: TagEnded) -> None:
+    def _ended(self, report: TagEnded) -> None:
         """Record the outcome of a table's job."""
+        record = self._registry.tables[report.table]
         record.end()
         if isinstance(report.outcome, BaseException):
             self._failed(record, report, report.outcome)
@@ -322,12 +338,12 @@ class LakeCuts(Stage):
 
     # ---- tables that are left out ---------------------------------------------------------------------------------
 
-    def source_restarted(self, verified_to: Lsn) -> None:
+    def _source_restarted(self, report: SourceRestarted) -> None:
         """End the cuts above an LSN without the tables that have not reached them.
 
         The WAL above that LSN may be another one, so that these tables may get other changes than the tagged ones.
         """
-        for name in [n for n in self._waiting if self._is_pending(n) and self._cuts[n].lsn > verified_to]:
+        for name in [n for n in self._waiting if self._is_pending(n) and self._cuts[n].lsn > report.verified_to]:
             for table in tuple(self._waiting[name]):
                 why = f"{self._name_of(table)}: the source was restarted before the table reached the cut"
                 self._leave_out(table, why, [self._cuts[name]])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,37 +11,27 @@ from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
-from levada.runtime.copies.staged_changes import Reply
 from levada.runtime.copies.table_copy import Copied
-from levada.runtime.tables.cut_state import Held
-from levada.runtime.tables.resync import ResyncEnded, ResyncStarted
+from levada.runtime.inbox import Ask, Message, Recorded
 from levada.runtime.tables.silent_columns import Columns, Unmarked
-from levada.runtime.tables.storage_journal import (
-    PartitionsAltered,
-    PartitionsCreated,
-    TableAltered,
-    TablesDropped,
-    TablesUnpublished,
-)
 from levada.segments.manifest import Manifest
-from levada.values import Lsn, QualifiedTable, TableId, Watermark
+from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
-    from levada.status import ErrorProgress, VerifiedProgress
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentStaged:
+class SegmentStaged(Message):
     """A segment was staged."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class CopyStarted:
+class CopyStarted(Message):
     """A copy has its snapshot and begins to read."""
 
     table: TableId
@@ -51,7 +39,7 @@ class CopyStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyEnded:
+class CopyEnded(Message):
     """A copy is durable at the destination, or failed."""
 
     table: TableId
@@ -59,69 +47,26 @@ class CopyEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesWanted:
-    """A copy that is resumed needs the segments with the table's changes below ``until``.
-
-    ``reply`` is called once they are staged, with None if a segment is missing. It returns immediately.
-    """
-
-    table: TableId
-    until: Lsn
-    reply: Reply
-
-
-@dataclass(frozen=True, slots=True)
-class HoldWanted:
-    """Another thread wants to hold a table, see `levada.runtime.stages.cuts`. ``reply`` returns immediately."""
-
-    name: QualifiedTable
-    reply: Callable[[Held | LevadaError], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CutWanted:
-    """The table that a thread holds shall apply its changes below ``until`` and no others.
-
-    ``reply`` is called once it has, with the error if it cannot. It returns immediately.
-    """
-
-    table: TableId
-    until: Lsn
-    reply: Callable[[LevadaError | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CutReleased:
-    """A thread no longer holds the table. ``repaired``: its content at the destination was repaired."""
-
-    table: TableId
-    repaired: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LakeCutWanted:
+class LakeCutWanted(Ask[None]):
     """A user wants a cut of all tables with everything that is committed below ``after``.
 
-    Without ``partial``, it is refused if a table cannot be part of it. ``reply`` is called with the refusal or None,
-    and returns immediately.
+    Without ``partial``, it is refused if a table cannot be part of it.
     """
 
     name: str
     after: Lsn
     partial: bool
-    reply: Callable[[LevadaError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class LakeCutDropped:
-    """A user no longer wants a cut of all tables. ``reply`` is that of `LakeCutWanted`."""
+class LakeCutDropped(Ask[None]):
+    """A user no longer wants a cut of all tables."""
 
     name: str
-    reply: Callable[[LevadaError | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class TagEnded:
+class TagEnded(Message):
     """The cut ``added`` was added to a table and ``removed`` ones were removed, or that failed.
 
     ``outcome`` has the cuts that the table has now.
@@ -134,51 +79,7 @@ class TagEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowCutWanted:
-    """The shadow copy that a thread compares shall receive the changes below ``until`` and no others.
-
-    ``reply`` is called once it has, with the error if it cannot. It returns immediately.
-    """
-
-    table: TableId
-    until: Lsn
-    reply: Callable[[LevadaError | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A thread has compared the table that it held. ``reply`` is called with an error if the table is another one now.
-
-    It returns immediately. ``error`` is that of a table which cannot be read at the destination, or which differs
-    (`rows_differ`). ``result`` is None if nothing was compared.
-    """
-
-    held: Held
-    result: VerifiedProgress | None
-    error: LevadaError | None
-    reply: Callable[[LevadaError | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class VerificationBegan:
-    """A verification that the manifest asks for begins. It waits until ``recorded`` is set."""
-
-    table: TableId
-    at: datetime
-    recorded: threading.Event
-
-
-@dataclass(frozen=True, slots=True)
-class VerificationEnded:
-    """A verification that the manifest asks for has ended, with an error or None. It handled ``nonce``."""
-
-    table: TableId
-    nonce: int
-    error: ErrorProgress | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobStarted:
+class JobStarted(Message):
     """A thread has started a job on these tables: a batch, maintenance, a watermark read or a swap."""
 
     tables: tuple[TableId, ...]
@@ -186,7 +87,7 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkRead:
+class WatermarkRead(Message):
     """A table's watermark at the destination, None if the table does not exist there, or the error of the read."""
 
     table: TableId
@@ -194,7 +95,7 @@ class WatermarkRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyEnded:
+class ApplyEnded(Message):
     """A batch is durable at the destination, or failed."""
 
     tables: tuple[TableId, ...]
@@ -202,7 +103,7 @@ class ApplyEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class MaintainEnded:
+class MaintainEnded(Message):
     """Maintenance of a table is done, or failed."""
 
     table: TableId
@@ -210,19 +111,15 @@ class MaintainEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFailed:
-    """Capture stages no more changes of the table.
-
-    It waits until ``recorded`` is set, so that a restart finds the table parked.
-    """
+class TableFailed(Recorded):
+    """Capture stages no more changes of the table. It waits until that is recorded."""
 
     table: TableId
     error: LevadaError
-    recorded: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
-class StorageRead:
+class StorageRead(Message):
     """The storage of the tables at the source. ``snapshot`` is None if it could not be read.
 
     Before it was read, ``marked`` tables got a mark with their columns in the stream. ``unmarked`` ones got none.
@@ -234,19 +131,17 @@ class StorageRead:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRestarted:
+class SourceRestarted(Recorded):
     """A session begins on a server that was restarted or replaced. Its history is verified up to ``verified_to``.
 
-    Capture waits until ``recorded`` is set, so that no table continues from a copy of a history that the source no
-    longer has.
+    Capture waits, so that no table continues from a copy of a history that the source no longer has.
     """
 
     verified_to: Lsn
-    recorded: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
+class Discovered(Message):
     """The tables of the source that ``config`` selects. ``tables`` is None if they could not be read.
 
     ``error`` is the reason for that, if it does not pass by itself.
@@ -258,62 +153,14 @@ class Discovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconfigured:
+class Reconfigured(Message):
     """A new configuration takes effect."""
 
     config: PipelineConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Fatal:
+class Fatal(Message):
     """An error that ends the pipeline."""
 
     error: LevadaError
-
-
-Report = (
-    SegmentStaged
-    | CopyStarted
-    | CopyEnded
-    | ChangesWanted
-    | HoldWanted
-    | CutWanted
-    | CutReleased
-    | LakeCutWanted
-    | LakeCutDropped
-    | TagEnded
-    | ShadowCutWanted
-    | Verified
-    | VerificationBegan
-    | VerificationEnded
-    | JobStarted
-    | WatermarkRead
-    | ApplyEnded
-    | MaintainEnded
-    | ResyncStarted
-    | ResyncEnded
-    | TableFailed
-    | TableAltered
-    | PartitionsAltered
-    | PartitionsCreated
-    | TablesDropped
-    | TablesUnpublished
-    | StorageRead
-    | SourceRestarted
-    | Discovered
-    | Reconfigured
-    | Fatal
-)
-
-
-def next_inbox(inbox: queue.SimpleQueue[Report]) -> queue.SimpleQueue[Report]:
-    """Return a new inbox with the configurations that are left in this one.
-
-    Reports of earlier jobs are dropped, because they are about state that was replaced.
-    """
-    fresh: queue.SimpleQueue[Report] = queue.SimpleQueue()
-    while not inbox.empty():
-        report = inbox.get()
-        if isinstance(report, Reconfigured):
-            fresh.put(report)
-    return fresh

@@ -7,7 +7,6 @@ process. A marker in the store makes the next process start the resync again.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import JobStarted, ShadowCutWanted
+from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.publication_gaps import adopt_membership
@@ -32,33 +31,32 @@ from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.retries import named, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.runtime.tables.verification_record import verified_progress
+from levada.runtime.verifications.messages import ShadowCutWanted
+from levada.runtime.verifications.verifier import Verifier
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.workers import table_worker
 from levada.threads import MarkedPool, marked_thread
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark
+from levada.values import Lsn, SnapshotId, TableId, Watermark
 from levada.verify.report import TableReport, copy_differs
 
 _log = logging.getLogger(__name__)
 
 
-CompareShadow = Callable[
-    [TableId, QualifiedTable, Callable[[Lsn, Callable[[LevadaError | None], None]], None], threading.Event], TableReport
-]
-"""Compares a shadow copy with the source, see `levada.runtime.verifications.verifier.Verifier.run_shadow`."""
-
-
 class ResyncStage(Stage):
     """Runs resyncs by shadow copies."""
 
-    def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier, compare: CompareShadow) -> None:
+    def __init__(self, parts: StageParts, copier: TableCopy, applier: Applier, verifier: Verifier) -> None:
         super().__init__(parts)
-        self._compare = compare
+        self._verifier = verifier
         self._copier = copier
         self._applier = applier
         self._stopping = False
         self._copies = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-resync")
         self._batches = MarkedPool(parts.config_ref.current.apply_threads, "levada-resync-apply")
+        parts.inbox.on(ResyncStarted, self._copy_started)
+        parts.inbox.on(ResyncEnded, self._job_ended)
+        parts.inbox.on(ShadowCutWanted, self._cut_wanted)
 
     def start(self, now: float, *, paused: bool = False) -> None:
         """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
@@ -204,12 +202,9 @@ class ResyncStage(Stage):
         record.resync.verification = verification
         _log.info("table %s: the shadow copy is compared with the source", name)
 
-        def cut(until: Lsn, reply: Callable[[LevadaError | None], None]) -> None:
-            self._inbox.put(ShadowCutWanted(table, until, reply))
-
         def run() -> None:
             try:
-                outcome: object = self._compare(table, name, cut, verification.cancelled)
+                outcome: object = self._verifier.run_shadow(table, name, verification.cancelled)
             except BaseException as error:
                 outcome = error
             self._inbox.put(ResyncEnded(table, ResyncJob.VERIFY, outcome))
@@ -217,23 +212,25 @@ class ResyncStage(Stage):
         # No thread of the pool, because a stop does not wait until Spark has read the files.
         marked_thread(run, "levada-verify").start()
 
-    def cut_wanted(self, record: TableRecord, request: ShadowCutWanted) -> None:
+    def _cut_wanted(self, request: ShadowCutWanted) -> None:
         """Let the shadow copy that is compared receive its changes below an LSN."""
+        record = self._registry.tables[request.table]
         verification = record.resync.verification
         if verification is None:
-            request.reply(Transient("table_changed", f"the shadow copy of {record.name} was removed"))
+            error = Transient("table_changed", f"the shadow copy of {record.name} was removed")
+            request.answer.set_exception(error)
             return
-        verification.until, verification.reply = request.until, request.reply
+        verification.until, verification.answer = request.until, request.answer
 
     def _cut_of(self, resync: ResyncState, reached: Lsn) -> Lsn | None:
         """Return the LSN at which the shadow copy's batches end. Answer the comparison if that is reached."""
         verification = resync.verification
-        if verification is None or verification.until is None or verification.reply is None:
+        if verification is None or verification.until is None or verification.answer is None:
             return None
         if reached < verification.until:
             return verification.until
-        verification.reply(None)
-        verification.reply = None
+        verification.answer.set_result(None)
+        verification.answer = None
         return None
 
     def _verified(self, record: TableRecord, outcome: object) -> None:
@@ -280,13 +277,15 @@ class ResyncStage(Stage):
 
     # ---- reports of jobs ------------------------------------------------------------------------------------------
 
-    def started(self, record: TableRecord, report: ResyncStarted) -> None:
+    def _copy_started(self, report: ResyncStarted) -> None:
         """Record that a copy has its snapshot."""
+        record = self._registry.tables[report.table]
         if record.resync.has_copy:
             record.resync.shadow = ShadowCopy(rows=report.rows, lsn=report.lsn, copied_schema=report.rows.schema)
 
-    def ended(self, record: TableRecord, report: ResyncEnded) -> None:
+    def _job_ended(self, report: ResyncEnded) -> None:
         """Record the outcome of a job, and choose the next step of the resync."""
+        record = self._registry.tables[report.table]
         resync, outcome = record.resync, report.outcome
         if report.job is ResyncJob.VERIFY:
             resync.verification = None

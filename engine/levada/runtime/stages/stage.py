@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 from dataclasses import dataclass
 from typing import Final
 
 from levada.destinations import Destination
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.stages.messages import Report
+from levada.runtime.inbox import Inbox
 from levada.runtime.tables.registry import TableRegistry
 from levada.stores.interface import PipelineStore
 
@@ -24,11 +23,14 @@ class StageParts:
     registry: TableRegistry
     store: PipelineStore
     destination: Destination
-    inbox: queue.SimpleQueue[Report]
+    inbox: Inbox
 
 
 class Stage:
-    """Runs jobs in threads of its own. Methods without another note are for the supervisor's thread."""
+    """Runs jobs in threads of its own, and handles their messages.
+
+    Methods without another note are for the supervisor's thread.
+    """
 
     def __init__(self, parts: StageParts) -> None:
         self._config_ref = parts.config_ref

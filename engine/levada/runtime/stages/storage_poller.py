@@ -6,18 +6,18 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
 from levada.postgres.catalog import describe_without_waiting
 from levada.postgres.membership import read_publication_state
 from levada.postgres.storage import read_storage
-from levada.runtime.config_ref import ConfigRef
-from levada.runtime.stages.messages import Report, StorageRead
+from levada.runtime.stages.messages import SegmentStaged, StorageRead
+from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.silent_columns import Columns, Unmarked, columns_of
+from levada.runtime.verifications.messages import StreamBehind
 from levada.threads import MarkedPool
 from levada.values import TableId
 
@@ -38,23 +38,15 @@ def poll_interval_s(tables: int) -> float:
     return max(_POLL_S, tables * _TABLE_S)
 
 
-class StoragePoller:
+class StoragePoller(Stage):
     """Reads the storage of all tables from the catalog every 10 seconds and after `soon`, in a thread of its own.
 
     The interval is longer with more than 250 tables. ``marks`` writes the marks of tables whose columns the stream does
     not show.
     """
 
-    def __init__(
-        self,
-        config_ref: ConfigRef,
-        tables: Callable[[], list[TableId]],
-        inbox: queue.SimpleQueue[Report],
-        marks: ColumnMarks,
-    ) -> None:
-        self._config_ref = config_ref
-        self._tables = tables
-        self._inbox = inbox
+    def __init__(self, parts: StageParts, marks: ColumnMarks) -> None:
+        super().__init__(parts)
         self._next = 0.0
         self._marks = marks
         self._wanted: frozenset[TableId] = frozenset()
@@ -65,44 +57,55 @@ class StoragePoller:
         self._soon = threading.Event()
         self._polling = False
         self._pool = MarkedPool(1, "levada-rewrites")
+        parts.inbox.on(StorageRead, self._ended)
+        parts.inbox.on(SegmentStaged, self._segment_staged)
+        parts.inbox.on(StreamBehind, lambda _: self.soon())
 
     def soon(self) -> None:
         """Poll as soon as no poll is under way. From any thread."""
         self._soon.set()
 
     def start(self, now: float) -> None:
-        """Start a poll if one is due. ``now`` is in seconds, monotonic. For the supervisor's thread."""
+        """Start a poll if one is due, then note what the next one shall read. ``now`` is in seconds, monotonic."""
+        self._poll(now)
+        storage = self._registry.storage
+        storage.evaluate_snapshots(self._registry.tables.values(), self._registry.staged_lsn)
+        self._mark(storage.columns.take_wanted())
+        if examined := storage.take_examined():
+            self._examined = {**self._examined, **examined}
+            self.soon()
+
+    def _poll(self, now: float) -> None:
         if self._polling or (now < self._next and not self._soon.is_set()):
             return
         self._soon.clear()
-        tables = self._tables()
+        tables = list(self._registry.tables)
         self._polling, self._next = True, now + poll_interval_s(len(tables))
         wanted, self._wanted = self._wanted, frozenset()
         examined, self._examined = self._examined, {}
         self._pool.submit(self._run, tables, wanted, examined)
 
-    def mark(self, tables: frozenset[TableId]) -> None:
-        """Write a mark for each table before the next poll. It comes soon, unless the last marks of all of them failed.
-
-        For the supervisor's thread.
-        """
+    def _mark(self, tables: frozenset[TableId]) -> None:
+        """Write a mark for each table before the next poll, which comes soon unless the last marks of all failed."""
         self._wanted |= tables
         if tables - self._refused:
             self.soon()
 
-    def examine(self, leaves: Mapping[TableId, int | None]) -> None:
-        """Examine partitions in the next poll, which comes soon. For the supervisor's thread."""
-        self.examine_later(leaves)
-        if leaves:
+    def _segment_staged(self, report: SegmentStaged) -> None:
+        if report.manifest.truncates:
+            # A TRUNCATE gives every partition a new file. Read the new files before a rewrite changes them.
             self.soon()
 
-    def examine_later(self, leaves: Mapping[TableId, int | None]) -> None:
-        """Examine partitions in the next poll that is due. For the supervisor's thread."""
-        self._examined = {**self._examined, **leaves}
-
-    def ended(self) -> None:
-        """Record that the poll has ended. For the supervisor's thread."""
-        self._polling = False
+    def _ended(self, report: StorageRead) -> None:
+        self._polling, storage, tables = False, self._registry.storage, self._registry.tables
+        for table in report.unmarked.keys() & tables.keys():
+            storage.columns.refused(tables[table], report.unmarked[table])
+        if report.snapshot is not None:
+            storage.add_examined(report.snapshot, tables)
+            storage.add_snapshot(report.snapshot, report.marked)
+        else:
+            # In the next poll that is due.
+            self._examined = {**self._examined, **storage.still_examined}
 
     def close(self) -> None:
         """Wait for the poll that is under way."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from levada.runtime.inbox import Message
 from levada.runtime.job import Job
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.resync_steps import Step
@@ -35,7 +36,7 @@ class ResyncJob(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ResyncStarted:
+class ResyncStarted(Message):
     """A shadow copy has exported its snapshot, as of ``lsn``, and begins to read."""
 
     table: TableId
@@ -44,7 +45,7 @@ class ResyncStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class ResyncEnded:
+class ResyncEnded(Message):
     """A job has ended. ``outcome`` is the value that it returned or the exception that it raised."""
 
     table: TableId

@@ -10,10 +10,9 @@ from levada.runtime.tables.resync_steps import Step, check_step
 from levada.runtime.tables.retry_state import RetryState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from concurrent.futures import Future
 
     from levada.copy.snapshot import SnapshotRows
-    from levada.errors import LevadaError
     from levada.schema import ReplicatedTableSchema
     from levada.schema.storage import TableStorage
     from levada.status import CopyProgress, ErrorProgress, VerifiedProgress
@@ -49,13 +48,13 @@ class ShadowCopy:
 class ShadowVerification:
     """The comparison of a shadow copy with the source, which a thread runs. Set ``cancelled`` to end it.
 
-    The shadow copy receives changes below ``until`` and no others, and none before that is known. ``reply`` is called
+    The shadow copy receives changes below ``until`` and no others, and none before that is known. ``answer`` is set
     once it has them.
     """
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     until: Lsn | None = None
-    reply: Callable[[LevadaError | None], None] | None = None
+    answer: Future[None] | None = None
 
 
 @dataclass(slots=True)

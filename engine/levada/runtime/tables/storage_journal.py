@@ -8,7 +8,6 @@ shows has been streamed, so that the messages come first. The rules are in `leva
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
+from levada.runtime.inbox import Recorded
 from levada.runtime.tables.baseline import Baseline
 from levada.runtime.tables.emptied_partitions import EmptiedPartitions
 from levada.runtime.tables.record import TableRecord
@@ -40,13 +40,13 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TableAltered:
+class TableAltered(Recorded):
     """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
 
     The transaction was committed at LSN ``committed``, perhaps long after. ``storage`` is the table's storage after the
     statement. ``casts`` has the columns that the client's query retypes, by attnum, and is empty if that is unknown.
     ``truncated`` is True if a TRUNCATE of the table is streamed in the same transaction, and ``emptied`` if it comes
-    after the ALTER TABLE. Capture waits for ``recorded``, so that nothing is applied if the table is parked.
+    after the ALTER TABLE. Capture waits until it is recorded, so that nothing is applied if the table is parked.
     """
 
     table: TableId
@@ -55,7 +55,6 @@ class TableAltered:
     xid: int
     storage: TableStorage
     casts: Mapping[int, Cast]
-    recorded: threading.Event
     truncated: bool = False
     emptied: bool = False
     ordinal: int = 0
@@ -63,21 +62,20 @@ class TableAltered:
 
 
 @dataclass(frozen=True, slots=True)
-class TablesUnpublished:
+class TablesUnpublished(Recorded):
     """Tables whose changes a DDL statement took out of the stream, for good or until another statement.
 
     The event trigger announced it in a transaction that was committed at LSN ``at``. ``error`` returns the error of a
-    table. Capture waits for ``recorded``.
+    table. Capture waits until it is recorded.
     """
 
     tables: frozenset[TableId]
     at: Lsn
     error: Callable[[QualifiedTable], NeedsOperator]
-    recorded: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsCreated:
+class PartitionsCreated(Recorded):
     """New partitions of a table, announced like `TableAltered`."""
 
     table: TableId
@@ -85,23 +83,21 @@ class PartitionsCreated:
     committed: Lsn
     xid: int
     leaves: Mapping[TableId, LeafStorage]
-    recorded: threading.Event
 
 
 @dataclass(frozen=True, slots=True)
-class TablesDropped:
+class TablesDropped(Recorded):
     """Tables that one statement dropped, announced like `TableAltered`. Some may have been partitions."""
 
     tables: frozenset[TableId]
     at: Lsn
     committed: Lsn
     xid: int
-    recorded: threading.Event
     ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsAltered:
+class PartitionsAltered(Recorded):
     """Partitions of a table that were altered themselves, announced like `TableAltered`."""
 
     table: TableId
@@ -109,7 +105,6 @@ class PartitionsAltered:
     committed: Lsn
     xid: int
     leaves: Mapping[TableId, LeafStorage]
-    recorded: threading.Event
     truncated: bool = False
     emptied: bool = False
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import wait
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,11 +14,11 @@ from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
+from levada.runtime.verifications.messages import VerificationBegan, VerificationEnded
 from levada.runtime.verifications.schedule import Due, next_verification
 from levada.runtime.verifications.verifier import Verifier
 from levada.status import ErrorProgress, Progress
 from levada.threads import marked_thread
-from levada.values import TableId
 from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
@@ -27,28 +28,14 @@ _STOP_S: Final = 10.0
 """The longest wait for a verification to end. Tasks of Spark cannot be interrupted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """The reports to the supervisor.
-
-    ``began`` has a table, a time, and an event that is set once the attempt is stored. ``ended`` has a table, the
-    nonce that was handled, and the error of the attempt.
-    """
-
-    began: Callable[[TableId, datetime, threading.Event], None]
-    ended: Callable[[TableId, int, ErrorProgress | None], None]
-
-
 class VerificationScheduler:
     """Verifies tables by schedule and by ``verifyNonce``, one after the other."""
 
-    def __init__(
-        self, config_ref: ConfigRef, progress: Callable[[], Progress], verifier: Verifier, notes: Notes
-    ) -> None:
+    def __init__(self, config_ref: ConfigRef, progress: Callable[[], Progress], verifier: Verifier) -> None:
         self._config_ref = config_ref
         self._progress = progress
         self._verifier = verifier
-        self._notes = notes
+        self._inbox = verifier.inbox
         self._stopping = verifier.stopping
         self._waits_for: datetime | None = None
         self._cancelled = threading.Event()
@@ -79,14 +66,13 @@ class VerificationScheduler:
         with self._verifier.turns.offer(cancelled) as taken:
             if not taken:
                 return
-            stored = threading.Event()
-            self._notes.began(table.id, datetime.now(UTC), stored)
-            while not stored.wait(_EVERY_S):
+            stored = self._inbox.ask(VerificationBegan(table.id, datetime.now(UTC))).answer
+            while not wait([stored], _EVERY_S).done:
                 if self._stopping.is_set():
                     return
             error = self._compare(due, cancelled)
         if not (cancelled.is_set() or self._stopping.is_set()):
-            self._notes.ended(table.id, due.nonce, error)
+            self._inbox.put(VerificationEnded(table.id, due.nonce, error))
         self._waits_for = datetime.now(UTC)
 
     def _compare(self, due: Due, cancelled: threading.Event) -> ErrorProgress | None:

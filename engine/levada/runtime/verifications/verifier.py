@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 from psycopg import sql
@@ -29,18 +29,26 @@ from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snaps
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.runtime.tables.verification_record import verified_progress
+from levada.runtime.verifications.messages import (
+    CutReleased,
+    CutWanted,
+    HoldWanted,
+    ShadowCutWanted,
+    StreamBehind,
+    Verified,
+)
 from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
-from levada.threads import marked_thread
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
 from levada.verify.report import NotRepaired, TableReport, difference
 from levada.verify.source_table import SourceTable
@@ -48,10 +56,7 @@ from levada.verify.table import Compared, VerifyOptions, compare, scope_of
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _RETRY_S: Final = 2.0
-_POLL_S: Final = 0.2
 MAX_HELD_S: Final = 60.0
 """The longest time in seconds for which a table is held until its moment is reached.
 
@@ -71,20 +76,6 @@ _AGAIN: Final = frozenset(
 """Codes of errors after which a verification begins again with another snapshot."""
 
 
-ShadowCut = Callable[[Lsn, Callable[[LevadaError | None], None]], None]
-"""Lets a shadow copy receive the changes below an LSN, see `Verifier.run_shadow`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """The requests to the supervisor, see `levada.runtime.stages.cuts`. They return immediately."""
-
-    hold: Callable[[QualifiedTable, Callable[[Held | LevadaError], None]], None]
-    cut: Callable[[TableId, Lsn, Callable[[LevadaError | None], None]], None]
-    release: Callable[[TableId, bool], None]
-    verified: Callable[[Held, VerifiedProgress | None, LevadaError | None, Callable[[LevadaError | None], None]], None]
-
-
 @dataclass(frozen=True, slots=True)
 class _Moment:
     """A table at one LSN: in the source's snapshot, and at the destination."""
@@ -97,10 +88,10 @@ class _Moment:
     held: Held
     reader: RangeReader
     """Reads whole rows of the source under the snapshot."""
-    keep: Callable[[FixedTable], None]
-    """Called with each further version of the table, which is then closed."""
-    repaired: Callable[[], None]
-    """Called once the table was repaired."""
+    versions: ExitStack
+    """Closes each version of the table at the destination."""
+    repaired: threading.Event
+    """Set once the table was repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +101,9 @@ class Verifier:
     config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
-    requests: Requests
+    inbox: Inbox
     epoch: int
     stopping: threading.Event
-    look: Callable[[], None] = field(default=lambda: None)
-    """Requests a comparison of the tables with the catalog, after which the stream shows changes of columns."""
     max_held_s: float = field(default=MAX_HELD_S)
     turns: Turns = field(default_factory=Turns)
 
@@ -146,14 +135,12 @@ class Verifier:
                     raise _cancelled(name) from None
         raise AssertionError
 
-    def run_shadow(
-        self, table: TableId, name: QualifiedTable, cut: ShadowCut, cancelled: threading.Event
-    ) -> TableReport:
+    def run_shadow(self, table: TableId, name: QualifiedTable, cancelled: threading.Event) -> TableReport:
         """Compare a shadow copy with the source. Return the result.
 
-        Nothing is applied to the shadow copy until ``cut`` is called with an LSN and a function. It then applies the
-        changes below that LSN, calls the function, and applies no more until this method has returned. Raise the errors
-        of `run`, and Transient ``table_changed`` if there is no shadow copy any more.
+        Nothing is applied to the shadow copy until `ShadowCutWanted` is sent. It then applies the changes below that
+        LSN, and no more until this method has returned. Raise the errors of `run`, and Transient ``table_changed`` if
+        there is no shadow copy any more.
         """
 
         check = self._interrupt(name, cancelled)
@@ -169,10 +156,7 @@ class Verifier:
             self._require_comparable(target)
             guards = opened.enter_context(IdleReaders(config.source, GUARDS))
             guard = opened.enter_context(hold_table(guards, published, schema, description, config.limits.locks))
-            answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-            cut(snapshot.lsn, answers.put)
-            if (error := self._wait(name, answers, cancelled, None)) is not None:
-                raise error
+            self.inbox.ask(ShadowCutWanted(table, snapshot.lsn)).wait(check)
             lake = self.destination.fixed_replacement(target)
             if lake is None:
                 raise Transient("table_changed", f"the shadow copy of {name} was removed during its verification")
@@ -189,7 +173,7 @@ class Verifier:
     ) -> TableReport:
         with self._moment(name, options, cancelled) as moment:
             if not (last or moment.held.parked) and self._is_behind(moment):
-                self.look()
+                self.inbox.put(StreamBehind())
                 raise Transient(
                     "verify_not_reached",
                     f"the stream has not reached a change of the columns of {name} yet",
@@ -237,10 +221,7 @@ class Verifier:
         error: LevadaError | None,
         cancelled: threading.Event,
     ) -> None:
-        answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-        self.requests.verified(held, result, error, answers.put)
-        if (refused := self._wait(name, answers, cancelled, None)) is not None:
-            raise refused
+        self.inbox.ask(Verified(held, result, error)).wait(self._interrupt(name, cancelled))
 
     def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
         scope = scope_of(moment.schema, self._known(moment), lake)
@@ -277,7 +258,7 @@ class Verifier:
             fixed = self.destination.fixed(moment.target)
             assert fixed is not None
             lake = fixed
-            moment.keep(lake)
+            moment.versions.callback(lake.close)
             # The whole table, because a sample of it was compared before.
             found = self._compare(moment, lake, _of_pass(replace(options, sample=1.0), number))
             if not shown.counts:
@@ -288,7 +269,7 @@ class Verifier:
             if found.report.equal:
                 moment.source.guard.release()
                 self.destination.accept_repair(moment.target, lake, mark)
-                moment.repaired()
+                moment.repaired.set()
                 return replace(first, report=replace(shown, repaired=repaired, repaired_equal=True))
         raise NeedsOperator(
             "verify_unrepairable",
@@ -322,12 +303,8 @@ class Verifier:
         self._await_transactions(config, self._patient(name, check, options.patience_s))
         held = self._hold(name, cancelled)
         repaired = threading.Event()
-        release = Release(lambda: self.requests.release(held.table, repaired.is_set()), self.max_held_s)
+        release = Release(lambda: self.inbox.put(CutReleased(held.table, repaired.is_set())), self.max_held_s)
         versions = ExitStack()
-
-        def keep(version: FixedTable) -> None:
-            versions.callback(version.close)
-
         try:
             with export_snapshot(config.source, copy_slot_name(config.name, held.table), check) as snapshot:
                 if release.done:
@@ -341,7 +318,7 @@ class Verifier:
                 ):
                     self._cut(held.table, name, snapshot.lsn, cancelled)
                     lake = self._fixed(held, target, cancelled)
-                    keep(lake)
+                    versions.callback(lake.close)
                     if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
@@ -354,8 +331,8 @@ class Verifier:
                         snapshot.lsn,
                         held,
                         RangeReader(config.source, snapshot, schema, published.row_filter, policy),
-                        keep,
-                        repaired.set,
+                        versions,
+                        repaired,
                     )
         finally:
             versions.close()
@@ -386,47 +363,27 @@ class Verifier:
         )
 
     def _hold(self, name: QualifiedTable, cancelled: threading.Event) -> Held:
-        answers: queue.SimpleQueue[Held | LevadaError] = queue.SimpleQueue()
-        self.requests.hold(name, answers.put)
+        wanted = self.inbox.ask(HoldWanted(name))
         try:
-            answer = self._wait(name, answers, cancelled, None)
+            return wanted.wait(self._interrupt(name, cancelled))
         except LevadaError:
             # The supervisor may still grant it.
-            marked_thread(self._give_back, "levada-verify-end", answers).start()
+            wanted.answer.add_done_callback(self._give_back)
             raise
-        if isinstance(answer, LevadaError):
-            raise answer
-        return answer
 
-    def _give_back(self, answers: queue.SimpleQueue[Held | LevadaError]) -> None:
-        while not self.stopping.is_set():
-            try:
-                answer = answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            if isinstance(answer, Held):
-                self.requests.release(answer.table, False)
-            return
+    def _give_back(self, granted: Future[Held]) -> None:
+        if granted.exception() is None:
+            self.inbox.put(CutReleased(granted.result().table, repaired=False))
 
     def _cut(self, table: TableId, name: QualifiedTable, lsn: Lsn, cancelled: threading.Event) -> None:
-        answers: queue.SimpleQueue[LevadaError | None] = queue.SimpleQueue()
-        self.requests.cut(table, lsn, answers.put)
-        error = self._wait(name, answers, cancelled, self.max_held_s)
-        if error is not None:
-            raise error
+        check, until = self._interrupt(name, cancelled), time.monotonic() + self.max_held_s
 
-    def _wait(
-        self, name: QualifiedTable, answers: queue.SimpleQueue[T], cancelled: threading.Event, limit_s: float | None
-    ) -> T:
-        waited = 0.0
-        while not (cancelled.is_set() or self.stopping.is_set()):
-            try:
-                return answers.get(timeout=_POLL_S)
-            except queue.Empty:
-                waited += _POLL_S
-                if limit_s is not None and waited >= limit_s:
-                    raise self._not_reached(name) from None
-        raise _cancelled(name)
+        def wait() -> None:
+            check()
+            if time.monotonic() >= until:
+                raise self._not_reached(name)
+
+        self.inbox.ask(CutWanted(table, lsn)).wait(wait)
 
     def _await_transactions(self, config: PipelineConfig, check: Callable[[], None]) -> None:
         """Wait until the transactions that run now have ended, so that a held table need not wait for them."""

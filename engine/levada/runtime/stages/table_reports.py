@@ -1,0 +1,48 @@
+"""The registry's record of what capture and the jobs report."""
+
+from __future__ import annotations
+
+from levada.runtime.stages.messages import Fatal, JobStarted, SegmentStaged, SourceRestarted, TableFailed
+from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.storage_journal import (
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesDropped,
+    TablesUnpublished,
+)
+
+
+class TableReports(Stage):
+    """Records reports in the registry, before the other stages handle them."""
+
+    def __init__(self, parts: StageParts) -> None:
+        super().__init__(parts)
+        registry, inbox = parts.registry, parts.inbox
+        inbox.on(SegmentStaged, lambda report: registry.positions.segment_staged(report.manifest))
+        inbox.on(SourceRestarted, lambda report: registry.positions.source_restarted(report.verified_to))
+        inbox.on(TablesDropped, lambda report: registry.storage.tables_dropped(registry.tables.values(), report))
+        # The first error is the cause: capture finds a slot missing that the guard has dropped.
+        inbox.on(Fatal, lambda report: registry.fail(registry.fatal or report.error))
+        inbox.on(JobStarted, self._job_started)
+        inbox.on(TableFailed, self._table_failed)
+        inbox.on(TablesUnpublished, self._tables_unpublished)
+        inbox.on(TableAltered, self._table_altered)
+        inbox.on(PartitionsCreated, self._table_altered)
+        inbox.on(PartitionsAltered, self._table_altered)
+
+    def _job_started(self, report: JobStarted) -> None:
+        for table in report.tables:
+            self._registry.tables[table].started(report.at)
+
+    def _table_failed(self, report: TableFailed) -> None:
+        if (record := self._registry.tables.get(report.table)) is not None:
+            self._registry.phases.park_until_resync(record, report.error)
+
+    def _table_altered(self, report: TableAltered | PartitionsCreated | PartitionsAltered) -> None:
+        if (record := self._registry.tables.get(report.table)) is not None:
+            self._registry.storage.table_altered(record, report)
+
+    def _tables_unpublished(self, report: TablesUnpublished) -> None:
+        for table in report.tables & self._registry.tables.keys():
+            self._registry.storage.table_unpublished(self._registry.tables[table], report)

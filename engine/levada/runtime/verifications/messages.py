@@ -1,0 +1,81 @@
+"""Messages from the threads of verifications to the supervisor, see `levada.runtime.stages.cuts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from levada.errors import LevadaError
+from levada.runtime.inbox import Ask, Message, Recorded
+from levada.runtime.tables.cut_state import Held
+from levada.values import Lsn, QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from levada.status import ErrorProgress, VerifiedProgress
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWanted(Ask[Held]):
+    """A thread wants to hold a table."""
+
+    name: QualifiedTable
+
+
+@dataclass(frozen=True, slots=True)
+class CutWanted(Ask[None]):
+    """The table that a thread holds shall apply its changes below ``until`` and no others. Answered once it has."""
+
+    table: TableId
+    until: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class CutReleased(Message):
+    """A thread no longer holds the table. ``repaired``: its content at the destination was repaired."""
+
+    table: TableId
+    repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowCutWanted(Ask[None]):
+    """The shadow copy that a thread compares shall receive the changes below ``until``. Answered once it has."""
+
+    table: TableId
+    until: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Ask[None]):
+    """A thread has compared the table that it held. The answer is an error if the table is another one now.
+
+    ``error`` is that of a table which cannot be read at the destination, or which differs (`rows_differ`). ``result``
+    is None if nothing was compared.
+    """
+
+    held: Held
+    result: VerifiedProgress | None
+    error: LevadaError | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBehind(Message):
+    """The stream has not reached a change of a table's columns, which a comparison with the catalog lets it show."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationBegan(Recorded):
+    """A verification that the manifest asks for begins."""
+
+    table: TableId
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationEnded(Message):
+    """A verification that the manifest asks for has ended, with an error or None. It handled ``nonce``."""
+
+    table: TableId
+    nonce: int
+    error: ErrorProgress | None
