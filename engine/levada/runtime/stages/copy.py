@@ -11,7 +11,7 @@ from levada.postgres.table_checks import require_copyable
 from levada.postgres.table_locks import require_unlocked
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.staged_changes import ChangesWanted
-from levada.runtime.copies.table_copy import TableCopy
+from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
