@@ -17,11 +17,13 @@ from levada.destinations.interface import Destination, Ordering
 from levada.postgres.idle_connections import IdleReaders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.leaf_reader import LeafReader
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
@@ -155,13 +157,15 @@ def assemble_supervisor(
     storage_poller = StoragePoller(config_ref, lambda: list(registry.tables), inbox, capture.marks)
     verifier = _verifier(around, storage_poller.soon)
     resyncs = ResyncStage(parts, copier, applier, verifier.run_shadow)
+    arrivals = ArrivalStage(parts, LeafReader(config_ref, store, sessions))
     discovery = Discovery(config_ref, discover, lambda config: bool(read_gaps(config, store)), inbox)
     supervisor = Supervisor(
         config_ref,
         registry,
         capture=capture.thread,
         copies=CopyStage(parts, copier),
-        applies=ApplyStage(parts, applier),
+        arrivals=arrivals,
+        applies=ApplyStage(parts, applier, arrivals),
         cuts=CutStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, lambda: capture.thread.position.witness),
         resyncs=resyncs,

@@ -29,9 +29,11 @@ from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Watermark
 
 if TYPE_CHECKING:
+    from levada.apply.leaf_rows import LeafRows
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
+    from levada.schema.partitions import Arrival
     from levada.status import ErrorProgress, VerifiedProgress
 
 
@@ -68,6 +70,24 @@ class ChangesWanted:
     table: TableId
     until: Lsn
     reply: Reply
+
+
+@dataclass(slots=True)
+class Reading:
+    """The reading of an arrival, and what came of it, None while it runs."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    outcome: LeafRows | BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRead:
+    """The rows of attached partitions of a table were read, or that failed."""
+
+    table: TableId
+    arrival: Arrival
+    reading: Reading
+    outcome: LeafRows | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +296,7 @@ Report = (
     | CopyStarted
     | CopyEnded
     | ChangesWanted
+    | LeafRead
     | HoldWanted
     | CutWanted
     | CutReleased
