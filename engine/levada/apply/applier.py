@@ -10,16 +10,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
-from levada.apply.removal import RemovalBatch
+from levada.apply.leaf_rows import LeafRows
+from levada.apply.moves import MoveBatch
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.partitions import Removal
+from levada.schema.partitions import Arrival, Move
 from levada.segments.batch import DurabilityRequest
 from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
-from levada.segments.memory import MemoryBudget, batch_size
+from levada.segments.memory import BATCH_BYTES, MemoryBudget, batch_size
 from levada.segments.projection import check_old_keys
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
@@ -102,32 +103,47 @@ class Applier:
             _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
         return Applied(until, rows, nulled, seconds, tasks)
 
-    def run_removals(
-        self, table: TableId, after: Lsn, manifests: Sequence[Manifest], removals: Sequence[Removal]
+    def run_moves(
+        self,
+        table: TableId,
+        after: Lsn,
+        manifests: Sequence[Manifest],
+        moves: Sequence[Move],
+        rows: Mapping[Arrival, LeafRows],
     ) -> Applied:
-        """Apply the changes of one transaction to a table, together with all removals that it has.
+        """Apply the changes of one transaction to a table, together with all moves that it has.
 
-        ``manifests`` may be empty. The table has every change from before the transaction. Raise the errors of `run`,
-        and NeedsOperator ``partition_changed`` if the rows cannot be removed.
+        With ``rows`` of arrivals, apply all changes below their highest LSN with all moves among these. ``manifests``
+        may be empty. The table has every change from before the first move's transaction. Raise the errors of `run`,
+        and NeedsOperator ``partition_changed`` if the rows cannot be moved.
         """
         began = time.monotonic()
-        at = removals[0].at
-        mine = (r for m in manifests for r in m.relations if r.schema.id == table and r.commit_lsn == at)
-        # A later one of several versions of the transaction has a higher number than its commit. The next batch begins
-        # with the newest version below its start.
-        until = Lsn(max([at, *(r.schema.snapshot_id for r in mine)]) + 1)
+        ends = [read.lsn for read in rows.values()]
+        until = max(ends) if ends else self._end_of(table, manifests, moves[0].at)
         start = TableStart(self.targets(self.schema(table, after)), after)
         staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
-        with self.turn, self.memory.batch(batch_size(manifests, staged.tables), self.stopping):
-            batch = RemovalBatch(staged, removals, self.destination)
+        size = BATCH_BYTES if rows else batch_size(manifests, staged.tables)
+        with self.turn, self.memory.batch(size, self.stopping):
+            batch = MoveBatch(staged, moves, self.destination, rows)
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
         events = batch.changes(table)
-        _log.info("%s: %d changes with a partition that is gone at %s", events.schema.name, events.rows, at)
-        return Applied(until, events.rows, events.nulled, time.monotonic() - began)
+        nulled = events.nulled + sum(read.nulled for read in rows.values())
+        _log.info("%s: %d changes with partitions that come or go at %s", events.schema.name, events.rows, moves[0].at)
+        return Applied(until, events.rows, nulled, time.monotonic() - began)
+
+    @staticmethod
+    def _end_of(table: TableId, manifests: Sequence[Manifest], at: Lsn) -> Lsn:
+        """Return the end of a batch with the transaction that is committed at an LSN.
+
+        A later one of several versions of the transaction has a higher number than its commit. The next batch begins
+        with the newest version below its start.
+        """
+        mine = (r for m in manifests for r in m.relations if r.schema.id == table and r.commit_lsn == at)
+        return Lsn(max([at, *(r.schema.snapshot_id for r in mine)]) + 1)
 
     def run_shadow(
         self, schema: ReplicatedTableSchema, after: Lsn, manifests: Sequence[Manifest], until: Lsn | None = None

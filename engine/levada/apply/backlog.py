@@ -8,11 +8,11 @@ to the shadow copy of the table if it is True.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from levada.apply.table_backlog import NOTHING_PENDING, Pending, StagedSegment, TableBacklog
-from levada.schema.partitions import Removal
+from levada.schema.partitions import Arrival, Move
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId
@@ -36,7 +36,7 @@ class Backlog:
         self._bytes = 0
         self._tables: dict[TableId, TableBacklog] = {}
         self._shadows: dict[TableId, TableBacklog] = {}
-        self._removals: dict[TableId, tuple[Removal, ...]] = {}
+        self._moves: dict[TableId, tuple[Move, ...]] = {}
         self._holds: dict[TableId, Lsn] = {}
 
     def track(self, table: TableId, position: Lsn | None, *, holds: bool = True, shadow: bool = False) -> None:
@@ -71,7 +71,7 @@ class Backlog:
         """Stop keeping segments for the table. A table that is not tracked is no error."""
         state = self._of(shadow).pop(table, None)
         if not shadow:
-            self._removals.pop(table, None)
+            self._moves.pop(table, None)
             self._holds.pop(table, None)
         if state is not None:
             self._drop(state.release())
@@ -143,11 +143,11 @@ class Backlog:
         if state is not None:
             self._drop(state.advance(position))
 
-    def set_removals(self, table: TableId, removals: Sequence[Removal]) -> None:
-        """Set the removals that the table has left to apply, in WAL order. A shadow copy has none."""
-        self._removals.pop(table, None)
-        if removals:
-            self._removals[table] = tuple(removals)
+    def set_moves(self, table: TableId, moves: Sequence[Move]) -> None:
+        """Set the moves that the table has left to apply, in WAL order. A shadow copy has none."""
+        self._moves.pop(table, None)
+        if moves:
+            self._moves[table] = tuple(moves)
 
     def hold(self, table: TableId, lsn: Lsn | None) -> None:
         """Let the table apply no change with a commit LSN of at least ``lsn``, or any if it is None."""
@@ -159,49 +159,55 @@ class Backlog:
         """Return the LSN at which the table is held, None if it is not."""
         return self._holds.get(table)
 
-    def removal(self, table: TableId) -> Removal | None:
-        """Return the next removal of the table, None without one."""
-        return next(iter(self._removals.get(table, ())), None)
+    def move(self, table: TableId) -> Move | None:
+        """Return the next move of the table, None without one."""
+        return next(iter(self._moves.get(table, ())), None)
 
-    def removals_with(self, table: TableId, removal: Removal) -> tuple[Removal, ...]:
-        """Return the removals of a removal's transaction, in order."""
-        return tuple(r for r in self._removals.get(table, ()) if r.at == removal.at)
+    def moves(self, table: TableId) -> tuple[Move, ...]:
+        """Return the moves that the table has left to apply, in order."""
+        return self._moves.get(table, ())
+
+    @property
+    def arriving(self) -> Mapping[TableId, frozenset[Arrival]]:
+        """The arrivals of the tables that have some left to apply."""
+        found = {t: frozenset(m for m in moves if isinstance(m, Arrival)) for t, moves in self._moves.items()}
+        return {table: arrivals for table, arrivals in found.items() if arrivals}
 
     def position(self, table: TableId, staged: Lsn, *, shadow: bool = False) -> Lsn:
         """Return the table's position. ``staged`` is the LSN below which all changes are staged.
 
         Without pending segments the position is ``staged``, as there is nothing to apply below it. It is at most that
-        of the next removal.
+        of the next move.
         """
         reached = self._of(shadow)[table].reached(staged)
-        removal = None if shadow else self.removal(table)
-        return reached if removal is None else min(reached, removal.at)
+        move = None if shadow else self.move(table)
+        return reached if move is None else min(reached, move.at)
 
     def applied_lsn(self, table: TableId) -> Lsn:
         """Return the LSN below which the destination holds every change of the table, 0 while that is not known."""
         return self._tables[table].position
 
     def pending(self, table: TableId, *, shadow: bool = False) -> Pending:
-        """Return the changes that the table has left to apply. A removal counts as a segment without rows."""
+        """Return the changes that the table has left to apply. A move counts as a segment without rows."""
         state = self._of(shadow).get(table)
         if state is None:
             return NOTHING_PENDING
         pending = state.pending()
-        more = 0 if shadow else len(self._removals.get(table, ()))
+        more = 0 if shadow else len(self._moves.get(table, ()))
         return replace(pending, segments=pending.segments + more) if more else pending
 
     def pending_below(self, table: TableId, lsn: Lsn) -> bool:
         """Return True if the table may have a change left to apply that was committed below ``lsn``."""
-        removal = self.removal(table)
-        return (removal is not None and removal.at < lsn) or self._tables[table].pending_below(lsn)
+        move = self.move(table)
+        return (move is not None and move.at < lsn) or self._tables[table].pending_below(lsn)
 
-    def before_removal(self, table: TableId, removal: Removal) -> bool:
-        """Return True if the table may have a staged change left to apply from before the removal's transaction."""
-        return self._tables[table].pending_below(removal.at)
+    def before_move(self, table: TableId, move: Move) -> bool:
+        """Return True if the table may have a staged change left to apply from before the move's transaction."""
+        return self._tables[table].pending_below(move.at)
 
-    def batch_of(self, table: TableId, removal: Removal) -> tuple[Manifest, ...]:
-        """Return the pending segments that may have changes of the removal's transaction."""
-        return self._tables[table].batch_through(removal.at)
+    def batch_through(self, table: TableId, lsn: Lsn) -> tuple[Manifest, ...]:
+        """Return the pending segments that may have changes of a transaction that is committed at an LSN, or before."""
+        return self._tables[table].batch_through(lsn)
 
     def min_applied_lsn(self, staged: Lsn) -> Lsn:
         """Return the lowest position of all tables and shadow copies that hold segments.

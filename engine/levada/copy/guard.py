@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -30,8 +30,9 @@ from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.idle_connections import IdleReaders
 from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
 from levada.threads import marked_thread
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ LOCKS: Final = LockLimits()
 class TableGuard:
     """Holds the locks of one copy until its rows are read, or until it blocks another statement for too long.
 
+    With ``part``, ``published`` has some of the table's partitions, and the others may change.
     Sessions with the application name ``readers`` end then as well. Thread-safe.
     """
 
@@ -96,7 +98,10 @@ class TableGuard:
         description: TableDescription,
         limits: LockLimits = LOCKS,
         readers: str = "",
+        *,
+        part: bool = False,
     ) -> None:
+        self._part = part
         self._blocked_s = limits.blocked_s
         self._readers = readers
         self._connection = connection
@@ -155,10 +160,13 @@ class TableGuard:
             return table_changed(name) if error.code in _GONE else error
         except LevadaError as error:
             return error
+        leaves = {leaf.id for leaf in self._published.leaves}
+        before = _storage_of(leaves, self._description.storage) if self._part else self._description.storage
+        after = _storage_of(leaves, now.storage) if self._part else now.storage
         same = (
             _shape(now) == _shape(self._description)
-            and now.storage.has_rows_of(self._description.storage)
-            and {row[0] for row in names} == self._description.storage.leaves.keys()
+            and after.has_rows_of(before)
+            and {row[0] for row in names} == before.leaves.keys()
             and {(leaf.id, leaf.name) for leaf in self._published.leaves}
             == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
         )
@@ -200,17 +208,19 @@ def hold_table(
     schema: ReplicatedTableSchema,
     description: TableDescription,
     limits: LockLimits = LOCKS,
+    *,
+    part: bool = False,
 ) -> Iterator[TableGuard]:
     """Hold ACCESS SHARE locks on every relation with rows of the table.
 
     ``guards`` are sessions for such locks. ``published``, ``schema`` and ``description`` are the table's state in the
-    copy's snapshot. Raise Transient
+    copy's snapshot. ``part`` is that of `TableGuard`. Raise Transient
     ``lock_timeout`` if the locks are not granted in time, and ``table_changed`` if the table changed after the
     snapshot.
     """
     readers = clamp_application_name(guards.server.application_name, READERS)
     with guards.session() as conn:
-        guard = TableGuard(conn, published, description, limits, readers)
+        guard = TableGuard(conn, published, description, limits, readers, part=part)
         try:
             lock_leaves(conn, published, schema, limits.wait_s)
             guard.start()
@@ -242,6 +252,10 @@ def lock_leaves(
         if error.code in _GONE:
             raise table_changed(published.name) from error
         raise
+
+
+def _storage_of(leaves: Collection[TableId], storage: TableStorage) -> TableStorage:
+    return replace(storage, leaves={oid: leaf for oid, leaf in storage.leaves.items() if oid in leaves})
 
 
 def table_changed(table: QualifiedTable) -> Transient:

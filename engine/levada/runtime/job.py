@@ -11,6 +11,7 @@ class Job(StrEnum):
     COPY = "copy"
     READ_WATERMARK = "look"
     APPLY = "apply"
+    MOVE = "move"
     MAINTAIN = "maintain"
     APPLY_TO_SHADOW = "follow"
     SWAP = "swap"
@@ -21,6 +22,7 @@ class Job(StrEnum):
     def judged(self) -> bool:
         """Return True if the process is restarted when such a job blocks pending changes for too long.
 
-        A copy and a cut are exempt. Exporting a snapshot at the source and indexing the copied rows may take long.
+        A copy, a cut and a move of partitions are exempt. Exporting a snapshot at the source and indexing the copied
+        rows may take long.
         """
-        return self not in (Job.COPY, Job.CUT)
+        return self not in (Job.COPY, Job.CUT, Job.MOVE)

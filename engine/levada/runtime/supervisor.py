@@ -18,6 +18,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
 from levada.runtime.pace import Pace
 from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
@@ -58,6 +59,7 @@ class Supervisor:
         *,
         capture: CaptureThread,
         copies: CopyStage,
+        arrivals: ArrivalStage,
         applies: ApplyStage,
         cuts: CutStage,
         lake_cuts: LakeCuts,
@@ -75,6 +77,7 @@ class Supervisor:
         self._capture = capture
         self._staged = capture.position
         self._copies = copies
+        self._arrivals = arrivals
         self._applies = applies
         self._cuts = cuts
         self.lake_cuts = lake_cuts
@@ -123,6 +126,7 @@ class Supervisor:
     def drain(self) -> None:
         """Wait for the running jobs after the loop, and handle their reports so that their work is not lost."""
         self._copies.close()
+        self._arrivals.close()
         self._applies.close()
         self._resyncs.close()
         self.lake_cuts.close()
@@ -164,6 +168,7 @@ class Supervisor:
         paused = self.guard.pauses_copies
         self._copies.start(self._capture.position.sessions, paused=paused)
         self._resyncs.start(now, paused=paused)
+        self._arrivals.start(paused=paused)
         # A table that trails always has a batch that is due. Without compaction its batches would become slower.
         self._applies.start_maintenance(now)
         self._applies.start(now)

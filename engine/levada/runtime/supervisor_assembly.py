@@ -16,12 +16,14 @@ from levada.destinations.interface import Destination, Ordering
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.leaf_reader import LeafReader
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.apply import ApplyStage
+from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
 from levada.runtime.stages.cuts import CutStage
@@ -151,13 +153,15 @@ def assemble_supervisor(
     storage_poller = StoragePoller(parts, capture.marks)
     verifier = Verifier(config_ref, store, destination, inbox, around.epoch, around.stopping)
     resyncs = ResyncStage(parts, copier, applier, verifier)
+    arrivals = ArrivalStage(parts, LeafReader(config_ref, store, sessions))
     discovery = Discovery(parts, discover)
     supervisor = Supervisor(
         config_ref,
         registry,
         capture=capture.thread,
         copies=CopyStage(parts, copier),
-        applies=ApplyStage(parts, applier),
+        arrivals=arrivals,
+        applies=ApplyStage(parts, applier, arrivals),
         cuts=CutStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, capture.thread),
         resyncs=resyncs,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from levada.schema.types import Kind
 from levada.values import Lsn, TableId
@@ -136,6 +136,37 @@ class Removal:
         """Parse the result of `to_json`."""
         at, ordinal, region = data
         return cls(Lsn.parse(at), ordinal, Region.from_json(region))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The rows of partitions that came into the table with them. ``leaves`` are the relations that store the rows.
+
+    ``at`` and ``ordinal`` are those of `Removal`.
+    """
+
+    at: Lsn
+    ordinal: int
+    leaves: frozenset[TableId]
+
+    def to_json(self) -> list[Any]:
+        """Return the list that `from_json` reads."""
+        return [str(self.at), self.ordinal, {"leaves": sorted(map(int, self.leaves))}]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> Arrival:
+        """Parse the result of `to_json`."""
+        at, ordinal, found = data
+        return cls(Lsn.parse(at), ordinal, frozenset(map(TableId, found["leaves"])))
+
+
+Move: TypeAlias = Removal | Arrival
+"""Rows that leave or enter a table with their partition, which PostgreSQL does not stream."""
+
+
+def move_from_json(data: list[Any]) -> Move:
+    """Parse the result of a move's `to_json`."""
+    return Arrival.from_json(data) if isinstance(data[2], dict) else Removal.from_json(data)
 
 
 class KeyColumn(NamedTuple):

@@ -42,13 +42,15 @@ _TEXTS: Final = frozenset({25, 1043})
 class RowsChanged:
     """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
 
-    ``gone`` has the partitions that the table has lost, and ``renewed`` those with a new file, if that is the change.
+    ``gone`` has the partitions that the table has lost, ``arrived`` those that were attached with rows, and ``renewed``
+    those with a new file, if that is the change.
     """
 
     code: str
     what: str
     gone: frozenset[TableId] = frozenset()
     renewed: frozenset[TableId] = frozenset()
+    arrived: frozenset[TableId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,10 @@ def _leaves(
 ) -> RowsChanged | None:
     if gone := frozenset(before.leaves.keys() - now.leaves.keys()):
         return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it", gone)
-    for oid in sorted(now.leaves.keys() - before.leaves.keys()):
-        if not (now.leaves[oid].empty or now.leaves[oid].born):
-            return RowsChanged("partition_changed", "a partition was attached that may have had rows")
+    new = {oid: now.leaves[oid] for oid in now.leaves.keys() - before.leaves.keys()}
+    if arrived := frozenset(oid for oid, leaf in new.items() if not (leaf.empty or leaf.born)):
+        what = "a partition was attached that may have had rows"
+        return RowsChanged("partition_changed", what, arrived=arrived)
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}
     # TRUNCATE gives no new file to a partition that its own transaction created. All rows of that one are streamed.

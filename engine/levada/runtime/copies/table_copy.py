@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Final
 
 from levada import codes
 from levada.apply.applier import wait_durable
 from levada.copy.guard import hold_table
-from levada.copy.kept import Basis, KeptCopy, changed_part
+from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
 from levada.copy.snapshot import SnapshotRows
@@ -24,23 +21,15 @@ from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
-from levada.postgres.catalog import read_column_names, read_table_description
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
-from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
-from levada.postgres.storage import are_heaps, read_identity_indexes
-from levada.postgres.table_checks import require_copyable
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
-from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
-from levada.runtime.tables.publication_gaps import published_table, record_membership
 from levada.runtime.tables.requests import CopySettings
-from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.exclusion import require_excluded
-from levada.schema.flaws import flaw_error
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -49,27 +38,11 @@ from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, W
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from levada.postgres.catalog import PublishedTable
-    from levada.postgres.description import TableDescription
 
 _log = logging.getLogger(__name__)
 
 _FILES_LOST: Final = frozenset({codes.FILE_VANISHED, codes.COMMIT_CONFLICT, codes.REPLACEMENT_LOST})
 """Codes of commits that fail again with the same files."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SourceTable:
-    """A table in the snapshot of its copy. ``basis`` is that of `KeptCopy`.
-
-    ``rows_stay`` is True if a row that does not change keeps its place.
-    """
-
-    published: PublishedTable
-    description: TableDescription
-    schema: ReplicatedTableSchema
-    basis: str
-    rows_stay: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +74,10 @@ class TableCopy:
     """The records of interrupted copies, by default those in the store."""
     walsenders: IdleWalsenders | None = None
     """The connections that export snapshots, by default a new one for each copy."""
+
+    @property
+    def _source(self) -> SnapshotTables:
+        return SnapshotTables(self.config_ref, self.store, self.sessions)
 
     @property
     def _kept(self) -> KeptCopies:
@@ -251,7 +228,7 @@ class TableCopy:
         former = self.store.get_table_schema(table, NEWEST_VERSION)
         if former is not None and former.excluded:
             with self.sessions.session() as connection:
-                self._require_excluded(connection, table, name, plan.settings.excluded_columns)
+                self._source.require_excluded(connection, table, name, plan.settings.excluded_columns)
         if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
@@ -370,7 +347,7 @@ class TableCopy:
         Raise Transient ``copy_outdated`` if ``kept`` has another basis.
         """
         config = self.config_ref.current
-        read = self._read_schema(snapshot, table, name, plan.settings)
+        read = self._source.read(snapshot, table, name, plan.settings)
         published, schema, policy = read.published, read.schema, config.on_unrepresentable
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, changed_part(kept.basis, read.basis))
@@ -397,7 +374,7 @@ class TableCopy:
             )
             yield rows, read.description.storage
 
-    def _why_not_kept(self, plan: CopyPlan, target: TableTarget, since: Lsn | None, read: _SourceTable) -> str:
+    def _why_not_kept(self, plan: CopyPlan, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
         """Return why finished ranges of the copy cannot be kept, empty if they can.
 
         A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
@@ -436,59 +413,6 @@ class TableCopy:
         if noted != controls:
             self.store.store_table_controls(table, noted)
 
-    def _require_excluded(
-        self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]
-    ) -> frozenset[str]:
-        """Raise NeedsOperator if the copy would have a column that the last version excludes.
-
-        Return the excluded names that no column has. They are no error, because a column may have been dropped, or is
-        yet to be added.
-        """
-        if not excluded:
-            return excluded
-        names = read_column_names(connection, table)
-        former = self.store.get_table_schema(table, NEWEST_VERSION)
-        if former is not None:
-            require_excluded(replace(former, name=name), excluded, names)
-        return excluded.difference(names.values())
-
-    def _read_schema(
-        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
-    ) -> _SourceTable:
-        config = self.config_ref.current
-        with self.sessions.session() as connection, connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
-            SourceRecord(self.store).require_verified(connection)
-            published = published_table(connection, config.publication.name, table, name)
-            if published.name != name and not config.is_selected(published.name):
-                raise table_renamed(name, published.name)
-            require_copyable(connection, config.publication.name, name, settings.excluded_columns)
-            membership = record_membership(self.store, connection, config.publication.name, table, name)
-            description = read_table_description(connection, table)
-            if missing := self._require_excluded(connection, table, name, settings.excluded_columns):
-                _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
-            if (flaw := flaw_error(name, description.storage.flaws)) is not None:
-                raise flaw
-            description.require_streamed_key(published.column_attnums)
-            schema = description.schema(
-                columns=published.column_attnums,
-                exclude=settings.excluded_columns,
-                policy=config.on_unrepresentable,
-            )
-            basis = Basis(
-                server=(read_start_time(connection), config.slot.name),
-                settings=(settings.to_text(), config.on_unrepresentable.value),
-                publication=(membership, published.row_filter),
-                table=(
-                    schema.to_json(),
-                    _versions(description.storage),
-                    read_identity_indexes(connection, {table, *description.storage.leaves}),
-                ),
-            ).to_text()
-            rows_stay = are_heaps(connection, description.storage.leaves.keys())
-            return _SourceTable(published, description, schema, basis, rows_stay)
-
 
 def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:
     """Give up the finished ranges if the commit of the same files would fail again."""
@@ -496,9 +420,3 @@ def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:
         return
     if not error.retried or error.code in _FILES_LOST:
         rows.forget()
-
-
-def _versions(storage: TableStorage) -> str:
-    """Return the storage with the versions of its catalog rows, without what is no property of the table."""
-    leaves = {oid: replace(leaf, empty=False) for oid, leaf in storage.leaves.items()}
-    return replace(storage, leaves=leaves).to_text()

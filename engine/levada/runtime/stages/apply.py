@@ -14,12 +14,12 @@ from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
 from levada.runtime.job import Job
+from levada.runtime.stages.arrivals import ArrivalStage, MovePlan
 from levada.runtime.stages.messages import ApplyEnded, JobStarted, MaintainEnded, WatermarkRead
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import apply_is_due, keeps_others, maintenance_is_due, needs_resync, wants_apply
-from levada.schema.partitions import Removal
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
@@ -38,9 +38,10 @@ _MAINTAINED_AT_ONCE: Final = 2
 class ApplyStage(Stage):
     """Applies staged changes, runs maintenance, and reads watermarks."""
 
-    def __init__(self, parts: StageParts, applier: Applier) -> None:
+    def __init__(self, parts: StageParts, applier: Applier, arrivals: ArrivalStage) -> None:
         super().__init__(parts)
         self._applier = applier
+        self._arrivals = arrivals
         self._together = parts.destination.capabilities.ordering is Ordering.PIPELINE
         self._threads = 1 if self._together else parts.config_ref.current.apply_threads
         self._pool = MarkedPool(self._threads, "levada-apply")
@@ -111,21 +112,27 @@ class ApplyStage(Stage):
             if ready and self._registry.staged_lsn >= floor:
                 self._submit(waiting, floor)
             return
-        applicable = [r for r in ready if not self._waits_for_removal(r)]
+        applicable = [r for r in ready if not self._waits_for_move(r)]
         for record in sorted(applicable, key=lambda r: r.apply.pending_since or now)[:free]:
-            removal = backlog.removal(record.id)
-            if removal is None or backlog.before_removal(record.id, removal):
+            plan = self._moves_due(record)
+            if plan is None:
                 self._submit([record])
             else:
-                self._submit_removal(record, removal)
+                self._submit_moves(record, plan)
 
-    def _waits_for_removal(self, record: TableRecord) -> bool:
-        """Return True if the table has nothing to apply before a removal whose transaction is not staged yet."""
+    def _moves_due(self, record: TableRecord) -> MovePlan | None:
+        """Return the batch with the table's next moves, None if it has changes to apply before."""
         backlog = self._registry.backlog
-        removal = backlog.removal(record.id)
-        if removal is None or self._registry.staged_lsn > removal.at:
+        move = backlog.move(record.id)
+        return None if move is None or backlog.before_move(record.id, move) else self._arrivals.plan(record.id)
+
+    def _waits_for_move(self, record: TableRecord) -> bool:
+        """Return True if the table has nothing to apply before a move for which something is not there yet."""
+        backlog = self._registry.backlog
+        move = backlog.move(record.id)
+        if move is None or backlog.before_move(record.id, move):
             return False
-        return not backlog.before_removal(record.id, removal)
+        return self._arrivals.plan(record.id) is None
 
     def _is_cut(self, record: TableRecord) -> bool:
         if record.cut.leaves_nothing(self._registry.position(record)):
@@ -155,27 +162,26 @@ class ApplyStage(Stage):
             record.begin(Job.APPLY)
             record.apply.pending_since = None
         until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
-        until = min([until, *(removal.at for r in records if (removal := backlog.removal(r.id)) is not None)])
+        until = min([until, *(move.at for r in records if (move := backlog.move(r.id)) is not None)])
         until = min([until, *(held for r in records if (held := backlog.held_at(r.id)) is not None)])
         self._batches += 1
         self._pool.submit(self._run, positions, manifests, until)
 
-    def _submit_removal(self, record: TableRecord, removal: Removal) -> None:
-        """Apply the transaction in which rows leave the table, after everything before it."""
-        backlog = self._registry.backlog
-        after, manifests = self._registry.position(record), backlog.batch_of(record.id, removal)
-        record.begin(Job.APPLY)
+    def _submit_moves(self, record: TableRecord, plan: MovePlan) -> None:
+        """Apply the transactions in which rows leave or enter the table, after everything before them."""
+        last = plan.moves[0].at if plan.until is None else plan.until
+        after, manifests = self._registry.position(record), self._registry.backlog.batch_through(record.id, last)
+        record.begin(Job.MOVE)
         record.apply.pending_since = None
         self._batches += 1
-        removals = backlog.removals_with(record.id, removal)
-        self._pool.submit(self._run_removals, record.id, after, manifests, removals)
+        self._pool.submit(self._run_moves, record.id, after, manifests, plan)
 
-    def _run_removals(
-        self, table: TableId, after: Lsn, manifests: tuple[Manifest, ...], removals: tuple[Removal, ...]
+    def _run_moves(
+        self, table: TableId, after: Lsn, manifests: tuple[Manifest, ...], plan: MovePlan
     ) -> None:  # in a pool
         self._inbox.put(JobStarted((table,), datetime.now(UTC)))
         try:
-            applied = self._applier.run_removals(table, after, manifests, removals)
+            applied = self._applier.run_moves(table, after, manifests, plan.moves, plan.rows)
         except BaseException as error:
             self._inbox.put(ApplyEnded((table,), error))
         else:
@@ -211,7 +217,7 @@ class ApplyStage(Stage):
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.until)
         self._registry.backlog.applied(record.id, outcome.until)
-        self._registry.removals.applied(record.id, outcome.until)
+        self._registry.moves.applied(record.id, outcome.until)
         self._registry.phases.succeeded(record)
         record.apply.rows_applied += outcome.rows
         record.apply.unrepresentable += outcome.unrepresentable

@@ -136,6 +136,9 @@ class CutStage(Stage):
             return False
         if isinstance(record.phase, Ready) and not self._registry.backlog.position_known(record.id):
             return False
+        if record.id in self._registry.backlog.arriving and isinstance(record.phase, Ready):
+            # The rows of an attached partition bring the table to the LSN of their snapshot, beyond that of the cut.
+            return False
         record.begin(Job.CUT)
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
         held = Held(record.id, parked, needs_resync(record.phase), record.copy.committed_at)
@@ -174,7 +177,10 @@ def _shown(differs: LevadaError | None) -> ErrorProgress | None:
 
 
 def _gone() -> Transient:
-    return Transient("table_changed", "the table was copied again, parked or removed during its verification")
+    return Transient(
+        "table_changed",
+        "the table was copied again, parked or removed during its verification, or a partition with rows was attached",
+    )
 
 
 def _not_ready(record: TableRecord) -> Transient:

@@ -214,7 +214,7 @@ class LakeCuts(Stage):
         """Choose the LSN of a cut. Return False if it has to wait.
 
         It waits for a table whose watermark is not known, and for the stream, which may be behind what a former process
-        has applied.
+        has applied. It also waits for the rows of attached partitions, which bring a table to a later LSN at once.
         """
         registry, lsn = self._registry, self._registry.staged_lsn
         if lsn < after or name in self._cuts:
@@ -225,7 +225,10 @@ class LakeCuts(Stage):
         self._names |= {record.id: record.name for record in registry.tables.values()}
         if scheduled and not taking_part:
             return False
-        if any(not registry.backlog.position_known(t) or registry.backlog.applied_lsn(t) > lsn for t in taking_part):
+        backlog = registry.backlog
+        if any(not backlog.position_known(t) or backlog.applied_lsn(t) > lsn for t in taking_part):
+            return False
+        if backlog.arriving.keys() & taking_part:
             return False
         cut = Cut(
             name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,9 +19,11 @@ from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
+    from levada.apply.leaf_rows import LeafRows
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
+    from levada.schema.partitions import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,24 @@ class CopyEnded(Message):
 
     table: TableId
     outcome: Copied | BaseException
+
+
+@dataclass(slots=True)
+class Reading:
+    """The reading of an arrival, and what came of it, None while it runs."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    outcome: LeafRows | BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRead(Message):
+    """The rows of attached partitions of a table were read, or that failed."""
+
+    table: TableId
+    arrival: Arrival
+    reading: Reading
+    outcome: LeafRows | BaseException
 
 
 @dataclass(frozen=True, slots=True)

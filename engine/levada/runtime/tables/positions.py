@@ -9,11 +9,11 @@ from levada.destinations import Destination
 from levada.errors import NeedsOperator
 from levada.runtime.job import Job
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
+from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.storage_journal import StorageJournal
 from levada.runtime.tables.unverified_tables import UnverifiedTables, Verdict, another_history, judge_position
@@ -40,9 +40,9 @@ class Positions:
         phases: PhaseChanges,
         storage: StorageJournal,
         unverified: UnverifiedTables,
-        removals: Removals,
+        moves: PartitionMoves,
     ) -> None:
-        self._removals = removals
+        self._moves = moves
         self._store = store
         self._destination = destination
         self._tables = tables
@@ -63,7 +63,7 @@ class Positions:
 
     def track(self, record: TableRecord) -> None:
         """Keep the segments that the table needs, or all of them until its watermark has been read."""
-        self._removals.load(record.id)
+        self._moves.load(record.id)
         copies = self._begins_with_copy(record)
         if copies and self._track_kept_copy(record):
             return
@@ -104,7 +104,7 @@ class Positions:
         """Keep the table's segments from its watermark ``position`` on. Park the table if it has none."""
         self._tables.backlog.track(record.id, position)
         if position is not None:
-            self._removals.applied(record.id, position)
+            self._moves.applied(record.id, position)
         if self._is_of_another_history(record, position):
             return
         self._require_complete(record)

@@ -48,10 +48,8 @@ def published_table(
     raise table_not_published(connection, publication, [name])
 
 
-def record_membership(
-    store: PipelineStore, connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
-) -> str:
-    """Record the table's membership in the publication as the snapshot of its copy sees it, and return it as text.
+def read_membership(connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable) -> str:
+    """Return the table's membership in the publication as the snapshot of its copy sees it, as text.
 
     Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if the publication does not publish all
     of INSERT, UPDATE and DELETE.
@@ -67,9 +65,12 @@ def record_membership(
             " miss such changes",
             hint=f"{publish_all_hint(connection, publication)}; the table is copied then, within a minute",
         )
-    text = membership.to_text()
-    store.store_fingerprint(_copy_of(table), text)
-    return text
+    return membership.to_text()
+
+
+def record_membership(store: PipelineStore, table: TableId, membership: str) -> None:
+    """Store the membership in the publication of a table whose copy is made."""
+    store.store_fingerprint(_copy_of(table), membership)
 
 
 def adopt_membership(store: PipelineStore, table: TableId) -> None:

@@ -13,13 +13,13 @@ from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.outage import Outage
 from levada.runtime.tables.own_copies import OwnCopies
+from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
 from levada.runtime.tables.positions import Positions
 from levada.runtime.tables.publication_check import PublicationCheck
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.storage_journal import StorageJournal
 from levada.runtime.tables.table_membership import TableMembership
@@ -52,7 +52,7 @@ class TableRegistry:
     (step)     Retries, resyncs and phases that are due without a request
     own_copies Copies that are made again without a request
     storage    The storage that rows were copied from, see `StorageJournal`
-    removals   Partitions whose rows are still at the destination
+    moves      Partitions whose rows leave or enter tables
     ========== ==========================================================================
     """
 
@@ -81,9 +81,9 @@ class TableRegistry:
             shadows=self.shadows,
             unverified=unverified,
         )
-        self.removals = Removals(config_ref, store, destination, tables)
-        self.storage = StorageJournal(store, self.phases.park_until_resync, self.removals)
-        self.positions = Positions(store, destination, tables, self.phases, self.storage, unverified, self.removals)
+        self.moves = PartitionMoves(config_ref, store, destination, tables)
+        self.storage = StorageJournal(store, self.phases.park_until_resync, self.moves)
+        self.positions = Positions(store, destination, tables, self.phases, self.storage, unverified, self.moves)
         retries = self._retries = TableRetries(self.phases, self.positions)
         self.places = PlaceCheck(config_ref, destination, tables, self.handled, self.phases, retries)
         self.next_copy = NextCopy(config_ref, destination, self.handled, columns)

@@ -8,7 +8,7 @@ shows has been streamed, so that the messages come first. The rules are in `leva
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,13 +18,11 @@ from levada.postgres.storage import StorageSnapshot
 from levada.runtime.inbox import Recorded
 from levada.runtime.tables.baseline import Baseline
 from levada.runtime.tables.emptied_partitions import EmptiedPartitions
+from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.removals import Removals
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
-from levada.schema import ReplicatedTableSchema
 from levada.schema.flaws import LeafFlaw, flaw_error
-from levada.schema.partitions import KeyColumn, Region, Removal, region_of
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import LeafStorage, TableStorage
@@ -120,19 +118,18 @@ def storage_subject(table: TableId) -> str:
 class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
-    ``park`` parks a table until it is resynced. Without ``removals`` the rows of a partition that is gone stay until
-    then.
+    ``park`` parks a table until it is resynced. Without ``moves`` a partition that comes or goes with rows parks it.
     """
 
     def __init__(
         self,
         store: PipelineStore,
         park: Callable[[TableRecord, LevadaError], None],
-        removals: Removals | None = None,
+        moves: PartitionMoves | None = None,
     ) -> None:
         self._store = store
         self._park = park
-        self._removals = removals
+        self._moves = moves
         self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._emptied = EmptiedPartitions()
@@ -154,17 +151,17 @@ class StorageJournal:
         self._truncates.pop(table, None)
         self.columns.forget(table)
         self._emptied.forget(table)
-        if self._removals is not None:
-            self._removals.forget(table)
-            self._removals.release(table)
+        if self._moves is not None:
+            self._moves.forget(table)
+            self._moves.release(table)
         if self._store.get_fingerprint(storage_subject(table)) is not None:
             self._store.delete_fingerprint(storage_subject(table))
 
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
-        if self._removals is not None:
-            self._removals.applied(table, lsn)
+        if self._moves is not None:
+            self._moves.applied(table, lsn)
         if known is None or known.lsn < lsn:
             self._keep(table, Baseline(lsn, 0, storage, {} if known is None else known.created_since(lsn)))
 
@@ -231,13 +228,13 @@ class StorageJournal:
         """
         for table, leaves in self._emptied.answered(snapshot).items():
             record, storage, known = records.get(table), snapshot.tables.get(table), self._baseline(table)
-            assert self._removals is not None
+            assert self._moves is not None
             if record is not None and storage is not None and known is not None and not needs_resync(record.phase):
                 # The rows of one that is gone meanwhile leave with it.
                 left = leaves & storage.leaves.keys() & known.storage.leaves.keys()
                 empty = left & snapshot.emptied
                 if left - empty <= snapshot.kept and (
-                    not empty or self._remove(record, storage, empty, snapshot.end, 0)
+                    not empty or self._moves.remove(record, storage, empty, snapshot.end, 0)
                 ):
                     renewed = {leaf: storage.leaves[leaf] for leaf in left}
                     stored = replace(known.storage, leaves={**known.storage.leaves, **renewed})
@@ -246,7 +243,7 @@ class StorageJournal:
                 else:
                     what = "a partition was rewritten (VACUUM FULL, CLUSTER), or truncated and filled again"
                     self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what)))
-            self._removals.release(table)
+            self._moves.release(table)
 
     def add_snapshot(self, snapshot: StorageSnapshot, marked: Mapping[TableId, Columns] | None = None) -> None:
         """Queue a snapshot of the catalog for `evaluate_snapshots`. ``marked`` has the marks written just before it.
@@ -267,10 +264,10 @@ class StorageJournal:
 
     def _explains(self, tables: Iterable[TableRecord]) -> bool:
         """Return True if a table still has rows of a partition that this snapshot shows as emptied or gone."""
-        if self._removals is None:
+        if self._moves is None:
             return False
         streaming = (r.id for r in tables if not (isinstance(r.phase, Errored) or r.suspended))
-        return bool(self._emptied.waiting) or any(map(self._removals.is_pending, streaming))
+        return bool(self._emptied.waiting) or any(map(self._moves.is_pending, streaming))
 
     def _evaluate_snapshot(self, snapshot: StorageSnapshot, tables: Iterable[TableRecord]) -> None:
         for record in tables:
@@ -342,7 +339,9 @@ class StorageJournal:
             return
         before = known.storage_but_for(())
         gone = before.leaves.keys() & report.tables
-        if not gone or not self._remove(record, before, gone, report.committed, report.ordinal):
+        if not gone or self._moves is None:
+            return
+        if not self._moves.remove(record, before, gone, report.committed, report.ordinal):
             return
         left = {oid: leaf for oid, leaf in known.storage.leaves.items() if oid not in gone}
         created = {oid: made for oid, made in known.created.items() if oid not in gone}
@@ -380,16 +379,9 @@ class StorageJournal:
         version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
         found = find_change(record.id, names, before, after, witness)
-        if found is not None and found.gone and statement is not None:
-            left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
-            rest = find_change(record.id, names, replace(before, leaves=left), after, witness)
+        if found is not None and statement is not None and self._moves is not None:
             at = statement.committed, statement.ordinal
-            if (rest is None or rest.renewed) and self._remove(record, before, found.gone, *at):
-                found, before = rest, replace(before, leaves=left)
-            elif rest is None:
-                found = replace(found, what=f"{found.what}, and its bounds do not show exactly which these are")
-            else:
-                found = rest
+            found, before = self._move(self._moves, record, names, before, after, found, witness, at)
         if found is None:
             self._keep(record.id, now)
             return
@@ -400,6 +392,31 @@ class StorageJournal:
             return
         _log.error("table %s is parked: %s [%s]", record.name, found.what, found.code)
         self._park(record, rows_changed(record.name, found))
+
+    def _move(
+        self,
+        moves: PartitionMoves,
+        record: TableRecord,
+        names: Mapping[int, str],
+        before: TableStorage,
+        after: TableStorage,
+        found: RowsChanged,
+        witness: Witness,
+        at: tuple[Lsn, int],
+    ) -> tuple[RowsChanged | None, TableStorage]:
+        """Let rows leave or enter the table with their partitions. Return what else has changed since which storage."""
+        if not (found.gone or found.arrived):
+            return found, before
+        leaves = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
+        moved = replace(before, leaves={**leaves, **{oid: after.leaves[oid] for oid in found.arrived}})
+        rest = find_change(record.id, names, moved, after, witness)
+        if rest is not None and not rest.renewed:
+            return rest, before
+        if found.gone and not moves.remove(record, before, found.gone, *at):
+            return replace(found, what=f"{found.what}, and its bounds do not show exactly which these are"), before
+        if found.arrived and not moves.arrive(record, found.arrived, *at):
+            return found, before
+        return rest, moved
 
     def _examine(
         self,
@@ -415,24 +432,10 @@ class StorageJournal:
             return False
         renewed = {leaf: now.leaves[leaf] for leaf in found.renewed}
         rest = find_change(record.id, names, replace(before, leaves={**before.leaves, **renewed}), now, witness)
-        if rest is not None or self._removals is None or not self._removals.can_hold:
+        if rest is not None or self._moves is None or not self._moves.can_hold:
             return False
-        self._removals.hold(record.id)
+        self._moves.hold(record.id)
         self._emptied.examine(record.id, found.renewed)
-        return True
-
-    def _remove(
-        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: Lsn, ordinal: int
-    ) -> bool:
-        """Remove the rows of partitions that are gone. Return False if their bounds do not show them exactly."""
-        version = self._store.get_table_schema(record.id, NEWEST_VERSION)
-        if self._removals is None or version is None or not self._removals.can_remove(version):
-            return False
-        region = lost_region(before, gone, version)
-        if region is None:
-            _log.info("table %s: the bounds of a partition that is gone do not show its rows exactly", record.name)
-            return False
-        self._removals.add(record, Removal(at, ordinal, region))
         return True
 
     def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
@@ -453,17 +456,6 @@ class StorageJournal:
     def _keep(self, table: TableId, baseline: Baseline) -> None:
         self._note_leaves(table, baseline)
         self._store.store_fingerprint(storage_subject(table), baseline.to_text())
-
-
-def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:
-    """Return the rows of the leaves ``gone`` of a table, or None if their bounds do not show them exactly."""
-    enums = {oid for oid, kind in before.types.items() if kind.kind == "e"}
-    columns = {
-        held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
-        for attnum, held in before.columns.items()
-        if (column := version.by_attnum.get(attnum)) is not None
-    }
-    return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)
 
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:

@@ -1,0 +1,128 @@
+"""The state of a table in the snapshot of a copy: its publication, its columns and its storage."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from levada.copy.kept import Basis
+from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.server import read_start_time
+from levada.postgres.slots import ExportedSnapshot
+from levada.postgres.storage import are_heaps, read_identity_indexes
+from levada.postgres.table_checks import require_copyable
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.publication_gaps import published_table, read_membership, record_membership
+from levada.runtime.tables.requests import CopySettings
+from levada.runtime.tables.table_names import table_renamed
+from levada.schema import ReplicatedTableSchema
+from levada.schema.exclusion import require_excluded
+from levada.schema.flaws import flaw_error
+from levada.schema.storage import TableStorage
+from levada.schema.table import NEWEST_VERSION
+from levada.stores.interface import PipelineStore
+from levada.values import QualifiedTable, TableId
+
+if TYPE_CHECKING:
+    from levada.postgres.catalog import PublishedTable
+    from levada.postgres.description import TableDescription
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table in the snapshot of its copy. ``basis`` is that of `KeptCopy`.
+
+    ``rows_stay`` is True if a row that does not change keeps its place. ``membership`` is that in the publication.
+    """
+
+    published: PublishedTable
+    description: TableDescription
+    schema: ReplicatedTableSchema
+    basis: str
+    rows_stay: bool
+    membership: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTables:
+    """Reads tables of the source. ``sessions`` are its connections for that."""
+
+    config_ref: ConfigRef
+    store: PipelineStore
+    sessions: IdleReaders
+
+    def read(
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
+    ) -> SourceTable:
+        """Return the table's state in a snapshot, and record its membership in the publication for the copy."""
+        found = self.look(snapshot, table, name, settings)
+        record_membership(self.store, table, found.membership)
+        return found
+
+    def look(
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
+    ) -> SourceTable:
+        """Return the table's state in a snapshot. Raise the errors of a copy that may not be made."""
+        config = self.config_ref.current
+        with self.sessions.session() as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
+            SourceRecord(self.store).require_verified(connection)
+            published = published_table(connection, config.publication.name, table, name)
+            if published.name != name and not config.is_selected(published.name):
+                raise table_renamed(name, published.name)
+            require_copyable(connection, config.publication.name, name, settings.excluded_columns)
+            membership = read_membership(connection, config.publication.name, table, name)
+            description = read_table_description(connection, table)
+            if missing := self.require_excluded(connection, table, name, settings.excluded_columns):
+                _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
+            if (flaw := flaw_error(name, description.storage.flaws)) is not None:
+                raise flaw
+            description.require_streamed_key(published.column_attnums)
+            schema = description.schema(
+                columns=published.column_attnums,
+                exclude=settings.excluded_columns,
+                policy=config.on_unrepresentable,
+            )
+            basis = Basis(
+                server=(read_start_time(connection), config.slot.name),
+                settings=(settings.to_text(), config.on_unrepresentable.value),
+                publication=(membership, published.row_filter),
+                table=(
+                    schema.to_json(),
+                    _versions(description.storage),
+                    read_identity_indexes(connection, {table, *description.storage.leaves}),
+                ),
+            ).to_text()
+            rows_stay = are_heaps(connection, description.storage.leaves.keys())
+            return SourceTable(published, description, schema, basis, rows_stay, membership)
+
+    def require_excluded(
+        self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]
+    ) -> frozenset[str]:
+        """Raise NeedsOperator if the copy would have a column that the last version excludes.
+
+        Return the excluded names that no column has. They are no error, because a column may have been dropped, or is
+        yet to be added.
+        """
+        if not excluded:
+            return excluded
+        names = read_column_names(connection, table)
+        former = self.store.get_table_schema(table, NEWEST_VERSION)
+        if former is not None:
+            require_excluded(replace(former, name=name), excluded, names)
+        return excluded.difference(names.values())
+
+
+def _versions(storage: TableStorage) -> str:
+    """Return the storage with the versions of its catalog rows, without what is no property of the table."""
+    leaves = {oid: replace(leaf, empty=False) for oid, leaf in storage.leaves.items()}
+    return replace(storage, leaves=leaves).to_text()

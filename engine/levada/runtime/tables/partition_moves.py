@@ -1,0 +1,155 @@
+"""The partitions whose rows have left or entered a table, and which the destination has or lacks still.
+
+Each one is in the store before the storage after it is the table's baseline. So a move is never forgotten. One that was
+applied has a watermark of the table above it, also if the engine ends before the store knows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from levada.destinations import Destination, Ordering
+from levada.runtime.config_ref import ConfigRef
+from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import table_target
+from levada.schema import ReplicatedTableSchema
+from levada.schema.partitions import Arrival, KeyColumn, Move, Region, Removal, move_from_json, region_of
+from levada.schema.storage import TableStorage
+from levada.stores.interface import PipelineStore
+from levada.values import Lsn, SnapshotId, TableId, TableMode
+
+_log = logging.getLogger(__name__)
+
+_NEWEST: Final = SnapshotId(2**64 - 1)
+
+
+def moves_subject(table: TableId) -> str:
+    """Return the store's key of a table's moves."""
+    return f"removals_{int(table)}"
+
+
+class PartitionMoves:
+    """Keeps the moves of all tables in the store and in the backlog. For the supervisor's thread."""
+
+    def __init__(
+        self, config_ref: ConfigRef, store: PipelineStore, destination: Destination, tables: PipelineTables
+    ) -> None:
+        self._config_ref = config_ref
+        self._store = store
+        self._destination = destination
+        self._tables = tables
+
+    def load(self, table: TableId) -> None:
+        """Read a table's moves from the store."""
+        self._tables.backlog.set_moves(table, self._stored(table))
+
+    def remove(
+        self, record: TableRecord, before: TableStorage, gone: Collection[TableId], at: Lsn, ordinal: int
+    ) -> bool:
+        """Remove the rows of leaves that are gone. Return False if their bounds do not show them exactly.
+
+        The same removal may be added again. A leaf that has not arrived yet arrives no more: only what the stream has
+        of it is at the destination.
+        """
+        version = self._version(record)
+        region = None if version is None else lost_region(before, gone, version)
+        if region is None:
+            return False
+        known, removal = self._stored(record.id), Removal(at, ordinal, region)
+        if removal not in known:
+            self._add(record, removal, _without(known, frozenset(gone)))
+            _log.info("table %s: the rows of a partition that is gone at %s are removed", record.name, at)
+        return True
+
+    def arrive(self, record: TableRecord, leaves: frozenset[TableId], at: Lsn, ordinal: int) -> bool:
+        """Copy the rows of leaves into the table that were attached. Return False if that is not possible.
+
+        The same arrival may be added again.
+        """
+        if self._version(record) is None:
+            return False
+        known, arrival = self._stored(record.id), Arrival(at, ordinal, leaves)
+        if arrival not in known:
+            self._add(record, arrival, known)
+            _log.info("table %s: the rows of a partition that was attached at %s are copied", record.name, at)
+        return True
+
+    def _version(self, record: TableRecord) -> ReplicatedTableSchema | None:
+        """Return the newest version of a table whose rows can move at the destination, None if they cannot."""
+        capabilities = self._destination.capabilities
+        version = self._store.get_table_schema(record.id, _NEWEST)
+        if version is None or not capabilities.finds_rows or capabilities.ordering is not Ordering.TABLE:
+            return None
+        target = table_target(self._store, self._config_ref.current, version)
+        return version if self._destination.effective_mode(target) is TableMode.UPSERT else None
+
+    def _add(self, record: TableRecord, move: Move, known: Iterable[Move]) -> None:
+        self._keep(record.id, sorted((*known, move), key=lambda m: (m.at, m.ordinal)))
+        record.apply.changes_wait(time.monotonic())
+        if record.resync.has_copy and not record.resync.abandoned:
+            # Its snapshot may be older, and no move is applied to it.
+            record.resync.restart()
+
+    def is_pending(self, table: TableId) -> bool:
+        """Return True if a move of the table is not at the destination yet."""
+        return self._tables.backlog.move(table) is not None
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether a table can wait while the others go on."""
+        return self._destination.capabilities.ordering is Ordering.TABLE
+
+    def hold(self, table: TableId) -> None:
+        """Let the table apply nothing beyond what is staged now, until `release`."""
+        self._tables.backlog.hold(table, self._tables.staged_lsn)
+
+    def release(self, table: TableId) -> None:
+        """Let the table apply all changes again."""
+        self._tables.backlog.hold(table, None)
+
+    def applied(self, table: TableId, position: Lsn) -> None:
+        """Forget the moves below a table's watermark, or below the snapshot of its copy."""
+        if self._tables.backlog.move(table) is not None:
+            known = self._stored(table)
+            left = [move for move in known if move.at >= position]
+            if len(left) < len(known):
+                self._keep(table, left)
+
+    def forget(self, table: TableId) -> None:
+        """Forget the moves of a table that is copied again or is no longer replicated."""
+        if self._stored(table):
+            self._keep(table, ())
+
+    def _stored(self, table: TableId) -> list[Move]:
+        text = self._store.get_fingerprint(moves_subject(table))
+        return [] if text is None else [move_from_json(data) for data in json.loads(text)]
+
+    def _keep(self, table: TableId, moves: Sequence[Move]) -> None:
+        if moves:
+            self._store.store_fingerprint(moves_subject(table), json.dumps([m.to_json() for m in moves]))
+        else:
+            self._store.delete_fingerprint(moves_subject(table))
+        self._tables.backlog.set_moves(table, moves)
+
+
+def _without(moves: Iterable[Move], gone: frozenset[TableId]) -> list[Move]:
+    """Return moves in which leaves do not arrive."""
+    left = [replace(m, leaves=m.leaves - gone) if isinstance(m, Arrival) else m for m in moves]
+    return [m for m in left if not (isinstance(m, Arrival) and not m.leaves)]
+
+
+def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:
+    """Return the rows of the leaves ``gone`` of a table, or None if their bounds do not show them exactly."""
+    enums = {oid for oid, kind in before.types.items() if kind.kind == "e"}
+    columns = {
+        held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
+        for attnum, held in before.columns.items()
+        if (column := version.by_attnum.get(attnum)) is not None
+    }
+    return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)
