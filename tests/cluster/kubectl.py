@@ -106,6 +106,13 @@ def eventually(check: Callable[[], _T], limit_s: float = LIMIT_S) -> _T:
     return until(check, report=lambda: _message(check), limit_s=limit_s)
 
 
+def allowed(kubectl: Kubectl, account: str, *actions: str) -> None:
+    """Wait until the API server knows of an account's rights, such as ``get pods``. It reads roles a moment later."""
+    for action in actions:
+        asked = ("auth", "can-i", *action.split(), f"--as={account}")
+        eventually(lambda asked=asked: not kubectl.run(*asked, check=False).returncode)  # type: ignore[misc]  # bound on purpose
+
+
 def established(kubectl: Kubectl, *named: str) -> None:
     """Wait until the API server serves the CRDs. kubectl's own wait fails for one that has no status yet."""
     eventually(lambda: not kubectl.run("wait", "--for=condition=Established", *named, check=False).returncode)

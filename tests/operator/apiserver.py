@@ -39,6 +39,8 @@ class StandInApiServer:
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
         self.busy: set[str] = set()
         """Kinds of which no list is answered, but with 429, as by an API server under load."""
+        self.operator_port = 0
+        """The port of the probes of the last operator that was started."""
         self._version = 100
         self._events: list[dict[str, Any]] = []
         """All events, so that a watch has those since the list that it follows."""

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 import pytest
 from tests.operator.apiserver import StandInApiServer
 from tests.operator.samples import document, merge, pipeline, pod_body, table_document, table_sync
+from tests.rigs.late import OPERATOR
 from tests.rigs.waiting import LIMIT_S, until
-from tests.servers.ports import ReservedPort
+from tests.servers.ports import ReservedPort, free_port
 
 from levada_operator.desired.pod import HTTP_PORT
 
@@ -90,8 +91,9 @@ def spawn(server: StandInApiServer, tmp_path: Path) -> Iterator[Callable[..., su
         kubeconfig = tmp_path / f"kubeconfig-{token}"
         kubeconfig.write_text(server.kubeconfig(token))
         with log.open("ab") as out:
-            command = [sys.executable, "-m", "levada_operator"]
-            env = environment | {"KUBECONFIG": str(kubeconfig), "LEVADA_PORT": str(port)} | more
+            command = [sys.executable, "-m", OPERATOR]
+            server.operator_port = port or free_port()
+            env = environment | {"KUBECONFIG": str(kubeconfig), "LEVADA_PORT": str(server.operator_port)} | more
             running.append(subprocess.Popen(command, env=env, stdout=out, stderr=out))
         return running[-1]
 
@@ -137,11 +139,12 @@ def sweeps(server: StandInApiServer) -> int:
 
 
 def settle(server: StandInApiServer) -> None:
-    """Wait until the operator has swept four times without a write in between."""
+    """Wait until the last operator has swept four times and has nothing to write."""
 
     def settled() -> bool:
         written, swept = len(writes(server)), sweeps(server)
         until(lambda: sweeps(server) >= swept + 4)
+        until(lambda: "levada_operator_queued_pipelines 0.0" in asked(server.operator_port, "/metrics"))
         return len(writes(server)) == written
 
     until(settled)

@@ -64,7 +64,7 @@ def test_a_pipeline_from_its_start_to_a_kill_and_back(engine: Engine, tab: Tabs)
         )
     )
     address = f"http://127.0.0.1:{engine.port}"
-    assert f"shop: page at {address}/" in engine.log
+    engine.wait_log(f"shop: page at {address}/")
     page = tab().open(address)
     assert set(page.locator("#tables-body .name").all_text_contents()) == expected
     expect(page.locator("#right .sentence")).to_have_text("1 table is parked with an error")

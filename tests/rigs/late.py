@@ -1,7 +1,7 @@
 """Random delays that show what a test reads too early, or too late.
 
 `$LEVADA_TEST_LATE` switches them on. It has a seed and the kinds of what is late. ``7:test`` delays the statement of a
-test that follows a wait. Of the operator of tests/cluster/api, ``7:Event`` delays Events, ``7:Pipeline/status,Job``
+test that follows a wait. Of an operator that a test starts, ``7:Event`` delays Events, ``7:Pipeline/status,Job``
 statuses of Pipelines and Jobs, ``7:writes`` all of its writes, and ``7:lists`` the answers to its lists.
 """
 
@@ -39,3 +39,5 @@ class Late:
 
 
 LATE: Final = Late(os.environ.get(VARIABLE, ""), os.environ.get("PYTEST_CURRENT_TEST", ""))
+OPERATOR: Final = "tests.cluster.late_operator" if LATE else "levada_operator"
+"""The module that starts the operator. The first one needs the repository as its working folder."""

@@ -30,6 +30,12 @@ def condition(kubectl: Kubectl, type_: str, name: str = "shop") -> tuple[str, st
     return next(((c["status"], c["reason"]) for c in status.get("conditions", ()) if c["type"] == type_), ("", ""))
 
 
+def is_observed(kubectl: Kubectl, name: str = "shop") -> bool:
+    """Return True if the operator has read the newest spec."""
+    body = kubectl.get("pipeline", name)
+    return bool(body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"])
+
+
 def events(kubectl: Kubectl, reason: str) -> list[str]:
     """Return the messages of the Events of that reason, so far."""
     return [e["message"] for e in kubectl.get("events") if e["reason"] == reason]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
-from tests.rigs.late import LATE
+from tests.rigs.late import OPERATOR
 from tests.servers.ports import free_port
 
 ROOT: Final = Path(__file__).parents[3]
@@ -61,7 +61,7 @@ class Operator:
         }
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.late_operator" if LATE else "levada_operator"],
+                [sys.executable, "-m", OPERATOR],
                 env=environment,
                 cwd=ROOT,
                 stdout=out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from tests.cluster.api.pipelines import condition, streaming, told
+from tests.cluster.api.pipelines import condition, is_observed, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -69,7 +69,7 @@ def test_a_table_waits_until_it_is_set_back(kubectl: Kubectl, operator: Operator
     eventually(lambda: condition(kubectl, "Approved") == ("True", "Automatic"))
     eventually(lambda: "Changelog" in manifest(kubectl))
     kubectl.patch("pipeline", "shop", {"spec": {"approval": "Manual"}})
-    eventually(lambda: condition(kubectl, "Approved") == ("True", "NothingWaits"))
+    eventually(lambda: is_observed(kubectl))
     kubectl("delete", "tablesync", name)
     eventually(lambda: condition(kubectl, "Approved") == ("False", "ApprovalRequired"))
     eventually(lambda: (kubectl.get("tablesync", name) or {}).get("status", {}).get("phase") == "Ready")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.cluster.kubectl import Kubectl
+from tests.cluster.kubectl import Kubectl, allowed
 from tests.rigs.storages import (
     OpenStorage,
     OpenStore,
@@ -251,6 +251,8 @@ def role(kubectl: Kubectl, account: str, names: tuple[str, ...]) -> Callable[...
             "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": kubectl.namespace}],
         },
     )
+    user = f"system:serviceaccount:{kubectl.namespace}:{account}"
+    allowed(kubectl, user, f"patch configmap/{names[0]}")
     return lambda: kubectl("create", "token", account).strip()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.api.pipelines import condition, shop
-from tests.cluster.api.processes import Operator
+from tests.cluster.api.processes import Operator, has_controllers
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.tenants import hostile
 from tests.cluster.tenants.drivers import ANSWERS, odd_driver
@@ -23,6 +23,8 @@ def place(cluster: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     honest, bad = (cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}") for _ in range(2))
     tenant = Tenant(bad)
     tenant.welcome()
+    # No pod can be made before its account.
+    eventually(lambda: not has_controllers() or bad.get("serviceaccount", "default"))
     with memory_limit(MEMORY) as memory:
         log = tmp_path_factory.mktemp("operator") / "operator.log"
         operator = Operator(honest.namespace, log, serves=f"{honest.namespace},{bad.namespace}", enter=memory.enter)

@@ -56,6 +56,11 @@ class Release:
         asked = ("auth", "can-i", verb, resource, f"--subresource={subresource}", f"--as={account}", *place)
         return Kubectl().run(*asked, check=False).stdout.strip() == "yes"
 
+    def wait_for_rights(self, namespace: str = "") -> None:
+        """Wait until the API server knows of the operator's roles. It reads them a moment after they are written."""
+        eventually(lambda: self.may("watch", "pipelines", namespace))
+        eventually(lambda: self.may("create", "leases", self.kubectl.namespace))
+
     def kubeconfig(self, folder: Path) -> Path:
         """Write a kubeconfig that logs in as the operator's account."""
         config = json.loads(self.kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json"))
@@ -166,7 +171,7 @@ def test_the_pod_of_a_test_that_succeeded_is_removed(release: Release) -> None:
     release.install("--set", "crds.install=false", "--set", "nodeSelector.kubernetes\\.io/hostname=nowhere")
     pod = f"{release.operator.removesuffix('-operator')}-test"
     assert "Phase:          Succeeded" in helm_test(release, pod, "Succeeded")
-    assert release.kubectl.get("pod", pod) is None
+    eventually(lambda: release.kubectl.get("pod", pod) is None)
     assert "Phase:          Failed" in helm_test(release, pod, "Failed")
     assert release.kubectl.get("pod", pod) is not None
 
@@ -194,6 +199,7 @@ def test_everything_on_is_accepted(release: Release) -> None:
 def test_rights_of_the_whole_cluster(release: Release) -> None:
     """The API server says so too: Pipelines everywhere, and no Secret, no shell, no role of the cluster anywhere."""
     release.install()
+    release.wait_for_rights()
     for verb, resource in (("watch", "pipelines"), ("patch", "pipelines/status"), ("create", "statefulsets.apps")):
         assert release.may(verb, resource)
     for verb, resource in (
@@ -208,7 +214,7 @@ def test_rights_in_one_namespace(release: Release) -> None:
     """Elsewhere than in the namespaces named, the operator may do nothing at all."""
     here = release.kubectl.namespace
     release.install("--set", f"watchNamespaces={{{here}}}")
-    assert release.may("watch", "pipelines", here)
+    release.wait_for_rights(here)
     assert not release.may("watch", "pipelines", "default")
     assert not release.may("list", "pods", "default")
     assert not release.may("list", "namespaces")
@@ -221,6 +227,7 @@ def test_rights_suffice(release: Release, account: None, everywhere: bool, tmp_p
     kubectl = release.kubectl
     namespaces = () if everywhere else (kubectl.namespace,)
     release.install(*(("--set", f"watchNamespaces={{{kubectl.namespace}}}") if namespaces else ()))
+    release.wait_for_rights(*namespaces)
     process = serve(release, tmp_path, *namespaces)
     try:
         kubectl.apply(pipeline("shop"))

@@ -36,8 +36,7 @@ def test_executors_work_and_go_with_their_driver(place: Place) -> None:
     """Two executors copy and apply. A deleted driver takes its executors along, and the next driver has new ones."""
     place.apply(**cluster_mode(place))
     place.ready()
-    eventually(lambda: len(executors(place)) == 2)
-    first = executors(place)
+    first = eventually(lambda: found if len(found := executors(place)) == 2 else set())
     place.equal()
     driver = place.driver_uid()
     place.kubectl("delete", "pod", "shop-driver-0", "--wait=false")

@@ -35,7 +35,7 @@ def test_rotated_key_of_the_lake_is_taken_up(place: Place) -> None:
     place.ready()
     uid, epoch = place.driver_uid(), place.status()["driver"]["epoch"]
     place.kubectl.apply({**lake, "stringData": {"io.manifest.cache-enabled": "true"}})
-    eventually(lambda: place.status()["driver"]["epoch"] == epoch + 1)
+    eventually(lambda: place.status()["driver"]["epoch"] > epoch)
     place.execute("UPDATE customers SET name = name || '!'")
     place.equal()
     place.ready()

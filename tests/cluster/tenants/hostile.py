@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.cluster.api.pipelines import shop
 from tests.cluster.api_server import MERGE, api_server
-from tests.cluster.kubectl import Kubectl
+from tests.cluster.kubectl import Kubectl, allowed
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 _EDIT: Final = ("system:aggregate-to-edit", "system:aggregate-to-view")
@@ -41,6 +41,7 @@ class Tenant:
             self.kubectl.create({
                 "apiVersion": f"{_GROUP}/v1", "kind": "RoleBinding", "metadata": {"name": name.replace(":", "-")},
                 "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name}, "subjects": [subject]})  # fmt: skip
+        allowed(self.kubectl, self.user, "create statefulsets.apps", "get configmaps", "create pipelines.levada.dev")
 
     def create(self, body: dict[str, Any]) -> dict[str, Any]:
         """Create an object as herself, and return it."""
