@@ -280,6 +280,41 @@ def test_rows_enter_with_their_partition(made: Partitioned) -> None:
     assert made.read_leaves() == {"t_0", "t_1", "t_2a", "t_2d", "t_3"}
 
 
+@pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_enter_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+    """Rows of an attached partition that change afterwards are those of the source, wherever the engine ended before."""
+    made.db.execute(*_MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
+    made.rig.change(retries=RetryLimits(delay_s=0.2, max_delay_s=0.2))
+    made.start()
+    ended = threading.Event()
+    write = made.rig.destination.write_events
+
+    def end(events: EventBatch, mark: Watermark) -> Durability:
+        if isinstance(events, MoveBatch):
+            if written:
+                write(events, mark)
+            ended.set()
+            raise Transient("ended", "the engine ends")
+        return write(events, mark)
+
+    monkeypatch.setattr(made.rig.destination, "write_events", end)
+    made.db.execute("ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')")
+    wait_for(ended)
+    made.rig.stop()
+    monkeypatch.undo()
+    monkeypatch.setenv("PGUSER", "postgres")
+    made.db.execute(
+        "UPDATE t SET note = 'changed' WHERE ts < '2026-02-01' AND id % 2 = 0",
+        "DELETE FROM t WHERE ts < '2026-02-01' AND id % 3 = 0",
+        "UPDATE t SET ts = '2026-02-02' WHERE id = 5",
+        "INSERT INTO t VALUES (7000, '2026-01-05', 'a', 'new')",
+    )
+    made.rig.start()
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.read_leaves() == {"t_1"}
+
+
 class Maintenance:
     """Random maintenance of the partitions of ``t``, one for each month, with rows written around each statement."""
 

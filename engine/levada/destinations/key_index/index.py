@@ -63,22 +63,22 @@ class Locations:
 
 
 @contextmanager
-def index_errors(folder: Path) -> Iterator[None]:
-    """Convert errors of the index's file system to Transient ``work_dir_full`` or ``work_dir_unavailable``."""
+def index_errors(folder: Path, what: str = "the key index") -> Iterator[None]:
+    """Convert errors of the file system of ``what`` to Transient ``work_dir_full`` or ``work_dir_unavailable``."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise Transient(
                 "work_dir_full",
-                f"no space left for the key index in {folder}",
+                f"no space left for {what} in {folder}",
                 hint=f"free space in the file system of {folder}, or enlarge it",
             ) from error
         if error.errno not in _FAILING:
             raise
         raise Transient(
             "work_dir_unavailable",
-            f"the key index in {folder} cannot be used: {error}",
+            f"{what} in {folder} cannot be used: {error}",
             hint=f"if this persists, check the disk that holds {folder}",
         ) from error
 

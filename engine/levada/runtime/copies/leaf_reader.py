@@ -14,6 +14,7 @@ from levada.apply.leaf_rows import LeafRows, leaf_file
 from levada.copy.guard import TableGuard, hold_table
 from levada.copy.plan import BlockRange
 from levada.copy.range_reader import RangeReader
+from levada.destinations.key_index.index import index_errors
 from levada.errors import Transient
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.silence import Interrupt
@@ -83,6 +84,7 @@ def _write(reader: RangeReader, leaf: Leaf, folder: Path, guard: TableGuard, int
     before = reader.rows
     try:
         with (
+            index_errors(folder, "the file of a partition"),
             pa.OSFile(str(leaf_file(folder, leaf.id)), "wb") as sink,
             pa.ipc.new_file(sink, reader.schema.arrow, options=_COMPRESSED) as writer,
         ):
@@ -91,10 +93,6 @@ def _write(reader: RangeReader, leaf: Leaf, folder: Path, guard: TableGuard, int
                 if (ended := guard.ended()) is not None:
                     raise ended
                 writer.write_batch(batch)
-    except OSError as error:
-        raise Transient(
-            "work_dir_failed", f"the rows of partition {leaf.name} cannot be written to {folder}: {error.strerror}"
-        ) from error
     except Transient as error:
         # The guard ends the reader's session, which raises an error of its own.
         if (ended := guard.ended()) is not None and ended is not error:

@@ -1,4 +1,4 @@
-"""The rows of partitions that were attached with rows. They are read beside the stream, and applied with it."""
+"""The rows of attached partitions. They are read while the stream is staged, and applied with its changes."""
 
 from __future__ import annotations
 
