@@ -30,8 +30,7 @@ _LOCK_TIMEOUT_S: Final = 1
 _UNIDENTIFIED: Final = sql.SQL("""
 WITH RECURSIVE tree(member, relid) AS (
     SELECT r.prrelid, r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-    WHERE p.pubname = %(publication)s AND (p.pubupdate OR p.pubdelete) AND (%(always)s OR NOT (
-        SELECT count(*) = 2 FROM pg_event_trigger t WHERE t.evtname IN ({triggers}) AND t.evtenabled = 'A'))
+    WHERE p.pubname = %s AND (p.pubupdate OR p.pubdelete)
     UNION ALL
     SELECT tree.member, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
@@ -41,6 +40,9 @@ FROM tree JOIN pg_class l ON l.oid = tree.relid AND l.relkind = 'r' AND l.relper
 JOIN pg_class c ON c.oid = tree.member JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 1, 2
 """)
+
+# Short, because a server may log each statement, and this one is executed each second.
+_IN_PLACE: Final = "SELECT count(*) = 2 FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled = 'A'"
 
 _INHERITED: Final = """
 WITH RECURSIVE member(relid) AS (
@@ -64,9 +66,10 @@ def unidentified_members(
 
     Without ``always``, look only if the DDL trigger, which takes such tables out itself, is not in place.
     """
-    triggers = sql.SQL(", ").join(map(sql.Literal, (TRIGGER, DROP_TRIGGER)))
-    query = _UNIDENTIFIED.format(identified=identified(conn.info.server_version), triggers=triggers)
-    rows = conn.execute(query, {"publication": publication, "always": always}, prepare=not always).fetchall()
+    if not always and conn.execute(_IN_PLACE, [[TRIGGER, DROP_TRIGGER]]).fetchone() == (True,):
+        return ()
+    query = _UNIDENTIFIED.format(identified=identified(conn.info.server_version))
+    rows = conn.execute(query, [publication], prepare=not always).fetchall()
     return tuple(QualifiedTable(*row) for row in rows)
 
 
@@ -91,16 +94,15 @@ def withdraw(
     tables: Collection[QualifiedTable],
     *,
     check: Callable[[], None] = lambda: None,
-) -> bool:
-    """Take the tables out of the publication, if this role owns it. Each one that cannot be taken out is logged.
+) -> tuple[LevadaError, ...]:
+    """Take the tables out of the publication, if this role owns it. Return the errors of those that stay.
 
-    Return False if there is such a table. ``check`` is called before the first change, and raises an error to prevent
-    it.
+    ``check`` is called before the first change, and raises an error to prevent it.
     """
     if not tables or (found := read_publication(conn, publication)) is None or not found.owned:
-        return True
+        return ()
     check()
-    complete = True
+    errors = []
     for table in tables:
         try:
             with source_errors(f"taking table {table} out of publication {publication}"), conn.transaction():
@@ -109,9 +111,8 @@ def withdraw(
             _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
                          table, publication)  # fmt: skip
         except LevadaError as error:
-            complete = False
-            _log.warning("%s [%s]", error.message, error.code)
-    return complete
+            errors.append(error)
+    return tuple(errors)
 
 
 def withdrawal_problems(
