@@ -425,6 +425,18 @@ def test_role_without_the_right_goes_without(db: Database, role: str) -> None:
         assert install_ddl_trigger(c)
 
 
+def test_a_source_whose_own_triggers_refuse_it_goes_without(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """A guard against new objects keeps no pipeline from starting. The log has its message."""
+    db.execute(
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'nobody makes a schema here'; END $$",
+        "CREATE EVENT TRIGGER guard ON ddl_command_start WHEN TAG IN ('CREATE SCHEMA') EXECUTE FUNCTION guard()",
+    )
+    with db.connection.connect() as c:
+        assert not install_ddl_trigger(c)
+    assert "nobody makes a schema here" in caplog.text
+
+
 def test_key_is_the_installers_alone(db: Database, role: str) -> None:
     """No other role reads the key or calls the functions, even where default privileges grant both."""
     db.execute(

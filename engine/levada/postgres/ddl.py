@@ -143,8 +143,9 @@ def parse_ddl_message(content: bytes) -> Announcement:
 def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     """Install or update the trigger in schema ``levada_ddl``. Return True if it is installed afterwards.
 
-    Return False, with a log line, in three cases: the role is not permitted (PostgreSQL requires a superuser), the
-    server is a standby, or the schema belongs to a role that could replace the trigger's functions.
+    Return False, with a log line, in four cases: the role is not permitted (PostgreSQL requires a superuser), the
+    server is a standby, the schema belongs to a role that could replace the trigger's functions, or another event
+    trigger refuses a statement.
     """
     statements = create_statements(conn.info.server_version)
     mark = f"levada {hashlib.sha256(''.join(s.as_string(None) for s in statements).encode()).hexdigest()[:16]}"
@@ -173,9 +174,10 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
             )
             create_key(conn, TRIGGER)
     except (NeedsOperator, Transient) as error:
-        if error.code not in (codes.INSUFFICIENT_PRIVILEGE, codes.SOURCE_READ_ONLY):
+        if error.code not in (codes.INSUFFICIENT_PRIVILEGE, codes.SOURCE_READ_ONLY, codes.SOURCE_ERROR):
             raise
-        _log.info("no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)
+        level = logging.WARNING if error.code == codes.SOURCE_ERROR else logging.INFO
+        _log.log(level, "no DDL trigger, so schema changes are detected by comparing the catalog: %s", error.message)
         return False
     return True
 

@@ -31,8 +31,7 @@ _LOCK_TIMEOUT_S: Final = 1
 _UNIDENTIFIED: Final = sql.SQL("""
 WITH RECURSIVE tree(member, relid) AS (
     SELECT r.oid, r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-    WHERE p.pubname = %(publication)s AND (p.pubupdate OR p.pubdelete) AND (%(always)s OR NOT (
-        SELECT count(*) = 2 FROM pg_event_trigger t WHERE t.evtname IN ({triggers}) AND t.evtenabled = 'A'))
+    WHERE p.pubname = %s AND (p.pubupdate OR p.pubdelete)
     UNION ALL
     SELECT tree.member, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
@@ -43,6 +42,9 @@ JOIN pg_publication_rel r ON r.oid = tree.member AND (NOT {identified} {uncovere
 JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 1, 2
 """)
+
+# Short, because a server may log each statement, and this one is executed each second.
+_IN_PLACE: Final = "SELECT count(*) = 2 FROM pg_event_trigger WHERE evtname = ANY (%s) AND evtenabled = 'A'"
 
 _INHERITED: Final = """
 WITH RECURSIVE member(relid) AS (
@@ -66,11 +68,12 @@ def unidentified_members(
 
     Without ``always``, look only if the DDL trigger, which takes such tables out itself, is not in place.
     """
-    triggers = sql.SQL(", ").join(map(sql.Literal, (TRIGGER, DROP_TRIGGER)))
+    if not always and conn.execute(_IN_PLACE, [[TRIGGER, DROP_TRIGGER]]).fetchone() == (True,):
+        return ()
     version = conn.info.server_version
     uncovered = sql.SQL("OR EXISTS ({})").format(UNCOVERED) if version >= FILTERS else sql.SQL("")
-    query = _UNIDENTIFIED.format(identified=identified(version), uncovered=uncovered, triggers=triggers)
-    rows = conn.execute(query, {"publication": publication, "always": always}, prepare=not always).fetchall()
+    query = _UNIDENTIFIED.format(identified=identified(version), uncovered=uncovered)
+    rows = conn.execute(query, [publication], prepare=not always).fetchall()
     return tuple(QualifiedTable(*row) for row in rows)
 
 
@@ -95,16 +98,15 @@ def withdraw(
     tables: Collection[QualifiedTable],
     *,
     check: Callable[[], None] = lambda: None,
-) -> bool:
-    """Take the tables out of the publication, if this role owns it. Each one that cannot be taken out is logged.
+) -> tuple[LevadaError, ...]:
+    """Take the tables out of the publication, if this role owns it. Return the errors of those that stay.
 
-    Return False if there is such a table. ``check`` is called before the first change, and raises an error to prevent
-    it.
+    ``check`` is called before the first change, and raises an error to prevent it.
     """
     if not tables or (found := read_publication(conn, publication)) is None or not found.owned:
-        return True
+        return ()
     check()
-    complete = True
+    errors = []
     for table in tables:
         try:
             with source_errors(f"taking table {table} out of publication {publication}"), conn.transaction():
@@ -113,9 +115,8 @@ def withdraw(
             _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
                          table, publication)  # fmt: skip
         except LevadaError as error:
-            complete = False
-            _log.warning("%s [%s]", error.message, error.code)
-    return complete
+            errors.append(error)
+    return tuple(errors)
 
 
 def withdrawal_problems(

@@ -178,7 +178,8 @@ def _discover(
     filters = Settled()
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
-        withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
+        for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
+            _log.warning("%s [%s]", error.message, error.code)
         selected = {t for t in list_tables(connection) if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected)
         unidentified = report.unidentified

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Final
 
 import psycopg
 
-from levada.errors import LevadaError
+from levada.errors import LevadaError, Transient
 from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.new_tables import NewTables
@@ -31,6 +32,8 @@ _EVERY_S: Final = 1.0
 _NEW_TABLES_EVERY: Final = 3
 """Looks for each look for new tables, which reads all of pg_class."""
 _RETRY_S: Final = 10.0
+_REFUSED_S: Final = 60.0
+"""Seconds before a table is taken out again that the server refused to take out. It logs each refusal."""
 _END_S: Final = 2.0
 
 
@@ -54,6 +57,8 @@ class SourceWatch:
         self._appeared = appeared
         self._identity_lost = identity_lost
         self._new_tables = NewTables()
+        self._reported: frozenset[str] = frozenset()
+        self._rests_until = 0.0
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-watch")
 
@@ -82,14 +87,24 @@ class SourceWatch:
             if self._stop.wait(_RETRY_S):
                 return
 
+    def _report(self, errors: tuple[LevadaError, ...]) -> None:
+        """Log the errors of tables that stay in the publication, each once, and look again."""
+        for error in errors:
+            if error.message not in self._reported:
+                _log.warning("%s [%s]", error.message, error.code)
+        self._reported = frozenset(e.message for e in errors)
+        if errors:
+            self._identity_lost.set()
+        if any(not isinstance(e, Transient) for e in errors):
+            self._rests_until = time.monotonic() + _REFUSED_S
+
     def _look(self, connection: psycopg.Connection[Any], *, first: bool, new_tables: bool) -> None:
         config = self._config_ref.current
-        if config.publication.managed:
+        if config.publication.managed and time.monotonic() >= self._rests_until:
             name = config.publication.name
             always = first or self._identity_lost.is_set()
             self._identity_lost.clear()
             found = unidentified_members(connection, name, always=always)
-            if not withdraw(connection, name, found, check=self._check):
-                self._identity_lost.set()
+            self._report(withdraw(connection, name, found, check=self._check))
         if new_tables and self._new_tables.appeared(connection, config):
             self._appeared()
