@@ -281,10 +281,30 @@ def test_rows_enter_with_their_partition(made: Partitioned) -> None:
     assert made.read_leaves() == {"t_0", "t_1", "t_2a", "t_2d", "t_3"}
 
 
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_enter_without_the_trigger(made: Partitioned) -> None:
+    """A look at the catalog shows that a partition was attached. It may have been detached for a while before."""
+    made.rig.change(ddl_trigger=False)
+    made.db.execute(*_MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
+    made.start()
+    with made.db.connect() as connection, connection.transaction():
+        for statement in (
+            "ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+            "INSERT INTO t VALUES (7000, '2026-01-05', 'a', 'new'), (7001, '2026-01-05', 'a', 'new')",
+            "ALTER TABLE t DETACH PARTITION t_1",
+            "DELETE FROM t_1 WHERE id = 7000",
+            "ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+            "UPDATE t SET note = 'back' WHERE id % 2 = 0",
+        ):
+            connection.execute(statement)  # type: ignore[arg-type]
+    made.settle()
+    assert made.read_leaves() == {"t_1"}
+
+
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_enter_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
-    """Rows of an attached partition that change later are those of the source, wherever the engine ended before."""
+    """Rows of an attached partition that change afterwards are those of the source, wherever the engine ended."""
     made.db.execute(*_MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
     made.rig.change(retries=RetryLimits(delay_s=0.2, max_delay_s=0.2))
     made.start()

@@ -10,13 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
-from levada.apply.leaf_rows import LeafRows
-from levada.apply.moves import MoveBatch
+from levada.apply.moves import MoveBatch, MovePlan
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.partitions import Arrival, Move
 from levada.segments.batch import DurabilityRequest
 from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
@@ -103,36 +101,28 @@ class Applier:
             _log.info("%s: %d tasks applied %d changes in %.1f s", names, tasks, rows, seconds)
         return Applied(until, rows, nulled, seconds, tasks)
 
-    def run_moves(
-        self,
-        table: TableId,
-        after: Lsn,
-        manifests: Sequence[Manifest],
-        moves: Sequence[Move],
-        rows: Mapping[Arrival, LeafRows],
-    ) -> Applied:
-        """Apply the changes of one transaction to a table, together with all moves that it has.
+    def run_moves(self, table: TableId, after: Lsn, manifests: Sequence[Manifest], plan: MovePlan) -> Applied:
+        """Apply changes to a table, together with all moves that are among them.
 
-        With ``rows`` of arrivals, apply all changes below their highest LSN with all moves among these. ``manifests``
-        may be empty. The table has every change from before the first move's transaction. Raise the errors of `run`,
-        and NeedsOperator ``partition_changed`` if the rows cannot be moved.
+        ``manifests`` may be empty. The table has every change from before the first move's transaction. Raise the
+        errors of `run`, and NeedsOperator ``partition_changed`` if the rows cannot be moved.
         """
         began = time.monotonic()
-        ends = [read.lsn for read in rows.values()]
-        until = max(ends) if ends else self._end_of(table, manifests, moves[0].at)
+        until = max(plan.until, self._end_of(table, manifests, plan.moves[-1].at))
         start = TableStart(self.targets(self.schema(table, after)), after)
         staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
-        size = BATCH_BYTES if rows else batch_size(manifests, staged.tables)
+        size = BATCH_BYTES if plan.rows else batch_size(manifests, staged.tables)
         with self.turn, self.memory.batch(size, self.stopping):
-            batch = MoveBatch(staged, moves, self.destination, rows)
+            batch = MoveBatch(staged, plan, self.destination)
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
         events = batch.changes(table)
-        nulled = events.nulled + sum(read.nulled for read in rows.values())
-        _log.info("%s: %d changes with partitions that come or go at %s", events.schema.name, events.rows, moves[0].at)
+        nulled = events.nulled + sum(read.nulled for read in plan.rows.values())
+        at = plan.moves[0].at
+        _log.info("%s: %d changes with partitions that come or go at %s", events.schema.name, events.rows, at)
         return Applied(until, events.rows, nulled, time.monotonic() - began)
 
     @staticmethod

@@ -47,6 +47,18 @@ _BATCH_ROWS: Final = 131_072
 
 
 @dataclass(frozen=True, slots=True)
+class MovePlan:
+    """The moves that are applied in one batch. ``rows`` has the rows of arrivals with leaves.
+
+    The batch has all changes below ``until``.
+    """
+
+    moves: tuple[Move, ...]
+    rows: Mapping[Arrival, LeafRows]
+    until: Lsn
+
+
+@dataclass(frozen=True, slots=True)
 class _Moved:
     """The changes of a move: ``rows`` with one operation. ``at`` and ``ordinal`` are those of the move."""
 
@@ -147,25 +159,20 @@ class MoveEvents(TableEvents):
 
 
 class MoveBatch(EventBatch):
-    """The changes of a table with all moves among them, in order. It cannot be read as events.
+    """The changes of a table with all moves among them, in order. It cannot be read as events."""
 
-    ``rows`` has the rows of the arrivals.
-    """
-
-    def __init__(
-        self, batch: StagedBatch, moves: Sequence[Move], destination: Destination, rows: Mapping[Arrival, LeafRows]
-    ) -> None:
+    def __init__(self, batch: StagedBatch, plan: MovePlan, destination: Destination) -> None:
         (table,) = self.tables = batch.tables
         self.until = batch.until
         self._events = events = MoveEvents(batch.changes(table))
-        for read in rows.values():
+        for read in plan.rows.values():
             _require_same_columns(read.schema, events.schema)
-        for move in moves:
-            if isinstance(move, Arrival):
-                events.insert(move, rows[move])
-            else:
+        for move in plan.moves:
+            if isinstance(move, Removal):
                 # What an earlier move changes comes before the later one.
                 events.remove(move, _keys_to_delete(events, move, destination))
+            elif move in plan.rows:
+                events.insert(move, plan.rows[move])
 
     def changes(self, table: TableId) -> TableEvents:
         """Return the changes of the table."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -26,6 +26,9 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?",
 """A value of these kinds in a bound that the destination can hold, and with it all between two of them."""
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar. Other types that are carried as text have other rules of equality and order."""
+
+
+_NEVER: Final = Lsn(0)
 
 
 class End(StrEnum):
@@ -142,22 +145,30 @@ class Removal:
 class Arrival:
     """The rows of partitions that came into the table with them. ``leaves`` are the relations that store the rows.
 
-    ``at`` and ``ordinal`` are those of `Removal`.
+    ``at`` and ``ordinal`` are those of `Removal`. A leaf that has left again is not among the leaves, and ``until`` is
+    above the LSN at which it left. The table must not be seen in between, because its rows were never there.
     """
 
     at: Lsn
     ordinal: int
     leaves: frozenset[TableId]
+    until: Lsn = _NEVER
+
+    def without(self, gone: frozenset[TableId], at: Lsn) -> Arrival:
+        """Return the arrival after leaves have left at an LSN."""
+        if not self.leaves & gone:
+            return self
+        return replace(self, leaves=self.leaves - gone, until=max(self.until, Lsn(at + 1)))
 
     def to_json(self) -> list[Any]:
         """Return the list that `from_json` reads."""
-        return [str(self.at), self.ordinal, {"leaves": sorted(map(int, self.leaves))}]
+        return [str(self.at), self.ordinal, {"leaves": sorted(map(int, self.leaves)), "until": str(self.until)}]
 
     @classmethod
     def from_json(cls, data: list[Any]) -> Arrival:
         """Parse the result of `to_json`."""
         at, ordinal, found = data
-        return cls(Lsn.parse(at), ordinal, frozenset(map(TableId, found["leaves"])))
+        return cls(Lsn.parse(at), ordinal, frozenset(map(TableId, found["leaves"])), Lsn.parse(found["until"]))
 
 
 Move: TypeAlias = Removal | Arrival

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from levada.apply.applier import Applied, Applier
+from levada.apply.moves import MovePlan
 from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
 from levada.runtime.job import Job
-from levada.runtime.stages.arrivals import ArrivalStage, MovePlan
+from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.messages import ApplyEnded, JobStarted, MaintainEnded, WatermarkRead
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.phases import STREAMING
@@ -169,8 +170,7 @@ class ApplyStage(Stage):
 
     def _submit_moves(self, record: TableRecord, plan: MovePlan) -> None:
         """Apply the transactions in which rows leave or enter the table, after everything before them."""
-        last = plan.moves[0].at if plan.until is None else plan.until
-        after, manifests = self._registry.position(record), self._registry.backlog.batch_through(record.id, last)
+        after, manifests = self._registry.position(record), self._registry.backlog.batch_through(record.id, plan.until)
         record.begin(Job.MOVE)
         record.apply.pending_since = None
         self._batches += 1
@@ -181,7 +181,7 @@ class ApplyStage(Stage):
     ) -> None:  # in a pool
         self._inbox.put(JobStarted((table,), datetime.now(UTC)))
         try:
-            applied = self._applier.run_moves(table, after, manifests, plan.moves, plan.rows)
+            applied = self._applier.run_moves(table, after, manifests, plan)
         except BaseException as error:
             self._inbox.put(ApplyEnded((table,), error))
         else:

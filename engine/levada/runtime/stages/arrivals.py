@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 from levada.apply.leaf_rows import LeafRows
+from levada.apply.moves import MovePlan
 from levada.errors import NeedsOperator
 from levada.runtime.copies.leaf_reader import LeafReader
 from levada.runtime.job import Job
@@ -16,24 +15,11 @@ from levada.runtime.stages.messages import LeafRead, Reading
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.record import TableRecord
-from levada.schema.partitions import Arrival, Move
+from levada.schema.partitions import Arrival
 from levada.threads import MarkedPool
 from levada.values import Lsn, TableId, resync_command
 
 _AT_ONCE: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class MovePlan:
-    """The moves that are applied in one batch. With arrivals, ``rows`` has theirs, and the batch ends at ``until``."""
-
-    moves: tuple[Move, ...]
-    rows: Mapping[Arrival, LeafRows] = field(default_factory=dict)
-
-    @property
-    def until(self) -> Lsn | None:
-        """The end of a batch with arrivals, the highest LSN of their snapshots."""
-        return max((found.lsn for found in self.rows.values()), default=None)
 
 
 class ArrivalStage(Stage):
@@ -61,7 +47,8 @@ class ArrivalStage(Stage):
                 self._park(record, readings)
             if record is not None and not paused and _streams(record):
                 for arrival in arriving.get(table, frozenset()) - readings.keys():
-                    self._read(record, arrival)
+                    if arrival.leaves:
+                        self._read(record, arrival)
             if not readings:
                 del self._readings[table]
 
@@ -124,21 +111,24 @@ class ArrivalStage(Stage):
         moves = backlog.moves(table)
         until, rows = Lsn(moves[0].at + 1), dict[Arrival, LeafRows]()
         while True:
-            chosen = tuple(m for m in moves if m.at < until)
+            chosen, end = tuple(m for m in moves if m.at < until), until
             for arrival in chosen:
-                if isinstance(arrival, Arrival) and arrival not in rows:
+                if not isinstance(arrival, Arrival):
+                    continue
+                end = max(end, arrival.until)
+                if arrival.leaves and arrival not in rows:
                     found = readings.get(arrival)
                     if found is None or not isinstance(found.outcome, LeafRows):
                         return None
                     rows[arrival] = found.outcome
-            end = max([until, *(found.lsn for found in rows.values())])
+            end = max([end, *(found.lsn for found in rows.values())])
             if end == until:
                 break
             until = end
         held = backlog.held_at(table)
         if self._registry.staged_lsn < until or (held is not None and held < until):
             return None
-        return MovePlan(chosen, rows)
+        return MovePlan(chosen, rows, until)
 
     def close(self) -> None:
         """Cancel the readings, and wait for them."""

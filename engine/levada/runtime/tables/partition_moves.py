@@ -10,7 +10,6 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from levada.destinations import Destination, Ordering
@@ -63,7 +62,8 @@ class PartitionMoves:
             return False
         known, removal = self._stored(record.id), Removal(at, ordinal, region)
         if removal not in known:
-            self._add(record, removal, _without(known, frozenset(gone)))
+            left = frozenset(gone)
+            self._add(record, removal, [m.without(left, at) if isinstance(m, Arrival) else m for m in known])
             _log.info("table %s: the rows of a partition that is gone at %s are removed", record.name, at)
         return True
 
@@ -78,6 +78,22 @@ class PartitionMoves:
         if arrival not in known:
             self._add(record, arrival, known)
             _log.info("table %s: the rows of a partition that was attached at %s are copied", record.name, at)
+        return True
+
+    def bring(self, record: TableRecord, now: TableStorage, leaves: frozenset[TableId]) -> bool:
+        """Copy the rows of leaves that were attached before what is staged now. Return False if that is not possible.
+
+        Without the place of the statement in the stream, the table may already have rows of these leaves, and some of
+        them may have left while a leaf was detached. So the rows within their bounds are removed first.
+        """
+        version = self._version(record)
+        region = None if version is None else lost_region(now, leaves, version)
+        if region is None:
+            return False
+        at = self._tables.staged_lsn
+        self._add(record, Removal(at, 0, region), self._stored(record.id))
+        self._add(record, Arrival(at, 0, leaves), self._stored(record.id))
+        _log.info("table %s: the rows of a partition that was attached before %s are copied", record.name, at)
         return True
 
     def _version(self, record: TableRecord) -> ReplicatedTableSchema | None:
@@ -136,12 +152,6 @@ class PartitionMoves:
         else:
             self._store.delete_fingerprint(moves_subject(table))
         self._tables.backlog.set_moves(table, moves)
-
-
-def _without(moves: Iterable[Move], gone: frozenset[TableId]) -> list[Move]:
-    """Return moves in which leaves do not arrive."""
-    left = [replace(m, leaves=m.leaves - gone) if isinstance(m, Arrival) else m for m in moves]
-    return [m for m in left if not (isinstance(m, Arrival) and not m.leaves)]
 
 
 def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:

@@ -379,8 +379,8 @@ class StorageJournal:
         version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         names = {} if version is None else {c.attnum: c.name for c in version.columns}
         found = find_change(record.id, names, before, after, witness)
-        if found is not None and statement is not None and self._moves is not None:
-            at = statement.committed, statement.ordinal
+        if found is not None and self._moves is not None:
+            at = None if statement is None else (statement.committed, statement.ordinal)
             found, before = self._move(self._moves, record, names, before, after, found, witness, at)
         if found is None:
             self._keep(record.id, now)
@@ -402,16 +402,21 @@ class StorageJournal:
         after: TableStorage,
         found: RowsChanged,
         witness: Witness,
-        at: tuple[Lsn, int],
+        at: tuple[Lsn, int] | None,
     ) -> tuple[RowsChanged | None, TableStorage]:
-        """Let rows leave or enter the table with their partitions. Return what else has changed since which storage."""
-        if not (found.gone or found.arrived):
+        """Let rows leave or enter the table with their partitions. Return what else has changed since which storage.
+
+        ``at`` is the place of the statement in the stream, None if it is unknown.
+        """
+        if not (found.arrived or (found.gone and at is not None)):
             return found, before
         leaves = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
         moved = replace(before, leaves={**leaves, **{oid: after.leaves[oid] for oid in found.arrived}})
         rest = find_change(record.id, names, moved, after, witness)
         if rest is not None and not rest.renewed:
             return rest, before
+        if at is None:
+            return (rest, moved) if moves.bring(record, after, found.arrived) else (found, before)
         if found.gone and not moves.remove(record, before, found.gone, *at):
             return replace(found, what=f"{found.what}, and its bounds do not show exactly which these are"), before
         if found.arrived and not moves.arrive(record, found.arrived, *at):
