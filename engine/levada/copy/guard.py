@@ -23,12 +23,14 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
-from levada.postgres.catalog import PublishedTable, read_table_description
+from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import clamp_application_name
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.storage import read_stored_table
 from levada.schema import ReplicatedTableSchema
+from levada.schema.storage import TableStorage
 from levada.threads import marked_thread
 from levada.values import QualifiedTable
 
@@ -147,17 +149,18 @@ class TableGuard:
         if self._stop.is_set():
             return Transient("copy_cancelled", f"the copy of {name} has ended")
         try:
-            now = read_table_description(self._connection, self._description.id)
+            found = read_stored_table(self._connection, self._description.id)
             with source_errors(f"comparing table {name} with its copy"):
                 names = self._connection.execute(_NAMES, [[leaf.id for leaf in self._published.leaves]]).fetchall()
-        except NeedsOperator as error:
-            return table_changed(name) if error.code in _GONE else error
         except LevadaError as error:
             return error
+        before = self._description
         same = (
-            _shape(now) == _shape(self._description)
-            and now.storage.has_rows_of(self._description.storage)
-            and {row[0] for row in names} == self._description.storage.leaves.keys()
+            found is not None
+            and found[0] == before.name
+            and _column_names(found[1]) == _column_names(before.storage)
+            and found[1].has_rows_of(before.storage)
+            and {row[0] for row in names} == before.storage.leaves.keys()
             and {(leaf.id, leaf.name) for leaf in self._published.leaves}
             == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
         )
@@ -248,5 +251,5 @@ def table_changed(table: QualifiedTable) -> Transient:
     return Transient("table_changed", f"table {table} changed during its copy")
 
 
-def _shape(description: TableDescription) -> tuple[object, ...]:
-    return description.name, [(c.attnum, c.name) for c in description.columns]
+def _column_names(storage: TableStorage) -> dict[int, str]:
+    return {attnum: column.name for attnum, column in storage.columns.items() if not column.generated}
