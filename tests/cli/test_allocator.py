@@ -9,7 +9,7 @@ import sys
 import pytest
 
 LOOK = (
-    "import os, levada.cli, pyarrow as pa;"
+    "import os, levada.cli, levada.cli.run, levada.cli.copy, pyarrow as pa;"
     "print(pa.default_memory_pool().backend_name, os.environ.get('ARROW_DEFAULT_MEMORY_POOL'))"
 )
 

@@ -14,9 +14,9 @@ from levada.runtime.config import TableConfig
 from levada.runtime.host.assembly import (
     open_store,
     pipeline_config,
-    secret_folder,
 )
 from levada.runtime.host.plugins import destination_class, load_destination
+from levada.runtime.host.secret_folder import secret_folder
 from levada.stores import MemoryStore, PostgresStore
 from levada.values import OnUnrepresentable, QualifiedTable, TableMode
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+import levada.cli.allocator  # noqa: F401 - first, because it has no effect once pyarrow is loaded
 from levada.cli.exit_codes import Exit
 from levada.cli.output import console
 from levada.cli.signals import StopSignals

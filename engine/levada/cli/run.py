@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import levada.cli.allocator  # noqa: F401 - first, because it has no effect once pyarrow is loaded
 from levada.cli.check import show_problems
 from levada.cli.downloads import prepare
 from levada.cli.exit_codes import Exit

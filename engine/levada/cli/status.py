@@ -11,14 +11,12 @@ from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
 from levada.cli.render import dashboard
 from levada.runtime.host.access_token import request_headers
-from levada.runtime.host.stored_progress import slot_progress, stored_progress
 from levada.runtime.host.work_dir import (
     engine_elsewhere,
     engine_is_starting,
     engine_process_exists,
     running_progress,
 )
-from levada.runtime.report.snapshot import fatal_progress
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 
@@ -35,6 +33,10 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     progress = running_progress(work_dir, manifests.pipeline.metadata.name, headers)
     starting = progress is None and engine_is_starting(work_dir, headers)
     if progress is None:
+        # Imported only here, because it takes longer than to ask a running engine.
+        from levada.runtime.host.stored_progress import stored_progress
+        from levada.runtime.report.snapshot import fatal_progress
+
         progress = stored_progress(manifests, secrets=secrets, work_dir=work_dir)
         # An engine here may not answer, for example because it asks for a token.
         if progress.slot.active and not engine_process_exists(work_dir):
@@ -58,6 +60,8 @@ def verdict(progress: Progress) -> Exit:
 
 def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
     """Print the slot's lag and its retained WAL."""
+    from levada.runtime.host.stored_progress import slot_progress
+
     slot = slot_progress(manifests, secrets=secrets)
     if output is Output.JSON:
         write_json(slot.to_json())

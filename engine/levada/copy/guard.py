@@ -24,11 +24,12 @@ from psycopg import sql
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient, Yielded
-from levada.postgres.catalog import PublishedTable, read_table_description
+from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import clamp_application_name
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.storage import read_stored_table
 from levada.schema import ReplicatedTableSchema
 from levada.schema.storage import TableStorage
 from levada.threads import marked_thread
@@ -153,18 +154,20 @@ class TableGuard:
         if self._stop.is_set():
             return Transient("copy_cancelled", f"the copy of {name} has ended")
         try:
-            now = read_table_description(self._connection, self._description.id)
+            found = read_stored_table(self._connection, self._description.id)
             with source_errors(f"comparing table {name} with its copy"):
                 names = self._connection.execute(_NAMES, [[leaf.id for leaf in self._published.leaves]]).fetchall()
-        except NeedsOperator as error:
-            return table_changed(name) if error.code in _GONE else error
         except LevadaError as error:
             return error
-        leaves = {leaf.id for leaf in self._published.leaves}
-        before = _storage_of(leaves, self._description.storage) if self._part else self._description.storage
-        after = _storage_of(leaves, now.storage) if self._part else now.storage
+        if found is None:
+            return table_changed(name)
+        (named, after), before = found, self._description.storage
+        if self._part:
+            leaves = {leaf.id for leaf in self._published.leaves}
+            before, after = _storage_of(leaves, before), _storage_of(leaves, after)
         same = (
-            _shape(now) == _shape(self._description)
+            named == self._description.name
+            and _column_names(after) == _column_names(before)
             and after.has_rows_of(before)
             and {row[0] for row in names} == before.leaves.keys()
             and {(leaf.id, leaf.name) for leaf in self._published.leaves}
@@ -263,5 +266,5 @@ def table_changed(table: QualifiedTable) -> Transient:
     return Transient("table_changed", f"table {table} changed during its copy")
 
 
-def _shape(description: TableDescription) -> tuple[object, ...]:
-    return description.name, [(c.attnum, c.name) for c in description.columns]
+def _column_names(storage: TableStorage) -> dict[int, str]:
+    return {attnum: column.name for attnum, column in storage.columns.items() if not column.generated}

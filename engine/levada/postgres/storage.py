@@ -51,6 +51,11 @@ _OLD_ROW: Final = sql.SQL(
     " AND pg_catalog.age(xmin) > pg_catalog.age(%s::xid))"
 )
 
+_STORED_TABLE: Final = sql.SQL(
+    "SELECT n.nspname, c.relname, {}"
+    " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s"
+).format(STORAGE_QUERY)
+
 _FLAWS: Final = sql.SQL("""
 SELECT wanted.schema, wanted.name, f.flaw
 FROM unnest(%s::text[], %s::text[]) AS wanted (schema, name)
@@ -112,6 +117,13 @@ def are_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> 
     """Return True if all relations are heaps, in which an unchanged row keeps its place until the file is rewritten."""
     row = conn.execute(_OTHER_METHODS, [[int(r) for r in relations]]).fetchone()
     return row is None
+
+
+@source_errors("reading the storage of a table")
+def read_stored_table(conn: psycopg.Connection[Any], table: TableId) -> tuple[QualifiedTable, TableStorage] | None:
+    """Return the table's name and storage, or None if it does not exist. It takes a tenth of a description's time."""
+    row = conn.execute(_STORED_TABLE, [int(table)]).fetchone()
+    return None if row is None else (QualifiedTable(row[0], row[1]), TableStorage.from_json(row[2]))
 
 
 @source_errors("looking for flawed partitions")

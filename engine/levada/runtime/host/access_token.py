@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from levada.runtime.host.assembly import secret_folder
+from levada.runtime.host.secret_folder import secret_folder
 from levada.runtime.report.access_token import AccessToken
 from levada.spec import Manifests
 

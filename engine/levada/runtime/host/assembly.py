@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic.alias_generators import to_snake
 
 from levada.destinations.interface import Destination, DestinationContext
-from levada.errors import NeedsOperator
 from levada.postgres.client_key import CERTIFICATE, KEY
 from levada.postgres.connection import Keepalives, PostgresConnection
 from levada.postgres.identity import SourceIdentity
@@ -39,6 +38,8 @@ from levada.runtime.host.plugins import (
     object_store,
     table_settings,
 )
+from levada.runtime.host.secret_folder import secret_folder
+from levada.runtime.host.work_dir import default_work_dir
 from levada.runtime.resources.encoding import require_utf8
 from levada.runtime.resources.machine import apply_threads, available_cores, change_memory, memory_limit
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
@@ -71,8 +72,6 @@ DEDICATED_COPIES: Final = "LEVADA_DEDICATED_COPIES"
 PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
 """Environment variable with the UID of the Pipeline object. The operator sets it in every pod."""
 
-NAMESPACE: Final = "LEVADA_NAMESPACE"
-"""Environment variable with the Pipeline's namespace. The operator sets it in every pod."""
 
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
@@ -296,55 +295,10 @@ def server_connection(
     )
 
 
-def secret_folder(secrets: Path | None, name: str, *keys: str) -> Path:
-    """Return the folder of a Secret.
-
-    Raise NeedsOperator ``secret_missing`` if the Secret or one of ``keys`` does not exist. An empty folder
-    counts as missing if it should have ``keys``, because Kubernetes mounts one for an optional Secret that does not
-    exist.
-    """
-    if secrets is None:
-        raise NeedsOperator(
-            "secret_missing",
-            f"the manifest names Secret {name}, but no folder with Secrets is given",
-            hint=f"pass --secrets DIR, where DIR/{name} has one file for each key" + _listed(keys),
-        )
-    folder = secrets / name
-    # Beginning with two dots: the kubelet's own links, which it makes for a Secret that does not exist, too.
-    if not folder.is_dir() or (keys and all(file.name.startswith("..") for file in folder.iterdir())):
-        raise NeedsOperator("secret_missing", f"Secret {name} is missing", hint=_secret_hint(folder, keys, create=True))
-    if missing := [key for key in keys if not (folder / key).is_file()]:
-        message = f"Secret {name} has no key {', '.join(missing)}"
-        raise NeedsOperator("secret_missing", message, hint=_secret_hint(folder, missing, create=False))
-    return folder
-
-
-def _secret_hint(folder: Path, keys: Sequence[str], *, create: bool) -> str:
-    """Return a hint that adds the keys to the Secret, or creates it with them.
-
-    In a pod it is a kubectl command, because users cannot write to the folders of a pod.
-    """
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        kubectl = f"kubectl -n {namespace}" if (namespace := os.environ.get(NAMESPACE)) else "kubectl"
-        if create:
-            literals = "".join(f" --from-literal={key}=VALUE" for key in keys)
-            return f"{kubectl} create secret generic {folder.name}{literals}"
-        values = ", ".join(f'"{key}": "VALUE"' for key in keys)
-        return f"{kubectl} patch secret {folder.name} -p '{{\"stringData\": {{{values}}}}}'"
-    if create:
-        return f"create the folder {folder} with one file for each key{_listed(keys)}"
-    return "write " + " and ".join(str(folder / key) for key in keys)
-
-
 def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | None:
     """Return the folder of the destination's Secret, or None without one. Raise the errors of `secret_folder`."""
     reference = manifests.pipeline.spec.destination.section.credentials_secret_ref
     return None if reference is None else secret_folder(secrets, reference.name)
-
-
-def default_work_dir(parent: Path, pipeline: str) -> Path:
-    """Return the default work folder of a pipeline, in the folder ``parent``."""
-    return parent / ".levada" / pipeline
 
 
 def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
@@ -398,7 +352,3 @@ def _guard_limits(guard: GuardSpec) -> tuple[GuardLimit, ...]:
         for policy in GuardPolicy
         if (value := getattr(getattr(guard, to_snake(measure)), to_snake(policy), None))
     )
-
-
-def _listed(keys: Sequence[str]) -> str:
-    return f": {', '.join(keys)}" if keys else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from levada.errors import InvalidManifest
-from levada.runtime.host.assembly import default_work_dir
+from levada.runtime.host.work_dir import default_work_dir
 from levada.spec import Manifests, load_manifests, manifest_digest
 
 COMMAND_PREFIX: Final = "LEVADA_COMMAND_PREFIX"

@@ -26,6 +26,11 @@ _LOCK: Final = "engine.lock"
 _TIMEOUT_S: Final = 5.0
 
 
+def default_work_dir(parent: Path, pipeline: str) -> Path:
+    """Return the default work folder of a pipeline, in the folder ``parent``."""
+    return parent / ".levada" / pipeline
+
+
 def create_work_dir(work_dir: Path) -> None:
     """Create the work folder. Raise NeedsOperator ``work_dir_unusable`` if that fails."""
     try:

@@ -176,8 +176,7 @@ class CopyStage(Stage):
         copy = record.copy
         self._registry.phases.succeeded(record)
         copy.interrupted, copy.began_again = None, ""
-        self._registry.places.update_mode(record, outcome.schema)
-        self._registry.places.places_changed()
+        self._registry.places.copied(record, outcome.schema)
         copy.committed_at = datetime.now(UTC)
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)

@@ -45,8 +45,7 @@ class PlaceCheck:
         self._tables.places_changed = False
         wrong = self._misplaced()
         for record in self._tables.records.values():
-            settings = self._handled.settings(record)
-            record.place.name = target_name(self._destination.target_name, record.name, settings)
+            record.place.name = self._name(record)
             error = wrong.get(record.id)
             if error is None and record.place.misplaced:
                 record.place.misplaced = False
@@ -76,12 +75,21 @@ class PlaceCheck:
         """Compare the places of all tables again before the next copy begins."""
         self._tables.places_changed = True
 
+    def copied(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
+        """Update the table's mode after a copy. A copy to another place than before frees the former one."""
+        self.update_mode(record, schema)
+        if self._name(record) != record.place.name:
+            self.places_changed()
+
     def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
         """Update the table's mode, with a note if a table without a key is kept as a changelog."""
         mode = self._destination.effective_mode(self._handled.settings(record).target(schema, self._config_ref.current))
         record.place.mode = mode.value
         keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
         record.place.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
+
+    def _name(self, record: TableRecord) -> str:
+        return target_name(self._destination.target_name, record.name, self._handled.settings(record))
 
     def _park(self, record: TableRecord, error: NeedsOperator) -> None:
         record.place.misplaced = True

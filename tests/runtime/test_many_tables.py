@@ -1,0 +1,60 @@
+"""The work of the engine for each of many tables, in counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rigs.database import Database
+from tests.rigs.pipeline import Rig
+
+from levada.stores import Change, Key, MemoryStorage
+from levada.stores.storage import Versions
+
+WRITES_OF_A_TABLE = 8
+"""The most writes from a table's discovery until it is Ready. Before they were stored together, there were 10."""
+WRITES_OF_A_START = 3
+"""The most writes of a start with tables that are Ready already."""
+
+
+class Counting(MemoryStorage):
+    """Counts the writes of documents of tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
+        self.writes += any(key.table is not None for key in keys)
+        return super().update(epoch, keys, change)
+
+
+@pytest.fixture
+def counting(db: Database, tmp_path: Path) -> Iterator[tuple[Rig, Counting]]:
+    """A pipeline of all tables of the database, not started."""
+    made, storage = Rig(db, tmp_path), Counting()
+    made.storage = storage
+    made.config = replace(made.config, selects=lambda table: table.schema == "public")
+    yield made, storage
+    made.stop()
+
+
+def writes(rig: Rig, storage: Counting) -> int:
+    """Run the pipeline until all tables are Ready, and return the number of writes."""
+    storage.writes = 0
+    rig.start()
+    rig.wait(lambda p: bool(p.tables) and all(table.phase == "Ready" for table in p.tables))
+    rig.stop()
+    return storage.writes
+
+
+def test_the_writes_of_a_copy_do_not_grow_with_the_tables(counting: tuple[Rig, Counting], db: Database) -> None:
+    """Each of 60 further tables has as many as each of the first 10, and a start with 70 tables has a few for all."""
+    db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY)" for n in range(10)))  # type: ignore[arg-type]  # numbers of the test
+    assert writes(*counting) <= 10 * WRITES_OF_A_TABLE
+    db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY)" for n in range(10, 70)))  # type: ignore[arg-type]  # as above
+    assert writes(*counting) <= 60 * WRITES_OF_A_TABLE
+    assert writes(*counting) <= WRITES_OF_A_START
