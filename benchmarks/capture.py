@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psycopg
 
-from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
 from levada.segments import SegmentLog, Staging
@@ -96,11 +96,11 @@ def backlog(server: EmbeddedPostgres, slots: list[str], rows: int, per_transacti
 def capture(server: EmbeddedPostgres, folder: Path, slot: str, end: Lsn, rows: int) -> Run:
     connection = PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user="postgres")
     log = SegmentLog(Staging.open(str(folder)), "benchmark")
-    failures: list[BaseException] = []
-    resolver = TableResolver(connection, MemoryStore(), PUBLICATION, failed=lambda table, error: failures.append(error))
+    host = CaptureHost()
+    resolver = TableResolver(connection, MemoryStore(), PUBLICATION, host)
     # The end may follow WAL without changes, whose acknowledgement must not wait for the idle interval of 10 s.
     settings = CaptureSettings(connection, slot, PUBLICATION, idle_s=0.1)
-    worker = CaptureWorker(settings, log, resolver, epoch=1, segment_staged=lambda manifest: None)
+    worker = CaptureWorker(settings, log, resolver, host, epoch=1)
     stop = threading.Event()
     # The run itself is in this thread, as in the engine; this one only looks when it is done.
     watch = threading.Thread(target=_stop_at, args=(lambda: worker.position.acknowledged_lsn or Lsn(0), end, stop))
@@ -109,7 +109,6 @@ def capture(server: EmbeddedPostgres, folder: Path, slot: str, end: Lsn, rows: i
     worker.run(stop)
     run = Run(time.perf_counter() - began, time.process_time() - cpu)
     watch.join()
-    assert not failures
     assert sum(m.total_rows for m in log.list()) == rows
     with psycopg.connect(server.uri()) as c:
         [(confirmed,)] = c.execute(

@@ -11,13 +11,12 @@ import psycopg
 from benchmarks.capture import COLUMNS, VALUES, backlog, capture
 from benchmarks.scale.curve import Definition, Points
 
-from levada.capture import CaptureSettings, CaptureWorker, TableResolver
-from levada.errors import LevadaError
+from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.connection import PostgresConnection
 from levada.segments import Manifest, SegmentLog, Staging
 from levada.stores.memory import MemoryStore
-from levada.values import Lsn, TableId
+from levada.values import Lsn
 
 RATE = 1000
 """Changes a second, in transactions of ten, evenly over the tables."""
@@ -76,15 +75,10 @@ def _live(server: EmbeddedPostgres, staging: Staging, size: int) -> tuple[float,
         c.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     connection = PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user="postgres")
     staged: list[Manifest] = []
-
-    def failed(table: TableId, error: LevadaError) -> None:
-        raise error
-
-    resolver = TableResolver(connection, MemoryStore(), name, failed=failed)
-    worker = CaptureWorker(
-        CaptureSettings(connection, name, name), SegmentLog(staging, name), resolver, epoch=1,
-        segment_staged=staged.append,
-    )  # fmt: skip
+    host = CaptureHost()
+    host.segment_staged = staged.append  # type: ignore[method-assign]  # it collects them
+    resolver = TableResolver(connection, MemoryStore(), name, host)
+    worker = CaptureWorker(CaptureSettings(connection, name, name), SegmentLog(staging, name), resolver, host, epoch=1)
     stop = threading.Event()
     thread = threading.Thread(target=worker.run, args=[stop])
     thread.start()

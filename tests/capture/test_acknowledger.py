@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
+from tests.rigs.capture import hosting
+
 from levada.capture.acknowledger import Acknowledger
 from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn, Witness
@@ -27,7 +29,7 @@ class Slot:
 
     def open(self, *, durable: bool, confirmed: int, staged: int = 0) -> Acknowledger:
         """Return the acknowledger of a stream that begins."""
-        made = Acknowledger(durable=durable, persist_ack=self.persist, idle_interval_s=0.0)
+        made = Acknowledger(hosting(persist_ack=self.persist), durable=durable, idle_interval_s=0.0)
         made.attach(cast(ReplicationStream, self), Lsn(confirmed), Lsn(staged), None)
         return made
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+from tests.rigs.capture import hosting
 
 from levada.capture import TableResolver
 from levada.capture import resolver as module
@@ -78,7 +79,8 @@ class Catalog:
     def resolver(self, **more: Any) -> TableResolver:
         """Return the resolver of a new process."""
         connection = cast(PostgresConnection, self)
-        return TableResolver(connection, self.store, "levada", failed=lambda table, e: self.failed.append(e), **more)
+        host = hosting(table_failed=lambda table, error: self.failed.append(error), **more)
+        return TableResolver(connection, self.store, "levada", host)
 
     def keep(self, *versions: ReplicatedTableSchema) -> None:
         """Store versions."""

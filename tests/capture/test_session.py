@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.rigs.capture import hosting
 from tests.rigs.fake_stream import FakeStream, Keepalive, Quiet, Step, begin, commit, insert, relation, transaction
 
 from levada.capture.acknowledger import Acknowledger
 from levada.capture.message_stream import SliceLimits
 from levada.capture.position import CapturePosition
-from levada.capture.session import CaptureSession, CaptureSettings
+from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
 from levada.errors import DecodeError, LevadaError, SlotLost, StaleEpoch, Transient
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.messages import Relation
@@ -25,7 +26,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, TableTarget, resolve_type
 from levada.segments import Manifest, SegmentLog, StagedBatch, Staging, TableStart
 from levada.segments.memory import MemoryBudget
-from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, Witness
+from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId
 
 NOWHERE = PostgresConnection("127.0.0.1", 1, "none")
 
@@ -86,29 +87,24 @@ class Rig:
         self.log = SegmentLog(self.staging, "shop")
         self.stream = FakeStream(steps, waited=self.wait, acknowledging=self.acknowledging)
         self.staged: list[tuple[float, Manifest]] = []
-        self.position = CapturePosition()
         self.durable_at_ack: list[tuple[Lsn, Lsn]] = []
         """Each acknowledged LSN, with the end of the durable segments at that moment."""
         self.versions = Versions()
+        host = hosting(segment_staged=lambda manifest: self.staged.append((self.now, manifest)), require_epoch=check)
         self.acknowledger = Acknowledger(
-            durable=self.staging.durable,
-            persist_ack=self.persist_ack,
-            idle_interval_s=0.0,
-            clock=lambda: self.now,
+            host, durable=self.staging.durable, idle_interval_s=0.0, clock=lambda: self.now
         )
         self.acknowledger.attach(self.stream, Lsn(0), Lsn(0), None)
         chosen = replace(CaptureSettings(NOWHERE, "s", "p", fill_s=0.0, heartbeat_s=0.0, idle_s=0.0), **changed)
+        self.state = CaptureState(chosen, CapturePosition())
         self.session = CaptureSession(
-            lambda: chosen,
+            self.state,
             self.stream,
             self.log,
             self.versions,
             self.acknowledger,
-            self.position,
+            host,
             epoch=1,
-            segment_staged=lambda manifest: self.staged.append((self.now, manifest)),
-            position_changed=self.moved,
-            check=check,
             memory=memory or MemoryBudget(),
             clock=lambda: self.now,
         )
@@ -121,13 +117,10 @@ class Rig:
         """Move the clock instead of a wait."""
         self.now += seconds
 
-    def moved(self, position: CapturePosition) -> None:
-        """Keep the position that the session reports."""
-        self.position = position
-
-    def persist_ack(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
-        """Persist nothing."""
-        return lambda: None
+    @property
+    def position(self) -> CapturePosition:
+        """The position that the session has reported."""
+        return self.state.position
 
     def acknowledging(self, lsn: Lsn) -> None:
         """Record what another process would find staged at the moment of an acknowledgement."""

@@ -14,16 +14,16 @@ from psycopg import sql
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.waiting import until
 
-from levada.capture import Change, ChangeStream, Continuity, TableResolver, WalChangeCapture
+from levada.capture import CaptureHost, Change, ChangeStream, Continuity, TableResolver, WalChangeCapture
 from levada.capture.message_stream import SliceLimits
 from levada.capture.streams import BatchedStream
 from levada.capture.wal import WalSource
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.events import Begin, Commit, Insert
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.stream import ReplicationStream
 from levada.stores.memory import MemoryStore
-from levada.values import Lsn, QualifiedTable, TableId
+from levada.values import Lsn, QualifiedTable
 
 A = QualifiedTable("public", "a")
 
@@ -44,11 +44,7 @@ def new_capture(db: Database, **more: Any) -> WalChangeCapture:
 def in_small_slices(db: Database) -> ChangeStream:
     """Return the stream of a prepared capture, decoded in slices of at most three messages."""
     stream = ReplicationStream(db.connection, slot=f"s_{db.name}", publication="p")
-
-    def failed(table: TableId, error: LevadaError) -> None:
-        raise error
-
-    resolver = TableResolver(db.connection, MemoryStore(), "p", failed=failed)
+    resolver = TableResolver(db.connection, MemoryStore(), "p", CaptureHost())
     return BatchedStream(WalSource(stream, resolver, SliceLimits(messages=3)), "small slices")
 
 

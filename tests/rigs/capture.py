@@ -12,7 +12,7 @@ from typing import Any
 from tests.rigs.database import Database
 from tests.rigs.waiting import LIMIT_S, until
 
-from levada.capture import CapturePosition, CaptureSettings, CaptureWorker, TableResolver
+from levada.capture import CaptureHost, CapturePosition, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.history import KnownSource
 from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
@@ -27,6 +27,15 @@ SLOT = "levada_shop"
 
 
 PUBLICATION = "levada_shop"
+
+
+def hosting(**methods: Callable[..., Any]) -> CaptureHost:
+    """Return a pipeline for capture with these methods."""
+    host = CaptureHost()
+    for name, method in methods.items():
+        assert hasattr(host, name)
+        setattr(host, name, method)
+    return host
 
 
 class Capture:
@@ -67,14 +76,16 @@ class Capture:
     ) -> CaptureWorker:
         """Make the worker of a new process."""
         self.epoch += 1
-        resolver = TableResolver(
-            self.db.connection,
-            self.store,
-            PUBLICATION,
-            failed=lambda table, error: self.failures.append((table, error)),
+        host = hosting(
+            table_failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
             excluded_columns=lambda table: self.excluded_columns(table),
+            segment_staged=segment_staged or self.segments.append,
+            session_begins=verify,
+            persist_ack=self.persist_ack,
+            require_epoch=check,
         )
+        resolver = TableResolver(self.db.connection, self.store, PUBLICATION, host)
         capture_settings = CaptureSettings(
             self.db.connection,
             self.slot,
@@ -85,12 +96,9 @@ class Capture:
             capture_settings,
             self.log,
             resolver,
+            host,
             epoch=self.epoch,
-            segment_staged=segment_staged or self.segments.append,
             known=self.known,
-            verify=verify,
-            persist_ack=self.persist_ack,
-            check=check,
             clock=clock,
         )
         return self.worker

@@ -5,6 +5,7 @@ it.
 """
 
 from levada.capture.acks import Ack, AckTracker
+from levada.capture.host import CaptureHost
 from levada.capture.interface import CaptureProvisioning, Change, ChangeCapture, ChangeStream, Continuity, EmptyStream
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
@@ -15,6 +16,7 @@ from levada.capture.worker import CaptureWorker
 __all__ = [
     "Ack",
     "AckTracker",
+    "CaptureHost",
     "CapturePosition",
     "CaptureProvisioning",
     "CaptureSettings",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from levada.capture.host import CaptureHost, Clock
 from levada.capture.message_stream import MessageStream
 from levada.errors import Transient
 from levada.threads import marked_thread
@@ -25,8 +26,7 @@ class Acknowledger:
     """Acknowledges to the open stream the LSN up to which a restart loses nothing.
 
     It is the end of the staged segments, or the LSN that every table has applied if staging is not durable.
-    ``persist_ack`` takes an LSN and the last transaction below it, and returns a function that writes both to the
-    store. Each LSN is persisted before the slot receives it. A slot that is ahead of the persisted LSN was therefore
+    The host persists each LSN before the slot receives it. A slot that is ahead of the persisted LSN was therefore
     moved by another consumer, even if staged segments were lost. While no segment is staged, an LSN is persisted at
     most once in ``idle_interval_s`` seconds. Otherwise it is persisted at most once in two seconds. All methods may be
     called from any thread.
@@ -34,14 +34,14 @@ class Acknowledger:
 
     def __init__(
         self,
+        host: CaptureHost,
         *,
         durable: bool,
-        persist_ack: Callable[[Lsn, Witness | None], Callable[[], object]],
         idle_interval_s: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._durable = durable
-        self._persist_ack = persist_ack
+        self._host = host
         self._idle_interval_s = idle_interval_s
         self._clock = clock
         self._next_idle = self._next_staged = self._persisting_since = clock()
@@ -70,7 +70,7 @@ class Acknowledger:
             self._acknowledged = max(self._acknowledged or Lsn(0), confirmed)
             safe = self._staged if self._durable else self._applied
             if safe > self._acknowledged:
-                self._persist_ack(safe, witness if safe == staged else None)()
+                self._host.persist_ack(safe, witness if safe == staged else None)()
                 self._acknowledge(safe)
 
     def finish(self, lsn: Lsn, witness: Witness | None) -> None:
@@ -113,7 +113,7 @@ class Acknowledger:
             if not safe or lsn <= (self._acknowledged or 0) or self._clock() < self._next_idle:
                 return
             self._next_idle = self._clock() + self._idle_interval_s
-            self._persist_ack(lsn, witness)()
+            self._host.persist_ack(lsn, witness)()
             self._acknowledge(lsn)
 
     def _acknowledge_staged(self, lsn: Lsn, witness: Witness | None) -> None:
@@ -133,7 +133,7 @@ class Acknowledger:
         elif now >= self._next_staged:
             self._next_staged = now + min(_STAGED_INTERVAL_S, self._idle_interval_s)
             self._persisting_since = now
-            persist = self._persist_ack(lsn, witness)
+            persist = self._host.persist_ack(lsn, witness)
             self._persister = marked_thread(self._persist, "levada-position", lsn, persist)
             self._persister.start()
 

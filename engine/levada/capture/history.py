@@ -8,7 +8,7 @@ back too, but then the WAL has other transactions at the same LSNs. The `Witness
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -149,10 +149,10 @@ def require_witness(known: KnownSource, verify_from: Lsn, found: Witness | None)
         )
 
 
-def last_transaction(stream: MessageStream, until: Lsn, stopped: Callable[[], bool]) -> Witness | None:
+def last_transaction(stream: MessageStream, until: Lsn, stop: threading.Event) -> Witness | None:
     """Return the last transaction of the stream that commits below ``until``, or None. Acknowledge nothing.
 
-    Raise Transient ``stopping`` if ``stopped`` returns True before the stream reaches ``until``.
+    Raise Transient ``stopping`` if ``stop`` is set before the stream reaches ``until``.
     """
     scan = TransactionScan()
     last: Witness | None = None
@@ -163,7 +163,7 @@ def last_transaction(stream: MessageStream, until: Lsn, stopped: Callable[[], bo
         idle = stream.idle_wal_end
         if beyond or (idle is not None and idle >= until and not scan.in_transaction):
             return last
-        if stopped():
+        if stop.is_set():
             raise Transient("stopping", "the pipeline is stopping, and the source is not verified yet")
 
 

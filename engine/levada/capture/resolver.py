@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,10 @@ from typing import Any, Final
 import psycopg
 
 from levada import codes
-from levada.capture.alterations import Alteration, Alterations
+from levada.capture.alterations import Alterations
 from levada.capture.attnums import match_columns, same_columns
 from levada.capture.column_marks import ColumnMarks
+from levada.capture.host import CaptureHost, ErrorOf
 from levada.capture.schema_errors import ambiguous, outdated, require_usable_names
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
@@ -56,26 +57,15 @@ this, so the range never contains the commit of another transaction."""
 _WARN_EVERY_S: Final = 60.0
 """The minimum interval, in seconds, of log entries on forged messages. Any role could write millions of them."""
 
-Failed = Callable[[TableId, LevadaError], None]
-Unpublished = Callable[[frozenset[TableId], Callable[[QualifiedTable], NeedsOperator], Lsn], None]
-
 
 class TableResolver(SchemaResolver):
     """Tracks the current version of each table in the stream, and writes new versions to the store. For one thread.
 
-    ``selects`` returns True if a table without a version is to replicate. A table with a version is replicated under
-    any name. If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
+    If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
     changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    ``failed`` is called for a table whose schema change cannot be resolved. Later rows of that table are skipped until
-    the next `begin_session`, and the table needs a resync. ``failed`` must record the failure before it returns,
-    because later segments lack those rows. ``altered`` is called for each announced change of a table that has a
-    version, when its transaction is complete. ``unpublished`` is called for tables, replicated or not,
-    whose changes are not in the stream after an announced change, with the LSN of its commit. ``catalog_changed`` is
-    called if a RELATION shows that the catalog entry of a table changed, and ``identity_lost`` if a table without a
-    replica identity may still be published. ``excluded_columns`` returns the excluded
-    columns of a table that has no version yet. Each version keeps those of the version before it, until
-    `exclude_columns` sets others. ``marks`` has the marks that the pipeline writes.
+    Each version of a table keeps the excluded columns of the version before it, until `exclude_columns` sets others.
+    ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
     """
 
     def __init__(
@@ -83,28 +73,17 @@ class TableResolver(SchemaResolver):
         connection: PostgresConnection,
         store: SchemaStore,
         publication: str,
+        host: CaptureHost,
         *,
-        failed: Failed,
-        selects: Callable[[QualifiedTable], bool] = lambda table: True,
-        excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset(),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
-        altered: Callable[[Alteration], None] = lambda alteration: None,
-        unpublished: Unpublished = lambda tables, error, lsn: None,
-        catalog_changed: Callable[[], None] = lambda: None,
-        identity_lost: Callable[[], None] = lambda: None,
         marks: ColumnMarks | None = None,
     ) -> None:
         self._connection = connection
         self._store = store
         self._publication = publication
-        self._failed = failed
-        self._selects = selects
-        self._excluded_columns = excluded_columns
+        self._host = host
         self._policy = policy
-        self._alterations = Alterations(altered)
-        self._unpublished = unpublished
-        self._catalog_changed = catalog_changed
-        self._identity_lost = identity_lost
+        self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
         self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
@@ -114,7 +93,7 @@ class TableResolver(SchemaResolver):
         self._warn_at = 0.0
         self._current: dict[TableId, ReplicatedTableSchema] = {}
         self._left_out: set[TableId] = set()
-        self._withdrawn: dict[tuple[TableId, Lsn], Callable[[QualifiedTable], NeedsOperator]] = {}
+        self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._open = ExitStack()
         self._catalog: psycopg.Connection[Any] | None = None
 
@@ -150,11 +129,11 @@ class TableResolver(SchemaResolver):
         if relation.schema == SEAL_SCHEMA:
             return None
         before = self._before(table, at)
-        if table in self._left_out or (before is None and not self._selects(relation.table)):
+        if table in self._left_out or (before is None and not self._host.selects(relation.table)):
             return None
         if table in self._current or not self._announced(at):
             # Within a session, the server sends a second RELATION only after the table's catalog entry has changed.
-            self._catalog_changed()
+            self._host.catalog_changed()
         try:
             return self._relation_version(relation, before, at)
         except NeedsOperator as error:
@@ -182,7 +161,7 @@ class TableResolver(SchemaResolver):
                 error.message,
             )
             self._unreadable = True
-            self._identity_lost()
+            self._host.identity_lost()
             return None
         if isinstance(ddl, DroppedTables):
             self._alterations.add(ddl, message, at)
@@ -198,7 +177,7 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema | None:
         """Return the version that an announced ALTER TABLE begins, or None if no replicated property changes."""
         if not ddl.logged:
-            self._unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
+            self._host.tables_unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
             return None
         if self._publication in ddl.withdrawn:
             name = ddl.description.name
@@ -208,9 +187,9 @@ class TableResolver(SchemaResolver):
         if self._publication in ddl.readmitted:
             self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
         if ddl.kept:
-            self._identity_lost()
+            self._host.identity_lost()
         if partitions := ddl.partitions.get(self._publication):
-            self._unpublished(partitions, streamed_as_root, Lsn(at))
+            self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
@@ -232,7 +211,7 @@ class TableResolver(SchemaResolver):
         before = self._before(table, at)
         if before is None or table in self._left_out:
             return None
-        self._catalog_changed()
+        self._host.catalog_changed()
         if description is not None:
             return self._described(description, before, at)
         # An earlier process may have read its mark without staging what follows. Its version begins in this
@@ -277,7 +256,7 @@ class TableResolver(SchemaResolver):
         self._alterations.settle()
         withdrawn, self._withdrawn = self._withdrawn, {}
         for (table, at), error in withdrawn.items():
-            self._unpublished(frozenset({table}), error, at)
+            self._host.tables_unpublished(frozenset({table}), error, at)
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""
@@ -319,7 +298,7 @@ class TableResolver(SchemaResolver):
 
     def _leave_out(self, table: TableId, name: QualifiedTable, error: LevadaError, at: SnapshotId) -> None:
         _log.error("%s: changes are skipped from %s on: %s", name, at, error)
-        self._failed(table, error)
+        self._host.table_failed(table, error)
         self._left_out.add(table)
 
     def _before(self, table: TableId, at: SnapshotId) -> ReplicatedTableSchema | None:
@@ -383,7 +362,7 @@ class TableResolver(SchemaResolver):
                 self._excluded[changed] = columns
         if table in self._excluded:
             return self._excluded[table]
-        return self._excluded_columns(name) if before is None else before.excluded_columns
+        return self._host.excluded_columns(name) if before is None else before.excluded_columns
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId

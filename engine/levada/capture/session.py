@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from levada.capture.acknowledger import Acknowledger
+from levada.capture.host import CaptureHost, Clock
 from levada.capture.message_buffer import MessageBuffer
 from levada.capture.message_stream import MessageStream, SliceLimits
 from levada.capture.position import CapturePosition
@@ -18,7 +19,6 @@ from levada.pgoutput.decoder import Decoder, SchemaResolver
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.heartbeat import emit_heartbeat
 from levada.segments.log import SegmentLog
-from levada.segments.manifest import Manifest
 from levada.segments.memory import MemoryBudget
 from levada.segments.writer import SegmentWriter
 from levada.values import Lsn
@@ -59,6 +59,14 @@ class CaptureSettings:
     slices: SliceLimits = field(default_factory=SliceLimits)
 
 
+@dataclass(slots=True)
+class CaptureState:
+    """The settings and the position that other threads write and read. Each is replaced as a whole."""
+
+    settings: CaptureSettings
+    position: CapturePosition
+
+
 class SessionResolver(SchemaResolver, Protocol):
     """The source of schema versions for a session. `levada.capture.resolver.TableResolver` is the one of a server."""
 
@@ -76,42 +84,36 @@ class SessionResolver(SchemaResolver, Protocol):
 class CaptureSession:
     """The loop over one replication stream.
 
-    ``settings`` is called in each step, so changed settings take effect immediately. ``segment_staged`` receives the
-    manifest of each segment, and ``position_changed`` then receives the new position. ``check`` raises StaleEpoch if
-    another process has taken over the pipeline. While ``memory`` has no room, the session does not read from the
+    ``state`` is read in each step, so changed settings take effect immediately. ``host`` receives the manifest of each
+    segment, and ``state`` then has the new position. While ``memory`` has no room, the session does not read from the
     stream, and only reports to the server. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(
         self,
-        settings: Callable[[], CaptureSettings],
+        state: CaptureState,
         stream: MessageStream,
         log: SegmentLog,
         resolver: SessionResolver,
         acknowledger: Acknowledger,
-        position: CapturePosition,
+        host: CaptureHost,
         *,
         epoch: int,
-        segment_staged: Callable[[Manifest], None],
-        position_changed: Callable[[CapturePosition], None],
-        check: Callable[[], object],
         memory: MemoryBudget,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
-        self._check = check
+        self._host = host
         self._memory = memory
-        self._settings = settings
+        self._state = state
         self._stream = stream
         self._log = log
         self._resolver = resolver
         self._acknowledger = acknowledger
-        self._position = position
+        self._position = position = state.position
         self._epoch = epoch
-        self._segment_staged = segment_staged
-        self._position_changed = position_changed
         self._clock = clock
         self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
-        self._slices = settings().slices
+        self._slices = state.settings.slices
         self._read_bytes = _DECODED_BYTES * self._slices.bytes
         self._buffer = MessageBuffer(self._slices)
         self._writer: SegmentWriter | None = None
@@ -145,10 +147,10 @@ class CaptureSession:
         if messages and self._first_at is None:
             self._first_at = self._clock()
         self._buffer.add(messages)
-        due = self._first_at is not None and self._clock() >= self._first_at + self._settings().fill_s
+        due = self._first_at is not None and self._clock() >= self._first_at + self._state.settings.fill_s
         if self._buffer.full or due:
             self._decode()
-        if not self._in_transaction and (due or self._open_bytes >= self._settings().batch_bytes):
+        if not self._in_transaction and (due or self._open_bytes >= self._state.settings.batch_bytes):
             self._close_segment()
         self._idle()
         self._beat()
@@ -177,7 +179,7 @@ class CaptureSession:
     def _wait_s(self) -> float:
         if self._first_at is None:
             return _IDLE_S
-        left = self._first_at + self._settings().fill_s - self._clock()
+        left = self._first_at + self._state.settings.fill_s - self._clock()
         return min(max(left, _OVERDUE_S), _IDLE_S)
 
     @property
@@ -224,7 +226,7 @@ class CaptureSession:
         except BaseException:
             self._writer = writer
             raise
-        self._segment_staged(manifest)
+        self._host.segment_staged(manifest)
         self._position = replace(
             self._position, staged_lsn=self._boundary, witness=self._last, segments=self._position.segments + 1
         )
@@ -238,7 +240,7 @@ class CaptureSession:
         """
         if self._clock() - self._awake_at > _PAUSE_S:
             with suppress(Transient):
-                self._check()
+                self._host.require_epoch()
         # Read the clock after the check, because the check itself may take long while the store is unavailable.
         self._awake_at = self._clock()
 
@@ -253,7 +255,7 @@ class CaptureSession:
         self._acknowledger.idle(self._position.staged_lsn, self._position.witness)
 
     def _beat(self) -> None:
-        settings = self._settings()
+        settings = self._state.settings
         if not settings.heartbeat_s or self._clock() < self._beat_at + settings.heartbeat_s:
             return
         self._beat_at = self._clock()
@@ -272,7 +274,7 @@ class CaptureSession:
             open_rows=0 if writer is None else writer.rows,
             open_bytes=0 if writer is None else writer.bytes,
         )
-        self._position_changed(self._position)
+        self._state.position = self._position
 
     def _abort(self) -> None:
         if self._writer is not None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from levada.capture.acks import Ack, AckTracker
+from levada.capture.host import CaptureHost
 from levada.capture.interface import CaptureProvisioning, ChangeCapture, ChangeStream, Continuity
 from levada.capture.message_buffer import MessageBuffer
 from levada.capture.message_stream import SliceLimits
@@ -30,7 +31,7 @@ from levada.postgres.stream import ReplicationStream
 from levada.stores.memory import MemoryStore
 from levada.stores.slot_owners import slot_owners
 from levada.threads import marked_thread
-from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         self._stream = stream
         continuity = Continuity.FRESH if self._fresh else Continuity.RESUMED
         self._fresh = False
-        resolver = TableResolver(self._connection, MemoryStore(), self._publication, failed=_raise)
+        resolver = TableResolver(self._connection, MemoryStore(), self._publication, CaptureHost())
         return BatchedStream(WalSource(stream, resolver), f"the stream of slot {self._slot}", continuity)
 
     def snapshot(self, tables: Sequence[QualifiedTable]) -> ChangeStream:
@@ -278,7 +279,3 @@ def _of_a_pipeline(place: str, owner: PipelineOwner) -> NeedsOperator:
         f"{place} belongs to {owner}, which would miss what this capture confirms or changes",
         hint="give the capture a slot and a publication of its own",
     )
-
-
-def _raise(table: TableId, error: LevadaError) -> None:
-    raise error

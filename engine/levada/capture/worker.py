@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from levada.capture.acknowledger import Acknowledger
 from levada.capture.history import KnownSource, last_transaction, plan_session, require_own_position, require_witness
+from levada.capture.host import CaptureHost, Clock
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
-from levada.capture.session import CaptureSession, CaptureSettings
+from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
 from levada.errors import StatementRefused, Transient
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream
 from levada.segments.log import SegmentLog
-from levada.segments.manifest import Manifest
 from levada.segments.memory import MemoryBudget
-from levada.values import Lsn, TableId, Witness
+from levada.values import Lsn, TableId
 
 
 class CaptureWorker:
     """Stages one slot's changes. `run` belongs to one thread. The other methods may be called from any thread.
 
-    ``segment_staged`` receives each manifest when it is durable, before `position` includes it. ``persist_ack`` is
-    called with an LSN and the last transaction below it, and returns a function that stores both before the slot
-    receives the LSN. ``check`` is called after a pause of the process, and raises StaleEpoch if another process has
-    taken over the pipeline. ``known`` is the last recorded state of the source, which every session compares with the
-    server. ``verified`` is called after each comparison, with the server and the LSN up to which its history matches.
-    ``verify`` is called before each session. Failures of tables that it reports are recorded before changes are staged.
+    ``host`` is the pipeline that it works for. ``known`` is the last recorded state of the source, which every session
+    compares with the server.
     ``memory`` is the budget that capture shares with apply, by default without a limit. ``clock`` is monotonic, in
     seconds.
     """
@@ -42,33 +38,24 @@ class CaptureWorker:
         settings: CaptureSettings,
         log: SegmentLog,
         resolver: TableResolver,
+        host: CaptureHost,
         *,
         epoch: int,
-        segment_staged: Callable[[Manifest], None],
         known: KnownSource | None = None,
-        verify: Callable[[], None] = lambda: None,
-        persist_ack: Callable[[Lsn, Witness | None], Callable[[], object]] = lambda lsn, witness: lambda: None,
-        verified: Callable[[ServerIdentity, Lsn], object] = lambda identity, start: None,
-        check: Callable[[], object] = lambda: None,
         memory: MemoryBudget | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
-        self._check = check
-        self._settings = settings
+        self._host = host
         self._log = log
         self._resolver = resolver
         self._epoch = epoch
-        self._segment_staged = segment_staged
-        self._verify = verify
         self._known = known or KnownSource()
-        self._verified = verified
         self._memory = memory or MemoryBudget()
         self._clock = clock
-        self._position = CapturePosition(
-            staged_lsn=self._known.staged, witness=self._known.witness, since=self._known.since
-        )
+        position = CapturePosition(staged_lsn=self._known.staged, witness=self._known.witness, since=self._known.since)
+        self._state = CaptureState(settings, position)
         self._acknowledger = Acknowledger(
-            durable=log.staging.durable, persist_ack=persist_ack, idle_interval_s=settings.idle_s, clock=clock
+            host, durable=log.staging.durable, idle_interval_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
         self._stream: ReplicationStream | None = None
@@ -84,7 +71,7 @@ class CaptureWorker:
     @property
     def position(self) -> CapturePosition:
         """Return the current progress."""
-        return self._position
+        return self._state.position
 
     @property
     def server(self) -> ServerIdentity | None:
@@ -111,7 +98,9 @@ class CaptureWorker:
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""
-        self._settings = replace(self._settings, batch_bytes=batch_bytes, fill_s=fill_s, heartbeat_s=heartbeat_s)
+        self._state.settings = replace(
+            self._state.settings, batch_bytes=batch_bytes, fill_s=fill_s, heartbeat_s=heartbeat_s
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Stream until ``stop`` is set, then stage the complete transactions and release the slot.
@@ -131,26 +120,26 @@ class CaptureWorker:
     def _run_session(self, stop: threading.Event) -> None:
         self._find_staged()
         known = self._known_now()
-        server = read_server(self._settings.connection, self._settings.slot)
-        plan = plan_session(known, server, self._settings.slot, self._settings.connection.database)
+        server = read_server(self._state.settings.connection, self._state.settings.slot)
+        plan = plan_session(known, server, self._state.settings.slot, self._state.settings.connection.database)
         if plan.verify_from is not None:
-            verify_history(self._settings, known, plan.verify_from, stop.is_set)
+            verify_history(self._state.settings, known, plan.verify_from, stop)
         assert server.slot is not None
-        if self._settings.failover and not server.slot.failover:
-            enable_failover(self._settings.connection, self._settings.slot)
-        self._verify()
+        if self._state.settings.failover and not server.slot.failover:
+            enable_failover(self._state.settings.connection, self._state.settings.slot)
+        self._host.session_begins()
         self._resolver.begin_session()
         with ReplicationStream(
-            self._settings.connection,
-            slot=self._settings.slot,
-            publication=self._settings.publication,
+            self._state.settings.connection,
+            slot=self._state.settings.slot,
+            publication=self._state.settings.publication,
             start_lsn=plan.start,
         ) as stream:
             confirmed = self._require_unchanged(known, server)
-            self._verified(server.identity, plan.verified_to)
+            self._host.source_verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
-            self._acknowledger.attach(stream, confirmed, plan.start, self._position.witness)
+            self._acknowledger.attach(stream, confirmed, plan.start, self._state.position.witness)
             try:
                 self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
             finally:
@@ -162,18 +151,18 @@ class CaptureWorker:
         try:
             yield
         except StatementRefused as error:
-            of = self._settings
+            of = self._state.settings
             if (named := stream_error(of.connection, of.slot, of.publication, error)) is not None:
                 raise named from error
             raise
 
     def _begin_at(self, start: Lsn, known: KnownSource) -> None:
-        before, witness = self._position, known.witness
+        before, witness = self._state.position, known.witness
         if start > known.staged:
             # The transactions between belong to an earlier engine with the same slot.
             known, witness = replace(known, since=start), None
         self._known = known
-        self._position = replace(
+        self._state.position = replace(
             before, staged_lsn=start, witness=witness, since=known.since, sessions=before.sessions + 1
         )
 
@@ -184,15 +173,15 @@ class CaptureWorker:
         server was restarted since it was verified.
         """
         # Read over SQL, because all walsenders of the server may be in use.
-        with self._settings.connection.connect(application="start") as connection:
-            started_at, slot = read_start_time(connection), inspect_slot(connection, self._settings.slot)
+        with self._state.settings.connection.connect(application="start") as connection:
+            started_at, slot = read_start_time(connection), inspect_slot(connection, self._state.settings.slot)
         if started_at != before.identity.started_at or slot is None:
             raise Transient("source_stopping", "the source was restarted during its verification")
         require_own_position(known, slot)
         return slot.confirmed_flush_lsn or Lsn(0)
 
     def _known_now(self) -> KnownSource:
-        position = self._position
+        position = self._state.position
         acknowledged = max(self._known.acknowledged, self._acknowledger.acknowledged or Lsn(0))
         return replace(self._known, staged=position.staged_lsn, witness=position.witness, acknowledged=acknowledged)
 
@@ -201,40 +190,32 @@ class CaptureWorker:
 
         Report segments that this process wrote although the commit raised an error, such as a timeout.
         """
-        before = self._position.staged_lsn
+        before = self._state.position.staged_lsn
         if self._log.end() <= before:
             return
         for manifest in self._log.list():
             if manifest.end_lsn <= before:
                 continue
-            if self._position.sessions:
+            if self._state.position.sessions:
                 self._log.ledger.add_segments([manifest])
-                self._segment_staged(manifest)
-            self._position = replace(self._position, staged_lsn=manifest.end_lsn, witness=manifest.last)
+                self._host.segment_staged(manifest)
+            self._state.position = replace(self._state.position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
     def _session(self, stream: ReplicationStream) -> CaptureSession:
         return CaptureSession(
-            lambda: self._settings,
+            self._state,
             stream,
             self._log,
             self._resolver,
             self._acknowledger,
-            self._position,
+            self._host,
             epoch=self._epoch,
-            segment_staged=self._segment_staged,
-            position_changed=self._set_position,
-            check=self._check,
             memory=self._memory,
             clock=self._clock,
         )
 
-    def _set_position(self, position: CapturePosition) -> None:
-        self._position = position
 
-
-def verify_history(
-    settings: CaptureSettings, known: KnownSource, verify_from: Lsn, stopped: Callable[[], bool] = lambda: False
-) -> None:
+def verify_history(settings: CaptureSettings, known: KnownSource, verify_from: Lsn, stop: threading.Event) -> None:
     """Compare the last transaction that the slot sends again with the one that was read last, see `KnownSource`.
 
     The slot sends again from ``verify_from`` on. Raise SlotLost ``source_changed`` if the transactions differ, and
@@ -243,5 +224,5 @@ def verify_history(
     with ReplicationStream(
         settings.connection, slot=settings.slot, publication=settings.publication, start_lsn=verify_from
     ) as stream:
-        found = last_transaction(stream, known.witnessed.end, stopped)
+        found = last_transaction(stream, known.witnessed.end, stop)
     require_witness(known, verify_from, found)

@@ -364,8 +364,7 @@ class Pipeline:
             self._memory,
             self._patience,
         )
-        soon, waiting = self._poll_storage_soon, self._report_waiting
-        calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, soon, waiting)
+        calls = PipelineCalls(self._sampler.progress, self._publish, self.progress, self._report_waiting)
         owner = None if self._claim is None else self._claim.owner
         return prepare_replication(around, staging, owner, calls, lost)
 

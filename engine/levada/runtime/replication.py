@@ -17,7 +17,7 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.source_watch import SourceWatch
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.capture import CaptureThread
-from levada.runtime.stages.capture_assembly import CaptureReports, assemble_worker
+from levada.runtime.stages.capture_assembly import PipelineHost, assemble_worker
 from levada.runtime.stages.storage_poller import StoragePoller
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import CaptureParts, Surroundings, assemble_supervisor
@@ -75,14 +75,12 @@ class PipelineCalls:
     """Functions of the pipeline that its replication calls.
 
     ``slot`` returns the newest sample of the slot, ``publish`` publishes the supervisor's progress, ``progress``
-    returns the published progress, ``poll_storage_soon`` requests a comparison of the tables with the catalog, and
-    ``waiting`` publishes the error that the start waits for.
+    returns the published progress, and ``waiting`` publishes the error that the start waits for.
     """
 
     slot: Callable[[], SlotProgress]
     publish: Callable[[Supervisor], None]
     progress: Callable[[], Progress]
-    poll_storage_soon: Callable[[], None]
     waiting: Callable[[LevadaError | None], None]
 
 
@@ -100,12 +98,10 @@ def prepare_replication(
     ledger = StoredLedger(store, durable=staging.durable)
     manifests = _open_log(log, ledger, store, source)
     inbox = around.inbox
-    reports, marks = CaptureReports(inbox, around.stopping), ColumnMarks()
-    identity_lost = threading.Event()
-    worker = assemble_worker(
-        around.config_ref, store, log, record, ledger, around.epoch, reports, calls.poll_storage_soon,
-        identity_lost.set, around.memory, marks,
-    )  # fmt: skip
+    marks, identity_lost = ColumnMarks(), threading.Event()
+    host = PipelineHost(around.config_ref, store, log, record, ledger, inbox, around.stopping, identity_lost)
+    known = record.known_source(log)
+    worker = assemble_worker(config, store, log, known, host, around.epoch, around.memory, marks)
     capture = CaptureThread(worker, inbox)
 
     def discover_tables(config: PipelineConfig) -> SourceTables:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
@@ -346,7 +347,8 @@ def _verify(
     plan = plan_session(known, server, config.slot.name, config.source.database)
     if plan.verify_from is not None:
         settings = CaptureSettings(config.source, config.slot.name, config.publication.name)
-        _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start))
+        never = threading.Event()
+        _wait_for_slot(lambda: verify_history(settings, known, plan.verify_from or plan.start, never))
     if server.identity != record.state.identity:
         # First, so that an engine that ends here does not take the new server for verified at its next start.
         UnverifiedTables(store).add(tables, plan.verified_to)

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from levada.capture import CaptureSettings, CaptureWorker, TableResolver
+from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
-from levada.capture.history import Witnessed
-from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.capture.history import KnownSource, Witnessed
+from levada.capture.host import ErrorOf
+from levada.errors import LevadaError, Transient
 from levada.postgres.ddl import AlteredPartitions, CreatedPartitions, DroppedTables
+from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox, Recorded
 from levada.runtime.source.record import SourceRecord
@@ -24,6 +26,7 @@ from levada.runtime.tables.storage_journal import (
     TablesDropped,
     TablesUnpublished,
 )
+from levada.runtime.verifications.messages import CatalogChanged
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -36,52 +39,108 @@ if TYPE_CHECKING:
     from levada.values import Lsn, QualifiedTable, TableId, Witness
 
 
-class CaptureReports:
-    """Reports from the capture thread to the supervisor.
+class PipelineHost(CaptureHost):
+    """Answers capture from the pipeline's configuration and store, and reports to the supervisor.
 
     The capture thread waits until the supervisor has recorded a report. So the tables concerned are parked before
     anything more is staged or a session begins. A stop of the pipeline ends the wait with Transient ``stopping``.
+    ``unidentified`` is set when a table without a replica identity may still be published.
     """
 
-    def __init__(self, inbox: Inbox, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        config_ref: ConfigRef,
+        store: PipelineStore,
+        log: SegmentLog,
+        record: SourceRecord,
+        ledger: StoredLedger,
+        inbox: Inbox,
+        stopping: threading.Event,
+        unidentified: threading.Event,
+    ) -> None:
+        self._config_ref = config_ref
+        self._store = store
+        self._log = log
+        self._record = record
+        self._ledger = ledger
         self._inbox = inbox
         self._stopping = stopping
+        self._unidentified = unidentified
+
+    def selects(self, table: QualifiedTable) -> bool:
+        """Return True if the manifest selects the table."""
+        return self._config_ref.selects(table)
+
+    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
+        """Return the columns that the manifest excludes."""
+        return self._config_ref.current.table(table).excluded_columns
+
+    def require_epoch(self) -> None:
+        """Raise StaleEpoch if another process has taken over the pipeline."""
+        self._store.require_epoch()
+
+    def session_begins(self) -> None:
+        """Report the tables that the publication lacks."""
+        for table, gap in read_gaps(self._config_ref.current, self._store).items():
+            self.table_failed(table, gap)
+
+    def source_verified(self, server: ServerIdentity, verified_to: Lsn) -> None:
+        """Record the server, and report one that was restarted or replaced."""
+        if server != self._record.state.identity:
+            # First, so that an engine that ends here does not take the new server for verified at its next start.
+            self._report(SourceRestarted(verified_to))
+        self._record.verified(server)
 
     def segment_staged(self, manifest: Manifest) -> None:
         """Report a staged segment, without waiting."""
         self._inbox.put(SegmentStaged(manifest))
 
+    def persist_ack(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
+        """Return a function that stores the ledger and the position."""
+        ends = Ledger(self._log.ledger.ends)
+
+        def persist() -> None:
+            # The ledger first, because past this position no segment is evidence of it.
+            self._ledger.save(ends)
+            if self._log.staging.durable:
+                self._record.save_position(lsn, witness)
+            else:
+                self._record.save_scratch_position(lsn, None if witness is None else Witnessed(lsn, witness))
+
+        return persist
+
     def table_failed(self, table: TableId, error: LevadaError) -> None:
         """Report a table whose changes cannot be staged any more."""
-        self._wait_for(TableFailed(table, error))
+        self._report(TableFailed(table, error))
 
-    def table_altered(self, altered: Alteration) -> None:
+    def table_altered(self, alteration: Alteration) -> None:
         """Report a DDL statement on a table."""
-        ddl, when = altered.ddl, (altered.at, altered.committed, altered.xid)
-        flags = altered.truncated, altered.emptied
+        ddl, when = alteration.ddl, (alteration.at, alteration.committed, alteration.xid)
+        flags = alteration.truncated, alteration.emptied
         match ddl:
             case DroppedTables():
-                report: Recorded = TablesDropped(ddl.tables, *when, altered.ordinal)
+                self._report(TablesDropped(ddl.tables, *when, alteration.ordinal))
             case CreatedPartitions():
-                report = PartitionsCreated(ddl.table_id, *when, ddl.leaves)
+                self._report(PartitionsCreated(ddl.table_id, *when, ddl.leaves))
             case AlteredPartitions():
-                report = PartitionsAltered(ddl.table_id, *when, ddl.leaves, *flags)
+                self._report(PartitionsAltered(ddl.table_id, *when, ddl.leaves, *flags))
             case _:
                 storage = ddl.description.storage
-                report = TableAltered(ddl.table_id, *when, storage, ddl.casts, *flags, altered.ordinal)
-        self._wait_for(report)
+                self._report(TableAltered(ddl.table_id, *when, storage, ddl.casts, *flags, alteration.ordinal))
 
-    def tables_unpublished(
-        self, tables: frozenset[TableId], error: Callable[[QualifiedTable], NeedsOperator], at: Lsn
-    ) -> None:
+    def tables_unpublished(self, tables: frozenset[TableId], error: ErrorOf, at: Lsn) -> None:
         """Report tables whose changes a DDL statement, committed at ``at``, took out of the stream."""
-        self._wait_for(TablesUnpublished(tables, at, error))
+        self._report(TablesUnpublished(tables, at, error))
 
-    def source_restarted(self, verified_to: Lsn) -> None:
-        """Report a session on a server that was restarted or replaced, with its history verified up to an LSN."""
-        self._wait_for(SourceRestarted(verified_to))
+    def catalog_changed(self) -> None:
+        """Request a comparison of the tables with the catalog."""
+        self._inbox.put(CatalogChanged())
 
-    def _wait_for(self, report: Recorded) -> None:
+    def identity_lost(self) -> None:
+        """Let the watch over the source look for tables without a replica identity."""
+        self._unidentified.set()
+
+    def _report(self, report: Recorded) -> None:
         self._inbox.ask(report).wait(self._check_running)
 
     def _check_running(self) -> None:
@@ -91,62 +150,18 @@ class CaptureReports:
 
 
 def assemble_worker(
-    config_ref: ConfigRef,
+    config: PipelineConfig,
     store: PipelineStore,
     log: SegmentLog,
-    record: SourceRecord,
-    ledger: StoredLedger,
+    known: KnownSource,
+    host: CaptureHost,
     epoch: int,
-    reports: CaptureReports,
-    catalog_changed: Callable[[], None],
-    identity_lost: Callable[[], None],
     memory: MemoryBudget,
     marks: ColumnMarks,
 ) -> CaptureWorker:
-    """Return the worker that stages the changes of the pipeline's slot.
-
-    ``catalog_changed`` is called when the source's catalog should be compared with the tables soon, and
-    ``identity_lost`` when a table without a replica identity may still be published.
-    """
-    config = config_ref.current
-
-    def verify() -> None:
-        for table, gap in read_gaps(config_ref.current, store).items():
-            reports.table_failed(table, gap)
-
-    def persist_ack(lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
-        ends = Ledger(log.ledger.ends)
-
-        def persist() -> None:
-            # The ledger first, because past this position no segment is evidence of it.
-            ledger.save(ends)
-            if log.staging.durable:
-                record.save_position(lsn, witness)
-            else:
-                record.save_scratch_position(lsn, None if witness is None else Witnessed(lsn, witness))
-
-        return persist
-
-    def verified(server: ServerIdentity, start: Lsn) -> None:
-        if server != record.state.identity:
-            # First, so that an engine that ends here does not take the new server for verified at its next start.
-            reports.source_restarted(start)
-        record.verified(server)
-
-    resolver = TableResolver(
-        config.source,
-        store,
-        config.publication.name,
-        failed=reports.table_failed,
-        selects=config_ref.selects,
-        excluded_columns=lambda table: config_ref.current.table(table).excluded_columns,
-        policy=config.on_unrepresentable,
-        altered=reports.table_altered,
-        unpublished=reports.tables_unpublished,
-        catalog_changed=catalog_changed,
-        identity_lost=identity_lost,
-        marks=marks,
-    )
+    """Return the worker that stages the changes of the pipeline's slot."""
+    policy = config.on_unrepresentable
+    resolver = TableResolver(config.source, store, config.publication.name, host, policy=policy, marks=marks)
     settings = CaptureSettings(
         config.source,
         config.slot.name,
@@ -156,16 +171,4 @@ def assemble_worker(
         failover=config.slot.failover,
         heartbeat_s=config.heartbeat_s,
     )
-    return CaptureWorker(
-        settings,
-        log,
-        resolver,
-        epoch=epoch,
-        segment_staged=reports.segment_staged,
-        verify=verify,
-        known=record.known_source(log),
-        persist_ack=persist_ack,
-        verified=verified,
-        check=store.require_epoch,
-        memory=memory,
-    )
+    return CaptureWorker(settings, log, resolver, host, epoch=epoch, known=known, memory=memory)

@@ -17,7 +17,7 @@ from levada.postgres.storage import read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.silent_columns import Columns, Unmarked, columns_of
-from levada.runtime.verifications.messages import StreamBehind
+from levada.runtime.verifications.messages import CatalogChanged
 from levada.threads import MarkedPool
 from levada.values import TableId
 
@@ -59,7 +59,7 @@ class StoragePoller(Stage):
         self._pool = MarkedPool(1, "levada-rewrites")
         parts.inbox.on(StorageRead, self._ended)
         parts.inbox.on(SegmentStaged, self._segment_staged)
-        parts.inbox.on(StreamBehind, lambda _: self.soon())
+        parts.inbox.on(CatalogChanged, lambda _: self.soon())
 
     def soon(self) -> None:
         """Poll as soon as no poll is under way. From any thread."""

@@ -60,8 +60,8 @@ class Verified(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamBehind(Message):
-    """The stream has not reached a change of a table's columns, which a comparison with the catalog lets it show."""
+class CatalogChanged(Message):
+    """The tables should be compared with the catalog soon, after which the stream shows changes of their columns."""
 
 
 @dataclass(frozen=True, slots=True)

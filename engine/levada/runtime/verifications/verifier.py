@@ -36,11 +36,11 @@ from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_tab
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import (
+    CatalogChanged,
     CutReleased,
     CutWanted,
     HoldWanted,
     ShadowCutWanted,
-    StreamBehind,
     Verified,
 )
 from levada.runtime.verifications.release import Release
@@ -173,7 +173,7 @@ class Verifier:
     ) -> TableReport:
         with self._moment(name, options, cancelled) as moment:
             if not (last or moment.held.parked) and self._is_behind(moment):
-                self.inbox.put(StreamBehind())
+                self.inbox.put(CatalogChanged())
                 raise Transient(
                     "verify_not_reached",
                     f"the stream has not reached a change of the columns of {name} yet",
