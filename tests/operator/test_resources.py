@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.operator.samples import owner, owner_of
 
+from levada.docstrings import field_docstring
 from levada.spec.running import Driver, DriverMode
 from levada_operator.desired.jobs import build_cleanup_job, build_copy_job, build_lag_job
 from levada_operator.desired.objects import build_objects
@@ -72,7 +73,7 @@ def test_defaults(destination: dict[str, Any], amounts: dict[str, str]) -> None:
     assert [c["resources"] for c in containers(one) if c["name"] in ("preflight", "driver", "copy", "cleanup")] == (
         [expected] * 4
     )
-    assert all(amount in (Driver.model_fields["resources"].description or "") for amount in amounts.values())
+    assert all(amount in (field_docstring(Driver, "resources") or "") for amount in amounts.values())
 
 
 def test_each_amount_has_its_own_default() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic.fields import FieldInfo
 from tests.spec.corpus_files import CORPUS
 
+from levada.docstrings import field_docstring
 from levada.spec import (
     Change,
     PipelineManifest,
@@ -27,27 +28,27 @@ SMALLEST = (CORPUS / "good" / "smallest.yaml").read_text()
 KINDS = (PipelineManifest, TableSyncManifest)
 
 
-def fields(model: type[Model], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Walk every field of a model and of those below it, by its path in YAML."""
+def fields(model: type[Model], path: str = "") -> Iterator[tuple[str, FieldInfo, str | None]]:
+    """Walk every field of a model and of those below it, by its path in YAML, with its description."""
     for name, field in model.model_fields.items():
         where = f"{path}.{field.alias or name}".removeprefix(".")
-        yield where, field
+        yield where, field, field.description or field_docstring(model, name)
         for inner in (field.annotation, *get_args(field.annotation)):
             if isinstance(inner, type) and issubclass(inner, Model):
                 yield from fields(inner, where)
 
 
-FIELDS = [(f"{kind.__name__}:{path}", field) for kind in KINDS for path, field in fields(kind)]
+FIELDS = [(f"{kind.__name__}:{path}", field, text) for kind in KINDS for path, field, text in fields(kind)]
 
 
-@pytest.mark.parametrize("field", [f for _, f in FIELDS], ids=[path for path, _ in FIELDS])
-def test_field_tells_its_meaning_and_change_class(field: FieldInfo) -> None:
+@pytest.mark.parametrize(("field", "text"), [f[1:] for f in FIELDS], ids=[path for path, *_ in FIELDS])
+def test_field_tells_its_meaning_and_change_class(field: FieldInfo, text: str | None) -> None:
     """Every field has a description and a change class. That of a whole number that may be 0 describes 0."""
-    assert field.description
+    assert text
     assert isinstance(field.json_schema_extra, dict)
     assert field.json_schema_extra[CHANGE] in list(Change)
     may_be_zero = any(getattr(m, "ge", None) == 0 for m in field.metadata)
-    assert not may_be_zero or "0: " in field.description or "Change it" in field.description
+    assert not may_be_zero or "0: " in text or "Change it" in text
 
 
 def schemas(schema: Any) -> Iterator[dict[str, Any]]:

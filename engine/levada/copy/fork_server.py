@@ -39,6 +39,7 @@ def main(control: int, engine: int, modules: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Standard output may be that of a command with a format, such as JSON.
     os.dup2(2, 1)
+    gc.disable()
     for module in modules:
         # A task that needs the module raises the error.
         with suppress(Exception):
@@ -46,6 +47,7 @@ def main(control: int, engine: int, modules: Sequence[str]) -> NoReturn:
     # Keeps the garbage collection of the workers from visiting these modules, which would copy their memory pages.
     gc.collect()
     gc.freeze()
+    gc.enable()
     try:
         _Server(socket.socket(fileno=control), engine).run()
     finally:

@@ -12,6 +12,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from levada.docstrings import field_docstring
+
 CHANGE: Final = "x-levada-change"
 """The key of a field's JSON schema that holds its change class."""
 
@@ -58,9 +60,7 @@ class Rule:
 class Model(BaseModel):
     """A part of a manifest. Its keys are camelCase in YAML, unknown keys are rejected, and instances are immutable."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True, validate_default=True)
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     @model_validator(mode="after")
@@ -72,10 +72,13 @@ class Model(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the model's JSON schema with its rules as ``x-kubernetes-validations``."""
+        """Return the model's JSON schema with the fields' docstrings, and its rules as ``x-kubernetes-validations``."""
         out = handler(schema)
+        resolved = handler.resolve_ref_schema(out)
+        for name, field in cls.model_fields.items():
+            if text := field.description or field_docstring(cls, name):
+                resolved["properties"][field.alias or name]["description"] = text
         if cls.rules:
-            resolved = handler.resolve_ref_schema(out)
             resolved["x-kubernetes-validations"] = [
                 {"rule": r.cel, "message": r.message, **({"fieldPath": f".{r.field}"} if r.field else {})}
                 for r in cls.rules

@@ -6,7 +6,7 @@ validates what is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -16,13 +16,17 @@ from pydantic import (
     AwareDatetime,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     TypeAdapter,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
+from levada.docstrings import field_docstring
 from levada.status.names import (
     CatchUpState,
     CutPhase,
@@ -51,9 +55,21 @@ class Part:
         alias_generator=to_camel,
         extra="ignore",
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the part's JSON schema with the docstrings of its fields."""
+        out = handler(schema)
+        properties = handler.resolve_ref_schema(out)["properties"]
+        for field in fields(cls):
+            # Excluded fields are not in the schema.
+            if (shown := properties.get(to_camel(field.name))) is not None and (
+                text := field_docstring(cls, field.name)
+            ):
+                shown["description"] = text
+        return out
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""
