@@ -1,8 +1,8 @@
 """Random delays that show what a test reads too early, or too late.
 
-`$LEVADA_TEST_LATE` switches them on. It has a seed and the kinds of what is late. ``7:test`` delays the statement of a
-test that follows a wait. Of an operator that a test starts, ``7:Event`` delays Events, ``7:Pipeline/status,Job``
-statuses of Pipelines and Jobs, ``7:writes`` all of its writes, and ``7:lists`` the answers to its lists.
+`$LEVADA_TEST_LATE` switches them on. It has a seed and the kinds of what is late. ``7:test`` delays a test before and
+after each wait. Of an operator that a test starts, ``7:Event`` delays Events, ``7:Pipeline/status,Job`` statuses of
+Pipelines and Jobs, ``7:writes`` all of its writes, and ``7:lists`` the answers to its lists.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ def until(
     Fail with the last value and what `report` adds after the limit, or once `alive` is false: then the value that is
     waited for cannot come any more.
     """
+    LATE.wait(TEST)
     end, pause_s, why = time.monotonic() + limit_s, 0.01, ""
     while True:
         seen = look()

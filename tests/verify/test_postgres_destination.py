@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from levada.runtime.config import (
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.limits import Limits, VerificationLimits
 from levada.runtime.pipeline import Pipeline
+from levada.runtime.verifications.verifier import Verifier
 from levada.segments.batch import EventBatch
 from levada.status import RetryPolicy, TablePhase, TableProgress
 from levada.stores import MemoryStorage, MemoryStore
@@ -463,6 +464,27 @@ def test_a_table_that_cannot_reach_the_lsn(replicated: Replicated) -> None:
     assert refused.value.message == "public.t did not reach the LSN of its verification within 1 s"
     assert "levada status MANIFEST" in refused.value.hint
     assert replicated.verify().equal
+
+
+def test_a_table_that_is_released_before_its_lsn_is_known(replicated: Replicated) -> None:
+    """On a busy machine the reads of the catalog may take longer than a table is held. The error is the same."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    replicated.start()
+    assert replicated.pipeline is not None
+    replication = replicated.pipeline._replication
+    assert replication is not None
+
+    class Slow(Verifier):
+        def _read(self, *arguments: Any) -> Any:
+            until(lambda: not replication.supervisor._cuts._held)
+            return super()._read(*arguments)
+
+    given = {field.name: getattr(replication.verifier, field.name) for field in fields(Verifier)}
+    once = replace(replicated.pipeline.config, limits=Limits(verifications=VerificationLimits(attempts=1)))
+    slow = Slow(**given | {"config_ref": ConfigRef(once), "max_held_s": 1.0})
+    with pytest.raises(Transient, match="t did not reach the LSN of its verification") as refused:
+        slow.run(T, VerifyOptions(), threading.Event())
+    assert refused.value.code == "verify_not_reached"
 
 
 def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -359,13 +359,29 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
     eventually(lambda: operator.metrics().get("levada_operator_abandoned_cleanups") == 0)
 
 
-def test_namespace_goes(kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None) -> None:
+@pytest.fixture
+def elsewhere(cluster: Kubectl) -> Iterator[Kubectl]:
+    """Another namespace, for the Lease of an operator that serves the test's."""
+    one = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    yield one
+    one.remove_namespace()
+
+
+def test_namespace_goes(
+    kubectl: Kubectl, elsewhere: Kubectl, driver: FakeDriver, controllers: None, tmp_path: Path
+) -> None:
     """A Pipeline does not block the deletion of its namespace. The Event is then at the namespace itself."""
-    streaming(kubectl, driver)
-    kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
-    eventually(lambda: kubectl.get("pipeline", "shop") is None)
-    chosen = f"involvedObject.name={kubectl.namespace}"
-    eventually(lambda: any(sql(kubectl) in e["message"] for e in Kubectl("default").get("events", fields=chosen)))
+    operator = Operator(elsewhere.namespace, tmp_path / "operator.log", serves=kubectl.namespace)
+    operator.start()
+    try:
+        streaming(kubectl, driver)
+        kubectl("delete", "namespace", kubectl.namespace, "--wait=false")
+        eventually(lambda: kubectl.get("pipeline", "shop") is None)
+        chosen = f"involvedObject.name={kubectl.namespace}"
+        eventually(lambda: any(sql(kubectl) in e["message"] for e in Kubectl("default").get("events", fields=chosen)))
+    finally:
+        operator.stop()
+        print(operator.log.read_text())
 
 
 def test_everything_goes_with_its_pipeline(
@@ -399,11 +415,10 @@ def test_pods_know_whose_they_are(kubectl: Kubectl, operator: Operator, driver: 
     eventually(lambda: given("LEVADA_TAKE_OVER_FROM") == ["uid-of-another"] * 2)
 
 
-def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operator, tmp_path: Path) -> None:
+def test_two_installations(kubectl: Kubectl, elsewhere: Kubectl, operator: Operator, tmp_path: Path) -> None:
     """The second one changes nothing of a Pipeline, and says so, until the first one has released its Lease."""
     kubectl.apply(shop())
     eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
-    elsewhere = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
     other = Operator(elsewhere.namespace, tmp_path / "other.log", image="levada:other", serves=kubectl.namespace)
     other.start()
     try:
@@ -429,7 +444,6 @@ def test_two_installations(cluster: Kubectl, kubectl: Kubectl, operator: Operato
         eventually(lambda: len(events(kubectl, "ForeignOperator")) > 1)
     finally:
         other.stop()
-        elsewhere.remove_namespace()
 
 
 def test_two_managers_of_a_spec(kubectl: Kubectl, operator: Operator) -> None:

@@ -316,7 +316,7 @@ class Verifier:
                     IdleReaders(config.source, GUARDS) as guards,
                     hold_table(guards, published, schema, description, config.limits.locks) as guard,
                 ):
-                    self._cut(held.table, name, snapshot.lsn, cancelled)
+                    self._cut(held.table, name, snapshot.lsn, release, cancelled)
                     lake = self._fixed(held, target, cancelled)
                     versions.callback(lake.close)
                     if not (release.keep() if options.repair else release.now()):
@@ -375,7 +375,9 @@ class Verifier:
         if granted.exception() is None:
             self.inbox.put(CutReleased(granted.result().table, repaired=False))
 
-    def _cut(self, table: TableId, name: QualifiedTable, lsn: Lsn, cancelled: threading.Event) -> None:
+    def _cut(
+        self, table: TableId, name: QualifiedTable, lsn: Lsn, release: Release, cancelled: threading.Event
+    ) -> None:
         check, until = self._interrupt(name, cancelled), time.monotonic() + self.max_held_s
 
         def wait() -> None:
@@ -383,7 +385,13 @@ class Verifier:
             if time.monotonic() >= until:
                 raise self._not_reached(name)
 
-        self.inbox.ask(CutWanted(table, lsn)).wait(wait)
+        try:
+            self.inbox.ask(CutWanted(table, lsn)).wait(wait)
+        except Transient as error:
+            if error.code == codes.TABLE_CHANGED and release.done:
+                # It has not changed. It was held for as long as it may be before its LSN was known.
+                raise self._not_reached(name) from None
+            raise
 
     def _await_transactions(self, config: PipelineConfig, check: Callable[[], None]) -> None:
         """Wait until the transactions that run now have ended, so that a held table need not wait for them."""
