@@ -284,8 +284,9 @@ class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
     def together(self) -> AbstractContextManager[None]:
         """Store what this thread writes within the block in one step, at the latest at its end.
 
-        What is written can be read at once. Writes of other threads wait. If the block or the step raises, what was
-        written may be stored or not, as after a kill. So nothing may depend on it within the block.
+        What is written can be read at once. Writes of other threads wait, so the block must not wait for one of them.
+        If the block or the step raises, what was written may be stored or not, as after a kill. So nothing outside of
+        the store may depend on it within the block.
         """
         return nullcontext()
 

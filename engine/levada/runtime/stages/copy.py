@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,7 @@ class CopyStage(Stage):
         copy.interrupted, copy.began_again = None, ""
         self._registry.places.copied(record, outcome.schema)
         copy.committed_at = datetime.now(UTC)
+        record.apply.copied(time.monotonic())
         if not self._destination.capabilities.watermark:
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)

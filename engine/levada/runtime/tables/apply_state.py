@@ -33,6 +33,10 @@ class ApplyState:
         if self.pending_since is None:
             self.pending_since = since
 
+    def copied(self, now: float) -> None:
+        """Request no maintenance before the next interval, because a copy was written just now."""
+        self.maintained_at = now
+
     def read_watermark(self) -> None:
         """Request that the destination's watermark is read as soon as no job has the table."""
         self.watermark_unknown = True
