@@ -187,8 +187,9 @@ def spark() -> SparkSession:
     from levada.runtime.resources.spark import spark_session
 
     kind = IcebergDestination
-    # A heap that begins as small as a user's is collected so often that it takes a tenth of the CPU.
-    conf = {"spark.driver.extraJavaOptions": "-Xms1g -Xmn600m"}
+    # A heap that begins as small as a user's is collected so often that it takes a tenth of the CPU. So does the sweep
+    # of the compiled code, which begins with each half per cent of its space.
+    conf = {"spark.driver.extraJavaOptions": "-Xms1g -Xmn600m -XX:ReservedCodeCacheSize=240m"}
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LC_ALL", "C")
         return spark_session("tests", cores=2, conf=conf, defaults=kind.spark_conf(None), jars=kind.jars())

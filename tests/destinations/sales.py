@@ -83,8 +83,9 @@ class Sales:
 
     def check(self) -> None:
         """Both readers see the rows, and nothing else."""
-        seen = {r["id"]: r for r in self.lake.rows()}
-        assert len(self.lake.rows()) == len(self.rows)
+        rows = self.lake.rows()
+        seen = {r["id"]: r for r in rows}
+        assert len(rows) == len(self.rows)
         assert {i: {n: _utc(v) for n, v in r.items()} for i, r in seen.items()} == {
             i: {n: _utc(r.get(n)) for n in seen[i]} for i, r in self.rows.items()
         }

@@ -1,4 +1,7 @@
-"""The ways on after a loss: of the store, of the slot, and of the place of staged changes. Each by the commands."""
+"""The ways on after a loss: of the store, of the slot, and of the place of staged changes. Each by the commands.
+
+They run in pytest's process, where each opens everything again. `test_without_spark` starts each as a process.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rigs.command_line import levada
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
 from tests.rigs.manifests import suspended
@@ -31,13 +35,14 @@ def copied(engine: Engine, db: Database, target: Database) -> Engine:
 
 def caught_up(engine: Engine) -> None:
     """Run until every table has caught up."""
-    engine.levada("run", *engine.options(), "--until", "caught-up")
+    code, text = said(engine, "run", "--until", "caught-up")
+    assert code == 0, text
 
 
 def said(engine: Engine, command: str, *arguments: str) -> tuple[int, str]:
     """Run a command. Return its exit code, and its output without line breaks."""
-    done = engine.levada(command, *engine.options(), *arguments, check=False)
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    done = levada(command, *engine.options(), *arguments)
+    return done.exit_code, " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_a_lost_slot(copied: Engine, db: Database, target: Database) -> None:
     said(copied, "resync", "b")
     code, text = said(copied, "check")
     assert (code, "slot_missing" in text) == (0, False)
-    found = json.loads(copied.levada("plan", *copied.options(), "-o", "json").stdout)
+    found = json.loads(levada("plan", *copied.options(), "-o", "json").stdout)
     assert {table["name"]: table["copiedAgain"] for table in found["plan"]["tables"]} == {
         "a": "requested",
         "b": "requested",
@@ -186,7 +191,7 @@ def test_a_parked_table_that_no_retry_repairs(copied: Engine, db: Database, targ
     for file in (copied.folder / "staging" / "shop").iterdir():
         if file.name != "owner":
             file.unlink()
-    copied.levada("run", *copied.options(), "--until", "caught-up", check=False)
+    said(copied, "run", "--until", "caught-up")
     code, text = said(copied, "retry", "a")
     assert (code, "will be retried" in text) == (0, False)
     assert "public.a: cannot be retried, only copied again: levada resync" in text
