@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,12 +20,13 @@ from tests.destinations.random_source import RandomSource
 from tests.rigs.lake import Lake
 from tests.rigs.waiting import until
 
+from levada.apply.moves import MoveEvents
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.results_in_order import OrderedResults
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import BatchRunner
 from levada.destinations.data_files import parallel_upsert
-from levada.destinations.data_files.batch_ranges import batch_ranges
+from levada.destinations.data_files.batch_ranges import batch_ranges, plan_tasks
 from levada.destinations.data_files.parallel_upsert import FoldTask
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import TableSettings
@@ -117,6 +119,32 @@ def test_the_parts_of_a_batch_have_its_changes(tmp_path: Path) -> None:
         for count in (1, 2, 7, 30):
             parts = [events.part([f], (k, count)) for f in events.files for k in range(count)]
             assert [i for p in parts for b in p.scan(["id"]) for i in b.column("id").to_pylist()] == list(range(20))
+
+
+class AlwaysTwo(Workers):
+    """Worker processes with two places for every batch."""
+
+    def places(self, changes: int, tasks: float) -> int:
+        """Return 2."""
+        return 2
+
+
+def test_changes_without_a_file_are_not_left_to_tasks(tmp_path: Path) -> None:
+    """The rows of a partition that comes or goes are in no staged file, so no task could read them."""
+    runner = AlwaysTwo([])
+    try:
+        stream = Source(tmp_path).add(ORDERS)
+        empty = MoveEvents(stream.batch().changes(ORDERS.id))
+        keys = pa.table({"id": pa.array(range(100), pa.int64())})
+        empty.remove((Lsn(1), 0), keys)
+        assert empty.rows == 100
+        assert plan_tasks(empty, runner) is None
+        stream.insert(id=1, item="item", note=None)
+        staged = stream.batch().changes(ORDERS.id)
+        assert plan_tasks(staged, runner) is not None
+        assert plan_tasks(MoveEvents(staged), runner) is None
+    finally:
+        runner.close()
 
 
 @pytest.mark.nightly

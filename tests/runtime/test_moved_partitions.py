@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -279,6 +280,36 @@ def test_rows_enter_with_their_partition(made: Partitioned) -> None:
         made.settle()
     assert len(made.source()) > 5
     assert made.read_leaves() == {"t_0", "t_1", "t_2a", "t_2d", "t_3"}
+
+
+@pytest.mark.parametrize("piece_rows", [8, 500_000], ids=["in pieces", "folded together"])
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_rows_enter_with_values_that_no_change_has(made: Partitioned, piece_rows: int) -> None:
+    """An UPDATE that leaves a long value unchanged needs the row of the snapshot, under its key there."""
+    limits = made.rig.config.limits
+    made.rig.change(limits=replace(limits, batches=replace(limits.batches, piece_rows=piece_rows)))
+    made.db.execute(
+        *_MONTHS,
+        "ALTER TABLE t ADD extra int",
+        "ALTER TABLE t DETACH PARTITION t_1",
+        "ALTER TABLE t_1 ALTER note SET STORAGE EXTERNAL",
+        "UPDATE t_1 SET note = repeat(md5(id::text), 100)",
+    )
+    made.start()
+    statements = [
+        "ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
+        "UPDATE t SET extra = 1 WHERE ts < '2026-02-01' AND id % 2 = 0",
+    ]
+    if piece_rows > 8:
+        statements += [
+            "UPDATE t SET id = id + 100000 WHERE ts < '2026-02-01' AND id % 3 = 0",
+            "UPDATE t SET ts = '2026-02-02' WHERE ts < '2026-02-01' AND id % 5 = 0",
+        ]
+    with made.db.connect() as connection, connection.transaction():
+        for statement in statements:
+            connection.execute(statement)  # type: ignore[arg-type]
+    made.settle()
+    assert made.read_leaves() == {"t_1"}
 
 
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)

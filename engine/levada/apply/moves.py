@@ -4,22 +4,23 @@ PostgreSQL does not stream these rows. The keys of those that leave are read fro
 as ordinary deletes between the changes before the statement and those after it.
 
 The rows that enter are those of the partition in a snapshot of the source, which is later than the statement. They come
-as inserts at the place of the statement, and the batch ends at the LSN of the snapshot. So the table is exact there:
+as inserts at the LSN of the snapshot, and the batch ends there or later. So the table is exact at its end:
 
-- A row of the partition in the snapshot that the stream does not change in between is the row that was attached.
-- If the stream changes it, its last change leaves the row of the snapshot. A value that no change in between has is
-  unchanged since the statement, so it is that of the snapshot.
+- A row of the partition in the snapshot is written as it is there, whatever the stream has of it before.
 - A row that was attached and is not in the snapshot was deleted or moved in between, and the stream has that.
+- Other rows have all their changes in the stream.
 
-An UPDATE that leaves a value unchanged, of a row that was deleted before the snapshot, finds no row in the table. Its
-DELETE follows in the same batch, so that the value is not needed.
+An UPDATE that leaves a value unchanged, of a row that was attached, finds no such row in the table. What it leaves is
+replaced by the row of the snapshot or deleted in the same batch, so that the value is not needed. That is known where
+the changes are folded together. If there are more than one fold takes, the rows also come at the place of the
+statement, where the UPDATE finds all but those that were deleted or got another key before the snapshot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,11 @@ from levada.values import Lsn, TableId, resync_command
 _MOST_BYTES: Final = 512 << 20
 """The most bytes of keys that one removal may have in memory."""
 _BATCH_ROWS: Final = 131_072
+_SHARE: Final = 4
+"""The rows of a piece have a limit of bytes too, which wide rows reach first."""
+
+Place: TypeAlias = tuple[Lsn, int]
+"""The place of a move in the stream: its ``at`` and ``ordinal``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class MovePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """The changes of a move: ``rows`` with one operation. ``at`` and ``ordinal`` are those of the move."""
+    """Changes with one operation at one place. ``rows`` is their number."""
 
     at: Lsn
     ordinal: int
@@ -85,16 +91,18 @@ class MoveEvents(TableEvents):
         self.target, self.versions, self.files = inner.target, inner.versions, inner.files
         self.truncates, self.after, self.until, self.limits = inner.truncates, inner.after, inner.until, inner.limits
 
-    def remove(self, removal: Removal, keys: pa.Table) -> None:
+    @property
+    def is_folded_together(self) -> bool:
+        """Return True if one fold takes all changes of the stream."""
+        return self._inner.rows <= self.limits.piece_rows // _SHARE
+
+    def remove(self, place: Place, keys: pa.Table) -> None:
         """Add the deletes of rows by their keys."""
-        self._add(removal, "D", lambda: keys.to_batches(_BATCH_ROWS), keys.num_rows)
+        self._moves.append(_Moved(*place, "D", lambda: keys.to_batches(_BATCH_ROWS), keys.num_rows))
 
-    def insert(self, arrival: Arrival, read: LeafRows) -> None:
+    def insert(self, place: Place, read: LeafRows) -> None:
         """Add the inserts of the rows of partitions."""
-        self._add(arrival, "I", read.scan, sum(read.counts.values()))
-
-    def _add(self, move: Move, operation: str, batches: Callable[[], Iterable[pa.RecordBatch]], rows: int) -> None:
-        self._moves.append(_Moved(move.at, move.ordinal, operation, batches, rows))
+        self._moves.append(_Moved(*place, "I", read.scan, sum(read.counts.values())))
 
     @property
     def rows(self) -> int:
@@ -127,12 +135,12 @@ class MoveEvents(TableEvents):
         for moved in moves:
             yield from self._changes(moved, columns)
 
-    def before(self, move: Move, columns: Sequence[str]) -> pa.Table | None:
-        """Return the changes before a move that is added next, None without any.
+    def before(self, place: Place, columns: Sequence[str]) -> pa.Table | None:
+        """Return the changes before a place at or after that of the last move, None without any.
 
         Raise NeedsOperator ``partition_changed`` if they do not fit into memory.
         """
-        end = _Moved(move.at, move.ordinal, "", tuple, 0)
+        end = _Moved(*place, "", tuple, 0)
         found: list[pa.RecordBatch] = []
         size = 0
         for rows in self._merged(columns, None, end):
@@ -167,12 +175,21 @@ class MoveBatch(EventBatch):
         self._events = events = MoveEvents(batch.changes(table))
         for read in plan.rows.values():
             _require_same_columns(read.schema, events.schema)
-        for move in plan.moves:
+        for place, move in sorted(self._places(plan), key=lambda placed: placed[0]):
             if isinstance(move, Removal):
                 # What an earlier move changes comes before the later one.
-                events.remove(move, _keys_to_delete(events, move, destination))
+                events.remove(place, _keys_to_delete(events, move, destination))
+            else:
+                events.insert(place, plan.rows[move])
+
+    def _places(self, plan: MovePlan) -> Iterator[tuple[Place, Move]]:
+        for move in plan.moves:
+            if isinstance(move, Removal):
+                yield (move.at, move.ordinal), move
             elif move in plan.rows:
-                events.insert(move, plan.rows[move])
+                if not self._events.is_folded_together:
+                    yield (move.at, move.ordinal), move
+                yield (plan.rows[move].lsn, 0), move
 
     def changes(self, table: TableId) -> TableEvents:
         """Return the changes of the table."""
@@ -190,7 +207,7 @@ def _keys_to_delete(events: MoveEvents, removal: Removal, destination: Destinati
     held = _collected(destination.keys_in(events.target, removal.region), schema, names)
     narrow = replace(schema, columns=tuple(c for c in schema.columns if c in deciding or c.attnum in schema.key))
     shown = {c.name for c in narrow.columns} | {OP, COMMIT_LSN, ORDINAL, OLD_KIND, OLD, UNCHANGED}
-    changes = events.before(removal, [name for name in layout(schema).names if name in shown])
+    changes = events.before((removal.at, removal.ordinal), [name for name in layout(schema).names if name in shown])
     if changes is None:
         return held
     seed = new_seed()

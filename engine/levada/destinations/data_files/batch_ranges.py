@@ -50,7 +50,8 @@ def plan_tasks(events: TableEvents, runner: BatchRunner | None) -> TaskPlan | No
         return None
     parts = [events.part(r.files, r.share) for r in batch_ranges(events.files, sizes)]
     known = tuple(part for part in parts if part is not None)
-    return TaskPlan(runner, known, places) if len(known) == len(parts) else None
+    # Without a file, the changes are not in files.
+    return TaskPlan(runner, known, places) if known and len(known) == len(parts) else None
 
 
 def batch_ranges(files: Sequence[SegmentFile], limits: BatchLimits) -> Iterator[BatchRange]:
