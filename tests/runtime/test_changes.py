@@ -216,7 +216,7 @@ def test_nothing_keeps_a_configuration(rig: Rig) -> None:
     assert all(o == rig.config for o in kept)
     assert running._replication is not None
     capture = running._replication.worker
-    settings = capture._settings
+    settings = capture._state.settings
     assert (settings.batch_bytes, settings.fill_s, settings.heartbeat_s) == (7 << 20, 0.7, 7.0)
 
 

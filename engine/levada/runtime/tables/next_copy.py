@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from levada.destinations import Destination
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.copy_plan import CopyPlan, can_replace, plan_copy
-from levada.runtime.tables.excluded_columns import ExcludedColumns
-from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import stays_readable
 
 
-class NextCopy:
+class NextCopy(Part):
     """Plans copies. It reads the states of tables and changes none."""
 
-    def __init__(
-        self, config_ref: ConfigRef, destination: Destination, handled: HandledRequests, columns: ExcludedColumns
-    ) -> None:
-        self._config_ref = config_ref
-        self._can_replace = can_replace(destination)
-        self._handled = handled
-        self._columns = columns
+    def __init__(self, shared: SharedParts) -> None:
+        super().__init__(shared)
+        self._can_replace = can_replace(shared.destination)
 
     def plan(self, record: TableRecord) -> CopyPlan:
         """Return the plan of a copy that starts now. Unless the table streams, the copy has the stream's columns."""

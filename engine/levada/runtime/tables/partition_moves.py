@@ -12,15 +12,13 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from levada.destinations import Destination, Ordering
-from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.pipeline_tables import PipelineTables
+from levada.destinations import Ordering
+from levada.runtime.tables.part import Part
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import table_target
 from levada.schema import ReplicatedTableSchema
 from levada.schema.partitions import Arrival, KeyColumn, Move, Region, Removal, move_from_json, region_of
 from levada.schema.storage import TableStorage
-from levada.stores.interface import PipelineStore
 from levada.values import Lsn, SnapshotId, TableId, TableMode
 
 _log = logging.getLogger(__name__)
@@ -33,16 +31,8 @@ def moves_subject(table: TableId) -> str:
     return f"removals_{int(table)}"
 
 
-class PartitionMoves:
+class PartitionMoves(Part):
     """Keeps the moves of all tables in the store and in the backlog. For the supervisor's thread."""
-
-    def __init__(
-        self, config_ref: ConfigRef, store: PipelineStore, destination: Destination, tables: PipelineTables
-    ) -> None:
-        self._config_ref = config_ref
-        self._store = store
-        self._destination = destination
-        self._tables = tables
 
     def load(self, table: TableId) -> None:
         """Read a table's moves from the store."""

@@ -12,21 +12,16 @@ from typing import Final
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Permanent
-from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.excluded_columns import ExcludedColumns
-from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.kept_copies import store_kept_copy
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phases import at_restart, check_transition
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import named, park, with_new_name
 from levada.runtime.tables.rules import needs_resync
-from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.table_names import keep_selected_name
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
 from levada.values import QualifiedTable
 
@@ -35,26 +30,11 @@ _log = logging.getLogger(__name__)
 _CHANGES_LOST: Final = frozenset({codes.SEGMENT_DAMAGED, codes.STAGING_FILE_MISSING})
 
 
-class PhaseChanges:
+class PhaseChanges(Part):
     """Puts tables into phases, parks them, and begins their copies again. For the supervisor's thread."""
 
-    def __init__(
-        self,
-        config_ref: ConfigRef,
-        store: PipelineStore,
-        tables: PipelineTables,
-        *,
-        handled: HandledRequests,
-        columns: ExcludedColumns,
-        shadows: ShadowCopies,
-        unverified: UnverifiedTables,
-    ) -> None:
-        self._config_ref = config_ref
-        self._store = store
-        self._tables = tables
-        self._handled = handled
-        self._columns = columns
-        self._shadows = shadows
+    def __init__(self, shared: SharedParts, unverified: UnverifiedTables) -> None:
+        super().__init__(shared)
         self._unverified = unverified
 
     def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from levada.destinations import Destination, TableMode
+from levada.destinations import TableMode
 from levada.errors import NeedsOperator
-from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.handled_requests import HandledRequests
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.places import MISPLACED, find_misplaced, target_name
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.table_retries import TableRetries
@@ -16,22 +14,11 @@ from levada.stores.phases import Errored, Init
 from levada.values import TableId
 
 
-class PlaceCheck:
+class PlaceCheck(Part):
     """Parks tables without a place of their own, and retries them when the place is free."""
 
-    def __init__(
-        self,
-        config_ref: ConfigRef,
-        destination: Destination,
-        tables: PipelineTables,
-        handled: HandledRequests,
-        phases: PhaseChanges,
-        retries: TableRetries,
-    ) -> None:
-        self._config_ref = config_ref
-        self._destination = destination
-        self._tables = tables
-        self._handled = handled
+    def __init__(self, shared: SharedParts, phases: PhaseChanges, retries: TableRetries) -> None:
+        super().__init__(shared)
         self._phases = phases
         self._retries = retries
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import time
 
-from levada.destinations import Destination
 from levada.errors import NeedsOperator
 from levada.runtime.job import Job
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.storage_journal import StorageJournal
 from levada.runtime.tables.unverified_tables import UnverifiedTables, Verdict, another_history, judge_position
 from levada.segments.manifest import Manifest
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init
 from levada.stores.workers import table_worker
 from levada.values import Lsn, TableId, resync_command
@@ -26,7 +24,7 @@ from levada.values import Lsn, TableId, resync_command
 _log = logging.getLogger(__name__)
 
 
-class Positions:
+class Positions(Part):
     """Adds staged segments to the tables, and sets each table's position. For the supervisor's thread.
 
     A table is parked if a segment that it needs is missing, or if its position belongs to another WAL history.
@@ -34,18 +32,14 @@ class Positions:
 
     def __init__(
         self,
-        store: PipelineStore,
-        destination: Destination,
-        tables: PipelineTables,
+        shared: SharedParts,
         phases: PhaseChanges,
         storage: StorageJournal,
         unverified: UnverifiedTables,
         moves: PartitionMoves,
     ) -> None:
+        super().__init__(shared)
         self._moves = moves
-        self._store = store
-        self._destination = destination
-        self._tables = tables
         self._phases = phases
         self._storage = storage
         self._unverified = unverified

@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 
 from levada.errors import LevadaError
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.publication_gaps import find_gaps, published_again
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.source_tables import SourceTables
-from levada.stores.interface import PipelineStore
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
 
-class PublicationCheck:
+class PublicationCheck(Part):
     """Parks tables that may have missed changes, and logs tables that are left out or refuse updates, each once."""
 
-    def __init__(self, store: PipelineStore, tables: PipelineTables, phases: PhaseChanges) -> None:
-        self._store = store
-        self._tables = tables
+    def __init__(self, shared: SharedParts, phases: PhaseChanges) -> None:
+        super().__init__(shared)
         self._phases = phases
         self._unidentified: frozenset[QualifiedTable] = frozenset()
         self._refusing: frozenset[TableId] = frozenset()

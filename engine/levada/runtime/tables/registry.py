@@ -13,6 +13,7 @@ from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.outage import Outage
 from levada.runtime.tables.own_copies import OwnCopies
+from levada.runtime.tables.part import SharedParts
 from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.pipeline_tables import PipelineTables
@@ -69,52 +70,23 @@ class TableRegistry:
         tables = self._tables = PipelineTables(outage, ledger)
         self._store = store
         unverified = UnverifiedTables(store)
+        handled, shadows = HandledRequests(config_ref, store), ShadowCopies(store, tables)
         columns = ExcludedColumns(config_ref, reopen, exclude)
-        self.handled = HandledRequests(config_ref, store)
-        self.shadows = ShadowCopies(store, tables)
-        self.phases = PhaseChanges(
-            config_ref,
-            store,
-            tables,
-            handled=self.handled,
-            columns=columns,
-            shadows=self.shadows,
-            unverified=unverified,
-        )
-        self.moves = PartitionMoves(config_ref, store, destination, tables)
+        shared = SharedParts(config_ref, store, destination, tables, handled, columns, shadows)
+        self.handled, self.shadows = handled, shadows
+        self.phases = PhaseChanges(shared, unverified)
+        self.moves = PartitionMoves(shared)
         self.storage = StorageJournal(store, self.phases.park_until_resync, self.moves)
-        self.positions = Positions(store, destination, tables, self.phases, self.storage, unverified, self.moves)
+        self.positions = Positions(shared, self.phases, self.storage, unverified, self.moves)
         retries = self._retries = TableRetries(self.phases, self.positions)
-        self.places = PlaceCheck(config_ref, destination, tables, self.handled, self.phases, retries)
-        self.next_copy = NextCopy(config_ref, destination, self.handled, columns)
+        self.places = PlaceCheck(shared, self.phases, retries)
+        self.next_copy = NextCopy(shared)
         own = self.own_copies = OwnCopies(config_ref, store, self.next_copy.plan, self._size)
-        self.requests = TableRequests(
-            config_ref,
-            store,
-            tables,
-            handled=self.handled,
-            columns=columns,
-            shadows=self.shadows,
-            phases=self.phases,
-            retries=retries,
-            places=self.places,
-            next_copy=self.next_copy,
-            own=own,
-        )
-        self._steps = TableSteps(config_ref, tables, self.phases, retries, self.requests, own)
+        self.requests = TableRequests(shared, self.phases, retries, self.places, self.next_copy, own)
+        self._steps = TableSteps(shared, self.phases, retries, self.requests, own)
+        publication = PublicationCheck(shared, self.phases)
         self.membership = TableMembership(
-            config_ref,
-            store,
-            tables,
-            handled=self.handled,
-            columns=columns,
-            shadows=self.shadows,
-            positions=self.positions,
-            places=self.places,
-            requests=self.requests,
-            publication=PublicationCheck(store, tables, self.phases),
-            phases=self.phases,
-            retries=retries,
+            shared, self.positions, self.places, self.requests, publication, self.phases, retries
         )
 
     @property

@@ -6,14 +6,11 @@ import logging
 
 from levada import codes
 from levada.errors import LevadaError
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.job import Job
-from levada.runtime.tables.excluded_columns import ExcludedColumns
-from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.kept_copies import store_kept_copy
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
 from levada.runtime.tables.positions import Positions
 from levada.runtime.tables.publication_check import PublicationCheck
@@ -21,7 +18,6 @@ from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retry_state import RetryState
 from levada.runtime.tables.rules import needs_resync
-from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import (
     keep_selected_name,
@@ -34,25 +30,18 @@ from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
 from levada.schema.table import NEWEST_VERSION
 from levada.segments.manifest import Manifest
-from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Init, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
 
-class TableMembership:
+class TableMembership(Part):
     """Adds tables to the set of replicated tables and removes them. For the supervisor's thread."""
 
     def __init__(
         self,
-        config_ref: ConfigRef,
-        store: PipelineStore,
-        tables: PipelineTables,
-        *,
-        handled: HandledRequests,
-        columns: ExcludedColumns,
-        shadows: ShadowCopies,
+        shared: SharedParts,
         positions: Positions,
         places: PlaceCheck,
         requests: TableRequests,
@@ -60,12 +49,7 @@ class TableMembership:
         phases: PhaseChanges,
         retries: TableRetries,
     ) -> None:
-        self._config_ref = config_ref
-        self._store = store
-        self._tables = tables
-        self._handled = handled
-        self._columns = columns
-        self._shadows = shadows
+        super().__init__(shared)
         self._positions = positions
         self._places = places
         self._requests = requests

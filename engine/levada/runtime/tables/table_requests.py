@@ -4,50 +4,35 @@ from __future__ import annotations
 
 import logging
 
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.copy_plan import Shadow
-from levada.runtime.tables.excluded_columns import ExcludedColumns
-from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.own_copies import OwnCopies
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.place_check import PlaceCheck
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.request_rules import RequestStep, request_step
 from levada.runtime.tables.rules import needs_resync
-from levada.runtime.tables.shadow_copies import ShadowCopies
 from levada.runtime.tables.table_retries import TableRetries
-from levada.stores.interface import PipelineStore, TableAction
+from levada.stores.interface import TableAction
 from levada.stores.phases import Init
 
 _log = logging.getLogger(__name__)
 
 
-class TableRequests:
+class TableRequests(Part):
     """Applies users' requests to tables, and begins resyncs. For the supervisor's thread."""
 
     def __init__(
         self,
-        config_ref: ConfigRef,
-        store: PipelineStore,
-        tables: PipelineTables,
-        *,
-        handled: HandledRequests,
-        columns: ExcludedColumns,
-        shadows: ShadowCopies,
+        shared: SharedParts,
         phases: PhaseChanges,
         retries: TableRetries,
         places: PlaceCheck,
         next_copy: NextCopy,
         own: OwnCopies,
     ) -> None:
-        self._config_ref = config_ref
-        self._store = store
-        self._tables = tables
-        self._handled = handled
-        self._columns = columns
-        self._shadows = shadows
+        super().__init__(shared)
         self._phases = phases
         self._retries = retries
         self._places = places

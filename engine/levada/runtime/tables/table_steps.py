@@ -5,30 +5,22 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.own_copies import OwnCopies
+from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
-from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import next_phase
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 
 
-class TableSteps:
+class TableSteps(Part):
     """Takes the steps that are due by the rules, without a request of a user. For the supervisor's thread."""
 
     def __init__(
-        self,
-        config_ref: ConfigRef,
-        tables: PipelineTables,
-        phases: PhaseChanges,
-        retries: TableRetries,
-        requests: TableRequests,
-        own: OwnCopies,
+        self, shared: SharedParts, phases: PhaseChanges, retries: TableRetries, requests: TableRequests, own: OwnCopies
     ) -> None:
-        self._config_ref = config_ref
-        self._tables = tables
+        super().__init__(shared)
         self._phases = phases
         self._retries = retries
         self._requests = requests
