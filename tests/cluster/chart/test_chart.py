@@ -21,6 +21,7 @@ import yaml
 from tests.chart.helm import CHART, run
 from tests.cluster.kubectl import LIMIT_S, Kubectl, eventually
 from tests.operator.samples import spec
+from tests.rigs.late import OPERATOR
 
 CRDS = ("pipelines.levada.dev", "tablesyncs.levada.dev")
 
@@ -107,7 +108,7 @@ def serve(release: Release, folder: Path, *namespaces: str) -> subprocess.Popen[
         "LEVADA_LEASE": release.operator,
     }
     with (folder / "operator.log").open("wb") as log:
-        return subprocess.Popen([sys.executable, "-m", "levada_operator"], env=environment, stdout=log, stderr=log)
+        return subprocess.Popen([sys.executable, "-m", OPERATOR], env=environment, stdout=log, stderr=log)
 
 
 def test_install_upgrade_rollback_uninstall(release: Release) -> None:
