@@ -57,15 +57,13 @@ def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
-@pytest.mark.sampled
-@pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
 def test_a_time_limit_is_a_number(tmp_path: Path, seconds: str) -> None:
     """Python takes ``nan`` for a number. As a limit it would never be over."""
     manifest = tmp_path / "pipeline.yaml"
     manifest.touch()
-    done = run_levada("run", manifest, "--until", "caught-up", "--timeout", seconds)
-    assert done.returncode == 2
+    done = levada("run", manifest, "--until", "caught-up", "--timeout", seconds)
+    assert done.exit_code == 2
     assert "--timeout" in done.stderr
 
 

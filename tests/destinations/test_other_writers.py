@@ -46,8 +46,7 @@ def test_compaction_and_expiry_leave_the_watermark(lake: Lake) -> None:
     look(destination)
     goes_on(lake, destination, stream)
     lake.sql(COMPACT)
-    lake.sql("CALL {c}.system.rewrite_manifests({p})")
-    lake.sql(EXPIRE)
+    lake.expire()
     assert lake.destination(work="next").applied(ORDERS.id) == lake.mark(stream.taken)
 
 
@@ -89,7 +88,7 @@ def test_files_that_another_tool_removes_while_they_are_read(hadoop: Lake, monke
         times.append(1)
         if len(times) == 1:
             hadoop.sql(COMPACT)
-            hadoop.sql(EXPIRE)
+            hadoop.expire()
         add_files(*args)
 
     monkeypatch.setattr(index_sync, "add_files", late)
@@ -200,7 +199,7 @@ def test_a_history_that_expired_cannot_be_judged(hadoop: Lake) -> None:
     hadoop.sql("ALTER TABLE {t} SET TBLPROPERTIES ('write.metadata.previous-versions-max'='1')")
     for _ in range(3):
         hadoop.sql(COMPACT)
-        hadoop.sql(EXPIRE)
+        hadoop.expire()
     with pytest.raises(DestinationChanged) as caught:
         look(destination)
     assert caught.value.code == "table_history_lost"

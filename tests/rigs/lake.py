@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -20,6 +20,9 @@ from levada.destinations.iceberg.maintenance import FILES, FileLimits
 from levada.destinations.iceberg.retention import RETENTION, RetentionLimits
 from levada.destinations.iceberg.settings import Settings
 from levada.values import Lsn, Watermark
+
+_LATER_MS: Final = 32_472_144_000_000
+"""The year 2999."""
 
 
 @dataclass
@@ -63,6 +66,14 @@ class Lake:
         """Run SQL as a foreign engine does. {t} is the table, {p} the catalog and ``'namespace.table'``."""
         catalog, _, rest = self.spark_name(table).partition(".")
         return self.spark.sql(text.format(t=self.spark_name(table), c=catalog, p=f"'{rest}'")).collect()
+
+    def expire(self, table: str = "orders") -> None:
+        """Expire all snapshots but the current one, as another tool does by Iceberg's library, without Spark's jobs."""
+        jvm: Any = self.spark._jvm
+        loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self.spark._jsparkSession, self.spark_name(table)
+        )
+        loaded.expireSnapshots().expireOlderThan(_LATER_MS).retainLast(1).commit()
 
     def by_spark(self, table: str = "orders") -> pa.Table:
         return self.spark.table(self.spark_name(table)).toArrow()

@@ -24,6 +24,8 @@ def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Chromium's sandbox does not start as root. The pages are those of the engine under test.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        # Else it draws with an emulated graphics card.
+        arguments += ["--disable-gpu", "--disable-software-rasterizer"]
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         try:
             yield browser

@@ -193,6 +193,8 @@ def _run_ivy(jar: Jar, scratch: Path, downloaded: Downloaded | None) -> str:
     settings = os.environ.get("LEVADA_IVY_SETTINGS")
     command: list[str | Path] = [
         require_java().executable,
+        # It ends before the second compiler has made it faster.
+        "-XX:TieredStopAtLevel=1",
         *trust_options(os.environ.get("JAVA_TOOL_OPTIONS", "")),
         "-jar",
         ivy,
