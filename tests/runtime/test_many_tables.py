@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
+from tests.rigs.recording import Recording
+from tests.rigs.waiting import LIMIT_S
 
 from levada.stores import Change, Key, MemoryStorage
 from levada.stores.storage import Versions
+from levada.values import TableId, Watermark
 
 WRITES_OF_A_TABLE = 8
 """The most writes from a table's discovery until it is Ready. Before they were stored together, there were 10."""
@@ -58,3 +62,41 @@ def test_the_writes_of_a_copy_do_not_grow_with_the_tables(counting: tuple[Rig, C
     db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY)" for n in range(10, 70)))  # type: ignore[arg-type]  # as above
     assert writes(*counting) <= 60 * WRITES_OF_A_TABLE
     assert writes(*counting) <= WRITES_OF_A_START
+
+
+class Gated(Recording):
+    """A destination that reports no watermark until the test lets it. It records the order of the tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.read: list[int] = []
+
+    def applied(self, table: TableId) -> Watermark | None:
+        assert self.gate.wait(LIMIT_S)
+        with self.lock:
+            self.read.append(int(table))
+        return super().applied(table)
+
+
+def test_the_watermark_of_a_table_with_changes_is_read_before_others(
+    counting: tuple[Rig, Counting], db: Database
+) -> None:
+    """After a restart few of the many tables without changes come first, so that a change is applied soon."""
+    rig, storage = counting
+    rig.destination = gated = Gated()
+    rig.config = replace(rig.config, apply_threads=1, maintenance_s=3600.0)
+    db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY)" for n in range(40)))  # type: ignore[arg-type]  # numbers of the test
+    [(last,)] = db.query("SELECT 't_39'::regclass::oid")
+    writes(rig, storage)
+    gated.gate.clear()
+    gated.read.clear()
+    db.execute("INSERT INTO t_39 VALUES (1)")
+    try:
+        rig.start()
+        rig.wait(lambda p: any(t.id == last and t.pending_segments for t in p.tables))
+    finally:
+        gated.gate.set()
+    rig.wait_caught_up()
+    assert gated.read.index(last) < 20
