@@ -22,7 +22,7 @@ class Job(StrEnum):
     def judged(self) -> bool:
         """Return True if the process is restarted when such a job blocks pending changes for too long.
 
-        A copy, a cut and a move of partitions are exempt. Exporting a snapshot at the source and indexing the copied
-        rows may take long.
+        A copy, a cut and a move of the rows of a partition are exempt. Exporting a snapshot at the source and indexing
+        the copied rows may take long.
         """
         return self not in (Job.COPY, Job.CUT, Job.MOVE)

@@ -190,7 +190,7 @@ class ApplyStage(Stage):
     def _submit_moves(self, record: TableRecord, plan: MovePlan) -> None:
         """Apply the transactions in which rows leave or enter the table, after everything before them."""
         after, manifests = self._registry.position(record), self._registry.backlog.batch_through(record.id, plan.until)
-        record.begin(Job.MOVE)
+        record.begin(Job.MOVE if plan.rows else Job.APPLY)
         record.apply.pending_since = None
         self._batches += 1
         self._pool.submit(self._run_moves, record.id, after, manifests, plan)
