@@ -12,7 +12,16 @@ from tests.runtime.samples import progress
 
 from levada.cli.render import applied_rates, cells, changed_lines, dashboard, errors, summary
 from levada.runtime.report.snapshot import starting_progress
-from levada.status import CatchUpProgress, CatchUpState, CopyProgress, Progress, ResyncProgress, ResyncStep
+from levada.status import (
+    CaptureProgress,
+    CatchUpProgress,
+    CatchUpState,
+    CopyProgress,
+    Progress,
+    ResyncProgress,
+    ResyncStep,
+    StoreProgress,
+)
 
 
 def drawn(now: Progress, before: Progress | None = None) -> str:
@@ -41,6 +50,18 @@ def test_dashboard_answers_the_three_questions() -> None:
     assert "1,200" in text
     assert "public.payments: public.orders has no key [no_replica_identity]" in text
     assert "hint: ALTER TABLE" in text
+
+
+def test_a_process_that_waits_is_not_called_running() -> None:
+    """After an error of the store or the source, the headline says what the process waits for."""
+    away = samples.error()
+    assert "Running" in drawn(progress()).splitlines()[0]
+    for now, waits in (
+        (progress(store=StoreProgress(away)), "waits for its store"),
+        (progress(capture=CaptureProgress(connected=False, error=away)), "waits for its source"),
+    ):
+        assert waits in drawn(now).splitlines()[0]
+        assert "Running" not in drawn(now)
 
 
 @pytest.mark.parametrize(("width", "headings"), [(40, 3), (60, 5), (80, 5), (200, 9)])

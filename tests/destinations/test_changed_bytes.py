@@ -224,6 +224,18 @@ def test_no_value_is_taken_for_damage(storage: FileSystemStorage, mode: Mode) ->
         assert ReadFiles(storage)([listed(file, schema, mode)]) == []
 
 
+def test_a_changed_bound_of_a_uuid_is_found(storage: FileSystemStorage) -> None:
+    """Iceberg's type for them has a fixed size, and its bounds are bytes."""
+    schema = pa.schema([pa.field("u", pa.binary(16), metadata={FIELD_ID: "1"})])
+    with DataWriter(storage, schema) as writer:
+        writer.write(pa.table([pa.array([b"\1" * 16, b"\xfe" * 16], pa.binary(16))], schema=schema))
+    [file] = writer.files
+    found = listed(file, schema)
+    assert ReadFiles(storage)([found]) == []
+    for bound in (ListedColumn(0, b"\2" + b"\0" * 15, b"\xff" * 16), ListedColumn(0, b"\0" * 16, b"\xfe" * 15 + b"\0")):
+        assert ReadFiles(storage)([replace(found, columns={1: bound})]) == [file.path]
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_bound_that_is_nan_is_no_damage(storage: FileSystemStorage, kind: type[np.floating[Any]]) -> None:
     """Spark states NaN in the footer of a file that has one. Readers ignore such a bound."""

@@ -98,6 +98,17 @@ def test_a_table_that_leaves_the_selection_before_its_copy_is_not_copied(app: Ri
     app.wait(lambda p: p.ready and waiting <= {copy[0] for copy in app.destination.copies})
 
 
+def test_a_table_that_was_not_copied_yet_is_not_forgotten(app: Rig, db: Database) -> None:
+    """It has a new name that is not selected, since the engine was stopped. It waits, as one that was copied does."""
+    app.config = replace(app.config, default_table=replace(app.config.default_table, suspended=True))
+    app.start()
+    app.wait(lambda p: len(p.tables) == 2)
+    app.stop()
+    db.execute("ALTER TABLE app.t SET SCHEMA other")
+    app.start()
+    app.wait(lambda p: {(str(t.table), t.error.code) for t in p.tables if t.error} == {("app.t", "table_renamed")})
+
+
 def test_a_table_that_was_renamed_twice_waits_also_after_a_restart(app: Rig, db: Database) -> None:
     """The manifest means it by its second name, which no copy had."""
     app.start()

@@ -25,6 +25,7 @@ from levada.status import (
     CopyProgress,
     ErrorProgress,
     GuardMeasure,
+    PipelineState,
     Progress,
     ResyncStep,
     TablePhase,
@@ -72,9 +73,7 @@ def headline(now: Progress) -> str:
     ready = f"{now.tables_by_phase.get(TablePhase.READY, 0)}/{counted(len(now.tables), 'table')} ready"
     if now.error is not None and now.error.code in _SLOT_GONE:
         ready = f"[bold red]slot lost[/bold red], {counted(len(now.tables), 'table')}"
-    elsewhere = now.error is not None and now.error.code == codes.ENGINE_ELSEWHERE
-    state = "runs elsewhere" if elsewhere else escape(now.state)
-    text = f"[bold]{escape(now.pipeline)}[/bold]  {state}  {ready}"
+    text = f"[bold]{escape(now.pipeline)}[/bold]  {_state(now)}  {ready}"
     arriving = rate(now.capture.rows_per_second)
     text += f"  {arriving} arriving" if arriving else ""
     left = _outlook(now.catch_up)
@@ -83,6 +82,17 @@ def headline(now: Progress) -> str:
     return (
         f"{text}  [yellow]does not catch up at this rate[/yellow]" if left == _NEVER else f"{text}  {left} to catch up"
     )
+
+
+def _state(now: Progress) -> str:
+    """Return what the pipeline does, with markup. A process that runs may wait for its store or its source."""
+    if now.error is not None and now.error.code == codes.ENGINE_ELSEWHERE:
+        return "runs elsewhere"
+    if now.state == PipelineState.RUNNING and now.store.error is not None:
+        return "[red]waits for its store[/red]"
+    if now.state == PipelineState.RUNNING and now.capture.error is not None and not now.capture.connected:
+        return "[red]waits for its source[/red]"
+    return escape(now.state)
 
 
 def slot_line(now: Progress) -> str:

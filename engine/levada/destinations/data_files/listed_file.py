@@ -71,9 +71,14 @@ def agrees(listed: ListedFile, file: pq.ParquetFile) -> bool:
     return rows == metadata.num_rows == listed.rows and (exact or not names)
 
 
+def is_text_or_bytes(kind: pa.DataType) -> bool:
+    """Return True for a type whose bounds are the bytes of its values, such as a text or Iceberg's UUID."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
 def physical(kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
     """Return a conversion of values to what Parquet's statistics have of them. None for a type without order."""
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if is_text_or_bytes(kind):
         return lambda values: values.cast(pa.binary())
     if any(matches(kind) for matches in _INTEGERS):
         return lambda values: values.cast(pa.int64() if kind.bit_width == 64 else pa.int32())

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import field_id
-from levada.destinations.data_files.listed_file import ListedColumn, ListedFile, physical
+from levada.destinations.data_files.listed_file import ListedColumn, ListedFile, is_text_or_bytes, physical
 from levada.destinations.iceberg.storage import POSITION_DELETES
 
 _FLOATS: Final[Mapping[int, str]] = {4: "<f", 8: "<d"}
@@ -41,7 +41,7 @@ def _bound(kind: pa.DataType, text: str | None) -> Any:
     if text is None or physical(kind) is None:
         return None
     raw = bytes.fromhex(text)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if is_text_or_bytes(kind):
         return raw
     if pa.types.is_floating(kind):
         return struct.unpack(_FLOATS[len(raw)], raw)[0]

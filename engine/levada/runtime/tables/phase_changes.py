@@ -19,7 +19,6 @@ from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import named, park, with_new_name
 from levada.runtime.tables.rules import needs_resync
-from levada.runtime.tables.table_names import keep_selected_name
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
@@ -40,9 +39,6 @@ class PhaseChanges(Part):
     def enter(self, record: TableRecord, phase: TableReplicationPhase) -> None:
         """Put the table into the next phase. Raise ValueError if the transition is not allowed."""
         check_transition(record.phase, phase)
-        if isinstance(phase, Errored) and phase.code == codes.TABLE_RENAMED:
-            # Without a copy no schema has the name by which a restart knows that the manifest means the table.
-            keep_selected_name(self._store, record.id, record.name)
         self._store.update_table_replication_states({record.id: phase})
         _log.info("table %s: %s -> %s", record.name, record.phase.name, phase.name)
         record.phase = phase

@@ -224,7 +224,8 @@ class TableMembership(Part):
         if phase != stored:
             self._store.update_table_replication_states({table: phase})
         newest = self._store.get_table_schema(table, NEWEST_VERSION)
-        if newest is not None and name != (selected_name(self._store, table) or newest.name):
+        # Before the first copy, no schema has the name by which a restart knows that the manifest means the table.
+        if name != (selected_name(self._store, table) or (newest and newest.name)):
             keep_selected_name(self._store, table, name)
         self._phases.renamed(record, name if newest is None else newest.name)
         self._places.add(record, newest)

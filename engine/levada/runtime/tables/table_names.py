@@ -23,7 +23,7 @@ def table_names(store: PipelineStore) -> dict[TableId, QualifiedTable]:
 
 
 def selected_name(store: PipelineStore, table: TableId) -> QualifiedTable | None:
-    """Return the name that the table had last while it was replicated, if its schema does not have that name."""
+    """Return the name that the table had last while it was replicated, if no version of it has that name."""
     text = store.get_fingerprint(_subject(table))
     return None if text is None else QualifiedTable(*json.loads(text))
 
