@@ -101,7 +101,10 @@ def claim(
         assert table is not None
         owner, key = catalog.state.owner.of(schema), key_text(schema)
         before, row = row, TableRow(owner, name, table.id, table.uuid, mode, key, columns.state(), mark.epoch, None)
-        catalog.state.save(connection, before, row)
+        if before is None:
+            catalog.state.insert(connection, row)
+        else:
+            catalog.state.save(connection, before, row)
     elif row.epoch != mark.epoch:
         before, row = row, replace(row, epoch=mark.epoch)
         catalog.state.save(connection, before, row)

@@ -271,7 +271,7 @@ def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
         require_epoch(locked.epoch, mark.epoch)
         if replace(locked, epoch=row.epoch) != row:
             raise conflict(f"another process has written {row.name}")
-        catalog.state.advance(connection, locked, mark)
+        catalog.state.save(connection, locked, replace(locked, epoch=mark.epoch, lsn=mark.lsn))
 
 
 def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:

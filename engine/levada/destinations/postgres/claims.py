@@ -8,6 +8,7 @@ from typing import Final
 
 from levada.destinations.fenced import require_epoch
 from levada.destinations.ownership import not_ours
+from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.shadow_copy import drop_all
 from levada.destinations.postgres.state import State, TableRow, find_relation
 from levada.errors import AccessDenied, NeedsOperator, Transient
@@ -65,13 +66,13 @@ class Claims:
             row = replace(there, owner=self.state.owner.of(schema), epoch=epoch, lsn=None)
             self.state.save(connection, there, row)
         if row is None:
-            row = self.state.insert(connection, schema, place, mode, epoch)
-        if row is None:
-            raise Transient(
-                "destination_busy",
-                f"another pipeline claims {place} at the same moment",
-                hint="if this persists, end the other session",
-            )
+            row = TableRow(self.state.owner.of(schema), place, 0, mode, schema.key, Layout.of(schema), epoch, None)
+            if not self.state.insert(connection, row, unless_taken=True):
+                raise Transient(
+                    "destination_busy",
+                    f"another pipeline claims {place} at the same moment",
+                    hint="if this persists, end the other session",
+                )
         require_epoch(row.epoch, epoch)
         return row
 

@@ -6,7 +6,8 @@ driver sees the newer epoch before it writes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from psycopg import sql
@@ -16,10 +17,10 @@ from levada.destinations.ownership import Owner, TableOwner
 from levada.destinations.postgres.columns import Layout, Storage
 from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.naming import identifier
+from levada.destinations.stored_rows import StoredRows, read_lsn
 from levada.errors import AccessDenied, NeedsOperator
 from levada.postgres.sessions import end_sessions
 from levada.postgres.silence import WatchedConnection
-from levada.schema import ReplicatedTableSchema
 from levada.stores.schema_owner import require_own_schema
 from levada.values import Lsn, QualifiedTable, TableId, quote_identifier
 
@@ -27,11 +28,6 @@ TABLES: Final = "destination_tables"
 COPIES: Final = "destination_copies"
 PARTS: Final = "destination_copy_parts"
 GUARD: Final = "levada_guard"
-
-_COLUMNS: Final = (
-    "pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
-    " relation::bigint, mode, key_attnums, columns, epoch, lsn - '0/0'::pg_lsn, storage"
-)
 
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {schema}.destination_tables (
@@ -98,12 +94,18 @@ class TableRow:
     """The storage after Levada's last change of the table, or None before the first one."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """The statements on the state, each for a transaction of the caller."""
+class State(StoredRows[TableRow]):
+    """The statements on the state, each in a transaction of the caller."""
 
-    schema: str
-    owner: Owner
+    source_table = "table_id"
+    columns = (
+        "schema_name", "table_name", "relation", "mode", "key_attnums", "columns", "epoch", "lsn", "storage"
+    )  # fmt: skip
+    also_set = sql.SQL(", updated_at = now()")
+
+    def __init__(self, schema: str, owner: Owner) -> None:
+        super().__init__(owner, sql.Identifier(schema, TABLES))
+        self.schema = schema
 
     def create(self, connection: WatchedConnection) -> None:
         """Create the schema and its tables if they are missing. Raise NeedsOperator if the schema is another role's."""
@@ -146,24 +148,6 @@ class State:
             hint=f"in database {database}: {'; '.join(grants)};",
         )
 
-    def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> TableRow | None:
-        """Return the state of this pipeline's table, or None."""
-        row = self._of(connection, table, self.owner.context.full_name, lock=lock)
-        if row is not None:
-            return row
-        of_table = sql.SQL("SELECT pipeline FROM {} WHERE source_id = %s AND table_id = %s").format(self.table(TABLES))
-        others = connection.execute(of_table, [self.owner.source_id, int(table)]).fetchall()
-        former = self.owner.name_among(name for (name,) in others)
-        return None if former is None else self._of(connection, table, former, lock=lock)
-
-    def _of(self, connection: WatchedConnection, table: TableId, pipeline: str, *, lock: bool) -> TableRow | None:
-        query = "SELECT {} FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = %s"
-        found = connection.execute(
-            sql.SQL(query + " FOR UPDATE" if lock else query).format(sql.SQL(_COLUMNS), self.table(TABLES)),
-            [self.owner.source_id, int(table), pipeline],
-        ).fetchone()
-        return None if found is None else _row(found)
-
     def end_older_writer(self, connection: WatchedConnection, table: TableId, epoch: int) -> None:
         """End the session of an older driver that has locked the table's state.
 
@@ -180,48 +164,8 @@ class State:
 
     def at(self, connection: WatchedConnection, place: QualifiedTable) -> TableRow | None:
         """Lock and return the state of the table of this name, of whatever owner, or None."""
-        query = "SELECT {} FROM {} WHERE schema_name = %s AND table_name = %s FOR UPDATE"
-        found = connection.execute(
-            sql.SQL(query).format(sql.SQL(_COLUMNS), self.table(TABLES)), [place.schema, place.name]
-        ).fetchone()
-        return None if found is None else _row(found)
-
-    def insert(
-        self,
-        connection: WatchedConnection,
-        schema: ReplicatedTableSchema,
-        place: QualifiedTable,
-        mode: TableMode,
-        epoch: int,
-    ) -> TableRow | None:
-        """Claim the name for the source table. Return None if another session has claimed it at the same moment."""
-        row = TableRow(self.owner.of(schema), place, 0, mode, schema.key, Layout.of(schema), epoch, None)
-        statement = sql.SQL(
-            "INSERT INTO {} (pipeline, source_id, table_id, source_schema, source_name, schema_name, table_name,"
-            " relation, mode, key_attnums, columns, epoch, lsn, storage)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
-        )
-        done = connection.execute(statement.format(self.table(TABLES)), _values(row))
-        return row if done.rowcount else None
-
-    def save(self, connection: WatchedConnection, before: TableRow, after: TableRow) -> None:
-        """Replace the state of a table, which the caller has locked."""
-        statement = sql.SQL(
-            "UPDATE {} SET pipeline = %s, source_id = %s, table_id = %s, source_schema = %s, source_name = %s,"
-            " schema_name = %s, table_name = %s, relation = %s, mode = %s, key_attnums = %s, columns = %s, epoch = %s,"
-            " lsn = %s, storage = %s, updated_at = now() WHERE pipeline = %s AND source_id = %s AND table_id = %s"
-        )
-        # A renamed pipeline's tables get its new name with their next change.
-        owner = replace(after.owner, pipeline=self.owner.context.full_name)
-        connection.execute(
-            statement.format(self.table(TABLES)),
-            [*_values(replace(after, owner=owner)), *_key(before.owner)],
-        )
-
-    def forget(self, connection: WatchedConnection, row: TableRow) -> None:
-        """Remove the state of a table."""
-        statement = sql.SQL("DELETE FROM {} WHERE pipeline = %s AND source_id = %s AND table_id = %s")
-        connection.execute(statement.format(self.table(TABLES)), _key(row.owner))
+        where = sql.SQL("schema_name = %s AND table_name = %s")
+        return self._select(connection, where, [place.schema, place.name], lock=True)
 
     def places(self, connection: WatchedConnection) -> frozenset[QualifiedTable]:
         """Return the tables of this database that pipelines write, of whatever owner."""
@@ -259,6 +203,26 @@ class State:
         """Return the quoted name of a table or function of the state."""
         return sql.Identifier(self.schema, name)
 
+    def _read(self, owner: TableOwner, values: Sequence[Any]) -> TableRow:
+        schema, name, relation, mode, key, columns, epoch, lsn, storage = values
+        return TableRow(
+            owner,
+            QualifiedTable(schema, name),
+            relation,
+            TableMode(mode),
+            tuple(key),
+            Layout.from_json(columns),
+            epoch,
+            read_lsn(lsn),
+            None if storage is None else Storage.from_json(storage),
+        )
+
+    def _written(self, row: TableRow) -> Sequence[Any]:
+        lsn, storage = None if row.lsn is None else str(row.lsn), row.storage
+        place, made = (row.place.schema, row.place.name, row.relation), (row.mode.value, list(row.key))
+        stored = None if storage is None else storage.to_json()
+        return *place, *made, row.layout.to_json(), row.epoch, lsn, stored
+
 
 def find_relation(connection: WatchedConnection, name: QualifiedTable) -> int | None:
     """Return the OID of the relation of this name, or None."""
@@ -287,41 +251,3 @@ def _check_server(connection: WatchedConnection) -> None:
             hint="set database in the destination's settings to one of: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE"
             " template0",
         )
-
-
-def _key(owner: TableOwner) -> list[Any]:
-    return [owner.pipeline, owner.source_id, int(owner.table)]
-
-
-def _values(row: TableRow) -> list[Any]:
-    owner = row.owner
-    return [
-        *_key(owner),
-        owner.source_name.schema,
-        owner.source_name.name,
-        row.place.schema,
-        row.place.name,
-        row.relation,
-        row.mode.value,
-        list(row.key),
-        row.layout.to_json(),
-        row.epoch,
-        None if row.lsn is None else str(row.lsn),
-        None if row.storage is None else row.storage.to_json(),
-    ]
-
-
-def _row(found: tuple[Any, ...]) -> TableRow:
-    pipeline, source_id, table, schema, name, place_schema, place_name, relation, *rest = found
-    mode, key, columns, epoch, lsn, storage = rest
-    return TableRow(
-        TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)),
-        QualifiedTable(place_schema, place_name),
-        int(relation),
-        TableMode(mode),
-        tuple(key),
-        Layout.from_json(columns),
-        int(epoch),
-        None if lsn is None else Lsn(int(lsn)),
-        None if storage is None else Storage.from_json(storage),
-    )

@@ -1,0 +1,132 @@
+"""The states of tables in a PostgreSQL database: one row for each table, with its owner, epoch and watermark.
+
+A transaction that changes a table locks its row first. So only one driver writes a table at a time, and an old driver
+sees the newer epoch before it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from psycopg import sql
+
+from levada.destinations.ownership import Owner, TableOwner
+from levada.postgres.silence import WatchedConnection
+from levada.values import Lsn, QualifiedTable, TableId
+
+_LSN: Final = "lsn"
+
+
+class StoredRow(Protocol):
+    """The state of one table."""
+
+    @property
+    def owner(self) -> TableOwner:
+        """The owner of the table."""
+
+
+R = TypeVar("R", bound=StoredRow)
+
+
+class StoredRows(Generic[R]):
+    """The statements on the rows of one table, each in a transaction of the caller."""
+
+    source_table: ClassVar[str]
+    """The column with the OID of the source table."""
+    columns: ClassVar[tuple[str, ...]]
+    """The columns after those of the owner."""
+    also_set: ClassVar[sql.SQL] = sql.SQL("")
+    """More that each change sets."""
+
+    def __init__(self, owner: Owner, relation: sql.Identifier) -> None:
+        self.owner = owner
+        self._relation = relation
+        self._names = ("pipeline", "source_id", self.source_table, "source_schema", "source_name", *self.columns)
+
+    def _read(self, owner: TableOwner, values: Sequence[Any]) -> R:
+        """Return a row with the values of `columns`. An LSN is a number."""
+        raise NotImplementedError
+
+    def _written(self, row: R) -> Sequence[Any]:
+        """Return the values of `columns`. An LSN is text."""
+        raise NotImplementedError
+
+    def find(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> R | None:
+        """Return the state of this pipeline's table, or None.
+
+        With ``lock`` no other driver commits to the table before the end of the transaction. So what is read of the
+        table afterwards belongs to the state.
+        """
+        row = self._of(connection, table, self.owner.context.full_name, lock=lock)
+        if row is not None:
+            return row
+        query = sql.SQL("SELECT pipeline FROM {} WHERE source_id = %s AND {} = %s")
+        of_table = query.format(self._relation, sql.Identifier(self.source_table))
+        others = connection.execute(of_table, [self.owner.source_id, int(table)]).fetchall()
+        former = self.owner.name_among(name for (name,) in others)
+        return None if former is None else self._of(connection, table, former, lock=lock)
+
+    def insert(self, connection: WatchedConnection, row: R, *, unless_taken: bool = False) -> bool:
+        """Store the state of another table. With ``unless_taken``, return False if its name or its key is taken."""
+        names = sql.SQL(", ").join(map(sql.Identifier, self._names))
+        values = sql.SQL(", ").join(map(_placeholder, self._names))
+        statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(self._relation, names, values)
+        if unless_taken:
+            statement += sql.SQL(" ON CONFLICT DO NOTHING")
+        return bool(connection.execute(statement, self._values(row)).rowcount)
+
+    def save(self, connection: WatchedConnection, before: R, after: R) -> None:
+        """Replace the state of a table, which the caller has locked. An old driver that waits reads the new epoch."""
+        assigned = sql.SQL(", ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(name), _placeholder(name)) for name in self._names
+        )
+        statement = sql.SQL("UPDATE {} SET {}{} WHERE {}").format(self._relation, assigned, self.also_set, self._is_row)
+        # A renamed pipeline's tables get its new name with their next change.
+        values = [self.owner.context.full_name, *self._values(after)[1:]]
+        connection.execute(statement, [*values, *_key(before.owner)])
+
+    def forget(self, connection: WatchedConnection, row: R) -> None:
+        """Remove the state of a table, which the caller has locked."""
+        statement = sql.SQL("DELETE FROM {} WHERE {}").format(self._relation, self._is_row)
+        connection.execute(statement, _key(row.owner))
+
+    def _of(self, connection: WatchedConnection, table: TableId, pipeline: str, *, lock: bool) -> R | None:
+        return self._select(connection, self._is_row, [pipeline, self.owner.source_id, int(table)], lock=lock)
+
+    @property
+    def _is_row(self) -> sql.Composed:
+        text = sql.SQL("pipeline = %s AND source_id = %s AND {} = %s")
+        return text.format(sql.Identifier(self.source_table))
+
+    def _select(
+        self, connection: WatchedConnection, where: sql.Composable, parameters: Sequence[Any], *, lock: bool
+    ) -> R | None:
+        listed = sql.SQL(", ").join(_read_as(name) for name in self._names)
+        query = sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, self._relation, where)
+        found = connection.execute(query + sql.SQL(" FOR UPDATE") if lock else query, parameters).fetchone()
+        if found is None:
+            return None
+        pipeline, source_id, table, schema, name, *values = found
+        return self._read(TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)), values)
+
+    def _values(self, row: R) -> list[Any]:
+        owner = row.owner
+        return [*_key(owner), owner.source_name.schema, owner.source_name.name, *self._written(row)]
+
+
+def read_lsn(value: Any) -> Lsn | None:
+    """Return a stored LSN."""
+    return None if value is None else Lsn(int(value))
+
+
+def _key(owner: TableOwner) -> list[Any]:
+    return [owner.pipeline, owner.source_id, int(owner.table)]
+
+
+def _placeholder(name: str) -> sql.SQL:
+    return sql.SQL("%s::text::pg_lsn") if name == _LSN else sql.SQL("%s")
+
+
+def _read_as(name: str) -> sql.Composable:
+    return sql.SQL("lsn - '0/0'::pg_lsn") if name == _LSN else sql.Identifier(name)
