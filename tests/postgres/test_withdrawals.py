@@ -171,7 +171,7 @@ def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
 
 
 def test_a_guard_of_the_source_keeps_its_table_published(db: Database) -> None:
-    """Nobody's statement fails but the UPDATEs. Who takes the table out gets the message of the guard."""
+    """No statement fails but the UPDATEs, and the error of the withdrawal has the message of the guard."""
     with_media(db)
     db.execute(
         "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
