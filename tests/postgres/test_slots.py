@@ -28,6 +28,7 @@ from levada.postgres.slots import (
     parse_slot_name,
     validate_slot,
 )
+from levada.postgres.stream import ReplicationStream
 from levada.values import TableId, source_object_name
 
 
@@ -193,6 +194,26 @@ def test_holder_of_a_slot_can_be_ended(db: Database) -> None:
         assert drop_slot(c, "s", terminate=True)
         with pytest.raises(Transient):
             receive_until(stream, lambda _: False)
+
+
+def test_a_holder_is_ended_where_sessions_continue_as_another_role(db: Database, role: str) -> None:
+    """The login may end its own sessions, and the role that a setting makes of them may not."""
+    prepare(db)
+    db.execute(
+        f"ALTER ROLE {role} REPLICATION",  # type: ignore[arg-type]  # names of the test
+        "CREATE ROLE replicator LOGIN REPLICATION",
+        f"GRANT {role} TO replicator",  # type: ignore[arg-type]
+        f"ALTER ROLE replicator IN DATABASE {db.name} SET role = {role}",  # type: ignore[arg-type]
+    )
+    continued = replace(db.connection, user="replicator")
+    try:
+        with ReplicationStream(continued, slot="s", publication="p") as stream, continued.connect() as c:
+            assert drop_slot(c, "s", terminate=True)
+            with pytest.raises(Transient):
+                receive_until(stream, lambda _: False)
+            assert c.execute("SELECT current_user").fetchone() == (role,)
+    finally:
+        db.execute("DROP OWNED BY replicator", "DROP ROLE replicator")
 
 
 def test_exported_snapshot_holds_what_committed_before_it(db: Database) -> None:

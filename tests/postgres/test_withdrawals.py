@@ -170,6 +170,21 @@ def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
     db.execute("UPDATE media SET v = 'b'")
 
 
+def test_a_guard_of_the_source_keeps_its_table_published(db: Database) -> None:
+    """No statement fails but the UPDATEs, and the error of the withdrawal has the message of the guard."""
+    with_media(db)
+    db.execute(
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
+        "CREATE EVENT TRIGGER guard ON ddl_command_start WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION guard()",
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
+    with db.connection.connect() as c:
+        [error] = withdraw(c, "p", unidentified_members(c, "p"))
+    assert "ask the owner" in error.message
+    assert not isinstance(error, Transient)
+    assert published(db) == {"media"}
+
+
 def test_a_failure_to_describe_keeps_the_table_out(managed: Database) -> None:
     """The statement succeeds, and its UPDATEs do, whatever the trigger cannot read."""
     with managed.connect() as c:
