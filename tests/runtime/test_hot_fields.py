@@ -41,6 +41,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "tables.include": {"tables": {"include": [{"schema": "other"}]}},
     "tables.include[].schema": {"tables": {"include": [{"schema": "other"}]}},
     "tables.include[].name": {"tables": {"include": [{"schema": "public", "name": "orders"}]}},
+    "tables.include[].where": {"tables": {"include": [{"schema": "public", "name": "orders", "where": "id > 7"}]}},
     "tables.exclude": {"tables": {"include": [{"schema": "public"}], "exclude": [{"schema": "s"}]}},
     "tables.exclude[].schema": {"tables": {"include": [{"schema": "public"}], "exclude": [{"schema": "s"}]}},
     "tables.exclude[].name": {"tables": {"include": [{"schema": "public"}], "exclude": [{"schema": "s", "name": "x"}]}},
