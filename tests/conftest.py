@@ -87,7 +87,9 @@ def start_postgres(request: pytest.FixtureRequest) -> StartPostgres:
 
     def start(**more: Any) -> AbstractContextManager[EmbeddedPostgres]:
         usual = {} if more.keys() & {"version", "programs"} else options
-        return temporary_postgres(parent=parent, **usual, **more)
+        # No test waits for a vacuum, and each look for one is a process.
+        chosen = {"autovacuum_naptime": "1h", **(more.pop("settings", None) or {})}
+        return temporary_postgres(parent=parent, settings=chosen, **usual, **more)
 
     return start
 

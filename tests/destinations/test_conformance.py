@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
+from tests.destinations.openings import open_postgres
 from tests.rigs.database import Database
 from tests.rigs.lake import Lake
 from tests.servers.ducklake import DuckLake
@@ -19,8 +20,6 @@ from levada.destinations import Destination, DestinationContext
 from levada.destinations.iceberg import IcebergDestination
 from levada.destinations.iceberg.settings import Settings, TableSettings
 from levada.destinations.iceberg.state import IcebergState
-from levada.destinations.postgres import PostgresDestination
-from levada.destinations.postgres.settings import Settings as PostgresSettings
 from levada.locations import target_name
 from levada.runtime.resources.spark import spark_session
 from levada.schema import Column, Kind, TableTarget
@@ -171,7 +170,7 @@ class TestPostgres(DestinationConformance):
         """Return an empty database."""
         monkeypatch.setenv("PGUSER", "postgres")
         server = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
-        opened = partial(_open_postgres, {**server, **self.settings}, tmp_path)
+        opened = partial(open_postgres, {**server, **self.settings}, tmp_path)
         return DestinationPlace(open=opened, read=partial(_read_postgres, db), in_child=opened)
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -190,11 +189,6 @@ class TestOrderedPostgres(TestPostgres):
     )
 
     settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
-
-
-def _open_postgres(settings: dict[str, Any], work: Path) -> Destination:
-    context = DestinationContext("shop", work)
-    return PostgresDestination.from_settings(PostgresSettings.model_validate(settings), context)
 
 
 def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:
