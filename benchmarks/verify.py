@@ -26,6 +26,7 @@ from benchmarks.initial_copy import COLUMNS, ROWS
 from benchmarks.measure import Meter, Usage, table
 
 from levada.local.postgres import EmbeddedPostgres
+from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.host.verify_client import VerifyClient
 from levada.runtime.host.work_dir import running_address
 
@@ -132,7 +133,7 @@ def verification(folder: Path, server: EmbeddedPostgres, pid: int, sample: float
     """Verify the table. Return what engine and source used meanwhile."""
     address = running_address(folder / "work")
     assert address is not None
-    client = VerifyClient(address, {})
+    client = VerifyClient(EngineApi(address, {}))
     with Meter(pid) as own, Meter(postmaster(server)) as source:
         number = client.start({"tables": [f"public.{_TABLE}"], "sample": sample})
         while not (state := client.state(number))["finished"]:

@@ -216,7 +216,7 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop) -> None:
     prepare(shop)
     shop.sql("UPDATE {t} SET a = 'theirs' WHERE id > 500")
     with pytest.raises(NeedsOperator) as refused:
-        shop.verify(repair=True, limits=CompareLimits(chunk_rows=10, examined_values=100))
+        shop.verify(repair=True, limits=CompareLimits(chunk_rows=10, repaired_rows=400))
     assert refused.value.code == "verify_unrepairable"
     shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
     shop.wait(lambda p: p.tables[0].is_parked)

@@ -8,25 +8,37 @@ import pyarrow as pa
 
 from levada.destinations.iceberg.fixed_table import split_options
 from levada.destinations.iceberg.metadata import TableFacts
-from levada.destinations.verification import Comparison
-from levada.schema import Column, ColumnType, Kind
-from levada.verify.differences import compare_keys
-
-ID = Column(1, "id", ColumnType(Kind.INT4), "integer", 23)
-COMPARISON = Comparison((ID,), (ID,), chunks=16)
+from levada.destinations.verification import DIGESTS
+from levada.verify.differences import Kind
+from levada.verify.rows import chunks_of, compare_rows
 
 
-def side(**rows: int) -> pa.Table:
-    """The rows of one side: the hash of each key, and the checksum of its row."""
-    found = [(int(key[1:]), f'["{key[1:]}"]', 1, Decimal(row), Decimal(row)) for key, row in rows.items()]
-    return pa.table(list(zip(*found, strict=True)), schema=COMPARISON.rows_schema)
+def digests(*rows: tuple[int, int]) -> pa.Table:
+    """The rows of one side: the hash of the key and that of the values."""
+    return pa.table([pa.array([row[i] for row in rows], pa.int64()) for i in (0, 1)], schema=DIGESTS)
 
 
-def test_a_repair_deletes_only_the_rows_that_the_destination_has() -> None:
-    """So the rows of a lost file are written again without a look for their places."""
-    found = compare_keys(COMPARISON, side(k1=1, k2=2, k3=3), side(k1=1, k3=4, k5=5), examples=10)
-    assert found.hashes.to_pylist() == [2, 3, 5]
-    assert found.stored.to_pylist() == [3, 5]
+def test_a_repair_writes_and_deletes_only_rows_that_differ() -> None:
+    """Missing, changed and repeated rows are written, and changed, repeated and additional ones are deleted."""
+    found = compare_rows(digests((1, 1), (2, 2), (3, 3), (4, 4)), digests((1, 1), (3, 9), (4, 4), (4, 4), (5, 5)))
+    assert found.lost.to_pydict() == {"key_hash": [2, 3, 4], "digest": [2, 3, 4]}
+    assert found.gone.to_pydict() == {"key_hash": [3, 4, 4, 5], "digest": [9, 4, 4, 5]}
+    assert found.counts == {Kind.MISSING: 1, Kind.EXTRA: 1, Kind.CHANGED: 1, Kind.REPEATED: 1}
+    some = {kind: found.of_kind(kind, 10) for kind in Kind}
+    assert {kind: (s.lost["digest"].to_pylist(), s.gone["digest"].to_pylist()) for kind, s in some.items()} == {
+        Kind.MISSING: ([2], []),
+        Kind.EXTRA: ([], [5]),
+        Kind.CHANGED: ([3], [9]),
+        Kind.REPEATED: ([4], [4, 4]),
+    }
+    for empty in (compare_rows(digests(), digests()), compare_rows(digests((1, 1)), digests((1, 1)))):
+        assert (empty.total, empty.lost.num_rows, empty.gone.num_rows) == (0, 0, 0)
+
+
+def test_the_sums_of_all_rows_are_those_of_the_chunks() -> None:
+    """So a side whose rows were read one by one need not be read again by chunk."""
+    found = chunks_of(digests((1, 1 << 59), (17, 1 << 59), (2, 3)), 16).sort_by("chunk").to_pydict()
+    assert found == {"chunk": [1, 2], "rows": [2, 1], "digest": [Decimal(1 << 60), Decimal(3)]}
 
 
 def test_small_files_are_read_by_all_tasks() -> None:

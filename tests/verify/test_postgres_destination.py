@@ -42,8 +42,8 @@ from levada.status import RetryPolicy, TablePhase, TableProgress
 from levada.stores import MemoryStorage, MemoryStore
 from levada.values import Durability, OnUnrepresentable, QualifiedTable, Watermark
 from levada.verify.differences import Kind
-from levada.verify.report import TableReport
-from levada.verify.table import VerifyOptions
+from levada.verify.report import NotRepaired, TableReport
+from levada.verify.table import CompareLimits, VerifyOptions
 
 T = QualifiedTable("public", "t")
 
@@ -184,9 +184,50 @@ def test_every_type_is_equal_and_its_smallest_change_is_found(replicated: Replic
         replicated.damage(f'UPDATE t SET "{name}" = (SELECT "{name}" FROM t WHERE id = {500 + i}) WHERE id = {100 + i}')
     found = replicated.verify()
     assert {d.key[0]: d.columns for d in found.examples} == {str(100 + i): (name,) for i, name in enumerate(names)}
-    with pytest.raises(NeedsOperator) as refused:
-        replicated.verify(repair=True)
-    assert refused.value.code == "verify_unrepairable"
+    repaired = replicated.verify(repair=True)
+    assert repaired.repaired_equal, repaired
+    assert {d.key[0]: d.columns for d in repaired.examples} == {str(100 + i): (name,) for i, name in enumerate(names)}
+    assert replicated.verify().equal
+
+
+def test_a_repair_writes_the_rows_that_differ_and_no_others(replicated: Replicated) -> None:
+    """Missing, changed and additional rows, of a table that is followed by others. The table goes on from there."""
+    replicated.db.execute(
+        "CREATE TABLE t (a int, b text, v text, PRIMARY KEY (b, a))",
+        "INSERT INTO t SELECT g, 'k' || g % 7, 'v' || g FROM generate_series(1, 3000) g",
+    )
+    replicated.start()
+    replicated.damage(
+        "DELETE FROM t WHERE a % 2 = 0; UPDATE t SET v = 'theirs' WHERE a = 5; UPDATE t SET a = -7 WHERE a = 7;"
+        " CREATE TABLE of_t (a int, b text, FOREIGN KEY (b, a) REFERENCES t (b, a)); INSERT INTO of_t VALUES (5, 'k5')"
+    )
+    unchanged = "SELECT a, xmin::text FROM shop_public.t WHERE mod(a, 2) = 1 AND a > 7 ORDER BY a"
+    before = replicated.replica.query(unchanged)
+    steps: list[str] = []
+    repaired = replicated.verify(repair=True, told=steps.append, examples=2000)
+    assert repaired.repaired_equal
+    assert {k: v for k, v in repaired.counts.items() if v} == {
+        Kind.MISSING: 1501,
+        Kind.EXTRA: 1,
+        Kind.CHANGED: 1,
+    }
+    assert repaired.repaired == len(repaired.examples) == 1503
+    assert any(step.startswith("pass 1 of 1: writing 1,502 rows again") for step in steps), steps
+    assert replicated.replica.query(unchanged) == before
+    replicated.db.execute("UPDATE t SET v = 'new' WHERE a < 10", "DELETE FROM t WHERE a = 8")
+    assert replicated.verify().equal
+
+
+def test_a_copy_that_reads_less_than_a_repair_replaces_it(replicated: Replicated) -> None:
+    """If nearly all rows differ, each pass of a repair reads as much as a copy, and more than a few are not begun."""
+    replicated.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g, 'v' FROM generate_series(1, 2000) g"
+    )
+    replicated.start()
+    replicated.damage("UPDATE t SET v = 'theirs'")
+    with pytest.raises(NotRepaired, match=r"in 20 passes.*The copy is requested"):
+        replicated.verify(repair=True, limits=CompareLimits(repaired_rows=100))
+    until(lambda: not replicated.replica.query("SELECT FROM shop_public.t WHERE v = 'theirs'"))
 
 
 def test_a_change_of_columns_without_a_row_is_compared(replicated: Replicated) -> None:

@@ -23,11 +23,15 @@ _COMPOSITE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """The rows of a partition with some keys. ``condition`` selects them. ``keys`` is the number of the keys."""
+    """The rows of a partition with some keys. ``condition`` selects them. ``keys`` is the number of the keys.
+
+    With ``by_place``, the condition has the rows' ctids, by which the server finds them without reading others.
+    """
 
     leaf: QualifiedTable
     condition: str
     keys: int
+    by_place: bool = False
 
 
 def has_literals(schema: ReplicatedTableSchema) -> bool:

@@ -85,6 +85,9 @@ class RangeReader:
         decoder = CopyDecoder(self.schema)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, READERS) as conn:
+            if isinstance(part, KeyedRows) and part.by_place:
+                # The planner expects each of them in a page that has to be read by itself.
+                conn.execute("SET LOCAL enable_seqscan = off")
             for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
                 batch = self._apply_policy(decoder.decode(data, sizes))
                 if batch.num_rows:

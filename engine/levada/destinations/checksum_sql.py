@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 
 from levada.copy.plan import BlockRange
@@ -26,6 +27,7 @@ _JOIN_ARGUMENTS: Final = 64
 _ELEMENT: Final = "_levada_element"
 _INDEX: Final = "_levada_index"
 """Names of an array's elements and their positions, which no column of a table has."""
+_PLACE: Final = "place"
 _ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
 _LAST: Final = {
     Kind.TIMESTAMP: "294247-01-10 04:00:54.775807",
@@ -56,13 +58,25 @@ class ChecksumSql:
 
     def rows(self, part: BlockRange, chunks: Sequence[int]) -> str:
         """Return the statement for the checksums of a range by key, of the rows in some chunks."""
-        digests = "".join(f", sum({self._hash(f'f{i}')})" for i in range(len(self.comparison.columns)))
         wanted = ", ".join(map(str, chunks))
+        return self._by_key(part, f" WHERE key_hash % {self.comparison.chunks} IN ({wanted})")
+
+    def _by_key(self, part: BlockRange, where: str, places: str | None = None) -> str:
+        digests = "".join(f", sum({self._hash(f'f{i}')})" for i in range(len(self.comparison.columns)))
         return (
             f"SELECT key_hash, min(shown), count(*), sum({self._compared()}){digests}"
-            f" FROM ({self._hashed(part)}) AS hashed WHERE key_hash % {self.comparison.chunks} IN ({wanted})"
-            " GROUP BY key_hash"
+            f" FROM ({self._hashed(part, places)}) AS hashed{where} GROUP BY key_hash"
         )
+
+    def digests(self, part: BlockRange, chunks: Sequence[int] | None) -> str:
+        """Return the statement for the hashes of each row's key and values, with its ctid, in some or all chunks."""
+        wanted = ", ".join(map(str, chunks or ()))
+        where = "" if chunks is None else f" WHERE key_hash % {self.comparison.chunks} IN ({wanted})"
+        return f"SELECT key_hash, {self._compared()}, {_PLACE} FROM ({self._hashed(part)}) AS hashed{where}"
+
+    def rows_at(self, part: BlockRange, places: str) -> str:
+        """Return the statement of `rows` for the rows of a range with these places, see `at_places`."""
+        return self._by_key(part, "", places)
 
     def values(self, part: BlockRange, hashes: Sequence[int]) -> str:
         """Return the statement for the values of the rows of a range whose keys have these hashes."""
@@ -93,22 +107,25 @@ class ChecksumSql:
     def _width(self) -> int:
         return len(self.comparison.columns)
 
-    def _hashed(self, part: BlockRange) -> str:
+    def _hashed(self, part: BlockRange, places: str | None = None) -> str:
         """Return a query for the framed columns, the hash of the key, and the key as text."""
         at = {c.attnum: i for i, c in enumerate(self.comparison.columns)}
         key = self._hash(self._joined([f"f{at[c.attnum]}" for c in self.comparison.identity]))
         # OFFSET 0 keeps PostgreSQL from merging the queries, which would compute each expression several times.
-        return f"SELECT *, {key} AS key_hash FROM ({self._frames(part)} OFFSET 0) AS framed OFFSET 0"
+        return f"SELECT *, {key} AS key_hash FROM ({self._frames(part, places)} OFFSET 0) AS framed OFFSET 0"
 
-    def _frames(self, part: BlockRange) -> str:
+    def _frames(self, part: BlockRange, places: str | None) -> str:
         columns = self.comparison.columns
         texts = ", ".join(f"{self._canonical(c)} AS c{i}" for i, c in enumerate(columns))
         frames = ", ".join(f"{self._framed(c, f'c{i}')} AS f{i}" for i, c in enumerate(columns))
         shown = ", ".join(shown_text(c) for c in self.comparison.key)
-        conditions = self._conditions(part)
+        conditions = self._conditions(part) + ([] if places is None else [at_places(places)])
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        inner = f"SELECT {texts}, json_build_array({shown})::text AS shown FROM ONLY {quote_table(part.leaf)}{where}"
-        return f"SELECT {frames}, shown FROM ({inner} OFFSET 0) AS canonical"
+        inner = (
+            f"SELECT {texts}, json_build_array({shown})::text AS shown, ctid AS {_PLACE}"
+            f" FROM ONLY {quote_table(part.leaf)}{where}"
+        )
+        return f"SELECT {frames}, shown, {_PLACE} FROM ({inner} OFFSET 0) AS canonical"
 
     def _canonical(self, column: Column) -> str:
         return self._text(quote_identifier(column.name), column.type, column)
@@ -211,6 +228,18 @@ def unrepresentable(value: str, kind: ColumnType) -> str | None:
     if kind.kind is Kind.DECIMAL:
         return f"{value}::text IN {_ODD_NUMERICS}"
     return f"{value} = '24:00'" if kind.kind is Kind.TIME else None
+
+
+def joined_places(places: pa.ChunkedArray | pa.Array) -> str:
+    """Return the ctids of some rows, as a literal of an array."""
+    values = places.combine_chunks() if isinstance(places, pa.ChunkedArray) else places
+    whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    return '{"' + str(pc.binary_join(whole, '","')[0].as_py()) + '"}'
+
+
+def at_places(places: str) -> str:
+    """Return the condition of the rows with these ctids, see `joined_places`."""
+    return f"ctid = ANY ('{places}'::tid[])"
 
 
 def shown_text(column: Column) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
-from levada.destinations.verification import Comparison, FixedTable
+from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
@@ -380,14 +380,12 @@ class Destination(ABC):
         self,
         target: TableTarget,
         fixed: FixedTable,
-        comparison: Comparison,
-        hashes: pa.Array,
+        repair: Repair,
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Delete all rows whose keys have these hashes and add ``rows``, in one commit that moves no watermark.
+        """Delete the rows that differ and add ``rows``, in one commit that moves no watermark.
 
-        ``rows`` also has those of keys that the destination lacks, whose hashes are not in ``hashes``.
         Other rows may still differ. So until `accept_repair`, `applied` and `write_events` raise DestinationChanged, as
         for a table that another writer has changed. ``fixed`` is the current version of the table. ``rows`` have the
         columns of the target's schema. ``mark`` has the epoch of the driver. Raise Transient if the table changed
@@ -402,8 +400,11 @@ class Destination(ABC):
         """
         raise NotImplementedError(f"{self.name} cannot repair tables")
 
-    def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
-        """Remove what cannot be read from the table, so that its rows become differences. Return what was removed."""
+    def forget_missing_files(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> Sequence[str]:
+        """Remove what `FixedTable.check_files` of ``fixed`` could not read. Return what was removed.
+
+        Its rows become differences.
+        """
         return ()
 
     def update_cuts(

@@ -48,10 +48,16 @@ ROWS: Final = "rows"
 DIGEST: Final = "digest"
 KEY_HASH: Final = "key_hash"
 KEY: Final = "key"
+PLACE: Final = "place"
+PART: Final = "part"
 DECIMAL: Final = pa.decimal128(38, 0)
 
 CHUNKS: Final = pa.schema([(CHUNK, pa.int64()), (ROWS, pa.int64()), (DIGEST, DECIMAL)])
 """The result of `FixedTable.chunks`, one row per chunk that has rows."""
+DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
+"""The first columns of the result of `FixedTable.digests`, which has one row for each row."""
+PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
+"""The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
 _VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
 
@@ -104,6 +110,19 @@ class Comparison:
         return pa.schema([(KEY_HASH, pa.int64()), *((column_value(c.attnum), pa.string()) for c in self.columns)])
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The changes of a repair. ``gone`` are the rows of `FixedTable.digests` that differ, and have to go.
+
+    ``written`` are the hashes of the keys of all rows that are written. Those of ``gone`` that are among them come
+    back with other values.
+    """
+
+    comparison: Comparison
+    gone: pa.Table
+    written: pa.Array
+
+
 class FixedTable(ABC):
     """One version of a table at a destination. Later writes do not change what the methods return.
 
@@ -122,10 +141,11 @@ class FixedTable(ABC):
     is_history: bool = False
     """True for a table that holds every change. Its rows are then the inserted ones without the deleted ones."""
 
-    def check_files(self) -> None:
+    def check_files(self, former: FixedTable | None = None) -> None:
         """Raise DestinationChanged ``table_damaged`` if the bytes of this version's files are not those written.
 
-        Also bytes that make no difference to `chunks`, and do so to a reader with a filter.
+        Also bytes that make no difference to `chunks`, and do so to a reader with a filter. The files of ``former``
+        have been checked already.
         """
         return
 
@@ -133,12 +153,31 @@ class FixedTable(ABC):
     def chunks(self, comparison: Comparison) -> pa.Table:
         """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""
 
+    def chunks_after(self, comparison: Comparison, former: FixedTable, known: pa.Table) -> pa.Table:
+        """Return what `chunks` does. ``known`` is the result for ``former``, from which rows were repaired since."""
+        return self.chunks(comparison)
+
     @abstractmethod
     def rows(self, comparison: Comparison, chunks: Sequence[int]) -> pa.Table:
         """Return the checksums of the rows of some chunks by key, in the schema `Comparison.rows_schema`.
 
         ``KEY`` is a JSON array of the key's values as text.
         """
+
+    def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
+        """Return one row for each row of some chunks, None for all: the columns of `DIGESTS` and where the row is.
+
+        The columns for the latter are the destination's own, for `rows_at` and `Destination.repair`. Only a destination
+        with the capability ``repairs`` has this method and `rows_at`.
+        """
+        raise NotImplementedError
+
+    def rows_at(self, comparison: Comparison, places: pa.Table) -> pa.Table:
+        """Return the checksums of these rows of `digests` by key, in the schema `Comparison.rows_schema`.
+
+        ``places`` has all rows of a key, or none.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:

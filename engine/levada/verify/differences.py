@@ -56,13 +56,8 @@ class ChunkDifferences:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifferences:
-    """The keys that differ. ``hashes`` and the number by kind are complete, ``examples`` has the first ones.
+    """The number of keys that differ by kind, and ``examples`` of them."""
 
-    ``stored`` are those of ``hashes`` that the destination has.
-    """
-
-    hashes: pa.Array
-    stored: pa.Array
     counts: dict[Kind, int]
     examples: tuple[Difference, ...]
 
@@ -106,8 +101,7 @@ def compare_keys(comparison: Comparison, source: pa.Table, lake: pa.Table, examp
         some = wrong.filter(mask).slice(0, examples - len(found))
         found += [_described(kind, comparison, row) for row in some.to_pylist()]
     counts = {kind: _total(pc.cast(mask, pa.int64())) for kind, mask in masks.items()}
-    hashes = wrong[KEY_HASH].combine_chunks()
-    return KeyDifferences(hashes, hashes.filter(pc.invert(masks[Kind.MISSING]).combine_chunks()), counts, tuple(found))
+    return KeyDifferences(counts, tuple(found))
 
 
 def _described(kind: Kind, comparison: Comparison, row: dict[str, Any]) -> Difference:

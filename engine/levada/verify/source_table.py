@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from levada import codes
 from levada.copy.guard import TableGuard
+from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.range_reader import snapshot_session
-from levada.destinations.checksum_sql import ChecksumSql, read_result
-from levada.destinations.verification import CHUNKS, Comparison
+from levada.destinations.checksum_sql import ChecksumSql, at_places, joined_places, read_result
+from levada.destinations.verification import CHUNKS, PART, PLACE, PLACES, Comparison
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
@@ -27,6 +29,7 @@ from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
 
 _CANCEL_S: Final = 5.0
+_PLACES_OF_ONE_READ: Final = 20_000
 _GONE = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
 
@@ -57,14 +60,36 @@ class SourceTable:
         statements = self._sql(comparison)
         return self._read(lambda part: statements.rows(part, chunks), comparison.rows_schema)
 
+    def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
+        """Return the hashes of each row of some chunks, None for all, with the columns PLACE and PART."""
+        statements = self._sql(comparison)
+        tables = self._read_parts(lambda part: statements.digests(part, chunks), PLACES)
+        parts = [pa.repeat(pa.scalar(i, pa.int32()), t.num_rows) for i, t in enumerate(tables)]
+        return pa.concat_tables([t.append_column(PART, part) for t, part in zip(tables, parts, strict=True)])
+
+    def rows_at(self, comparison: Comparison, places: pa.Table) -> pa.Table:
+        """Return the checksums of some rows of `digests` by key, in the schema `Comparison.rows_schema`."""
+        statements, ranges = self._sql(comparison), self.ranges
+        found = [comparison.rows_schema.empty_table()]
+        for number in _parts(places):
+            part = ranges[number]
+            wanted = joined_places(places.filter(pc.equal(places[PART], number))[PLACE])
+            found.append(self._run(statements.rows_at(part, wanted), part, comparison.rows_schema))
+        return pa.concat_tables(found)
+
+    def reads(self, places: pa.Table) -> Iterator[KeyedRows]:
+        """Return what reads these rows of `digests` whole."""
+        for number in _parts(places):
+            wanted = places.filter(pc.equal(places[PART], number))[PLACE]
+            for first in range(0, len(wanted), _PLACES_OF_ONE_READ):
+                some = wanted.slice(first, _PLACES_OF_ONE_READ)
+                condition = at_places(joined_places(some))
+                yield KeyedRows(self.ranges[number].leaf, condition, len(some), by_place=True)
+
     def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
         """Return the values of the rows whose keys have these hashes, in the schema `Comparison.values_schema`."""
         statements, numbers = self._sql(comparison), hashes.to_pylist()
         return self._read(lambda part: statements.values(part, numbers), comparison.values_schema)
-
-    def of_keys(self, comparison: Comparison, hashes: Sequence[int]) -> str:
-        """Return the condition in SQL of the rows whose key has one of these hashes."""
-        return self._sql(comparison).of_keys(hashes)
 
     @property
     def ranges(self) -> tuple[BlockRange, ...]:
@@ -79,6 +104,11 @@ class SourceTable:
         return ChecksumSql(comparison, self.published.row_filter, self.policy, self._utf8)
 
     def _read(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> pa.Table:
+        return pa.concat_tables(self._read_parts(statement, layout))
+
+    def _read_parts(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> list[pa.Table]:
+        """Return the result for each of `ranges`, in their order. There is at least one."""
+
         def read(part: BlockRange) -> pa.Table:
             self.check()
             return self._run(statement(part), part, layout)
@@ -89,7 +119,7 @@ class SourceTable:
             finally:
                 pool.shutdown(cancel_futures=True)
         self.check()
-        return pa.concat_tables(tables) if tables else layout.empty_table()
+        return tables or [layout.empty_table()]
 
     def check(self) -> None:
         """Raise the error with which the reading must stop, if there is one."""
@@ -120,3 +150,8 @@ class SourceTable:
         if error.code not in _GONE:
             return error
         return Transient("table_changed", f"table {self.published.name} changed during its verification")
+
+
+def _parts(places: pa.Table) -> list[int]:
+    """Return the numbers of the ranges that have these rows. Without rows, there may be no column for them."""
+    return pc.unique(places[PART]).to_pylist() if places.num_rows else []

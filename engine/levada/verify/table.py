@@ -5,39 +5,48 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 
 from levada import codes
-from levada.destinations.verification import CHUNK, ROWS, SAMPLE_PARTS, Comparison, FixedTable
+from levada.destinations.verification import SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.printable import counted
 from levada.schema import Column, ReplicatedTableSchema
 from levada.values import Lsn
-from levada.verify.differences import ChunkDifferences, KeyDifferences, compare_chunks, compare_keys, with_values
+from levada.verify.differences import (
+    ChunkDifferences,
+    Difference,
+    KeyDifferences,
+    compare_chunks,
+    compare_keys,
+    with_values,
+)
+from levada.verify.passes import REPAIRED_ROWS, Passes, first_chunks
 from levada.verify.report import TableReport
+from levada.verify.rows import RowDifferences
 from levada.verify.source_table import SourceTable
 
 _log = logging.getLogger(__name__)
 
 MAX_CHUNKS: Final = 1 << 16
 MIN_CHUNKS: Final = 16
-_NO_HASHES: Final = pa.array([], pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
 class CompareLimits:
     """The sizes of a comparison.
 
-    Chunks with ``chunk_rows`` rows are aimed at. The checksums of ``examined_values`` values are compared by key, which
-    bounds the memory.
+    Chunks with ``chunk_rows`` rows are aimed at. The checksums of ``examined_values`` values are compared by key, and
+    the hashes of ``repaired_rows`` rows at a time by a repair, which bounds the memory.
     """
 
     chunk_rows: int = 1000
     examined_values: int = 5_000_000
+    repaired_rows: int = REPAIRED_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +80,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A report, and what a repair needs: the comparison and the hashes of the keys that differ.
+    """A report, and what a repair needs: the comparisons so far, and the rows that differ.
 
-    ``stored`` are those of them that the destination has.
+    ``passes`` is the number of passes that the repair takes, as far as is known.
     """
 
     report: TableReport
-    comparison: Comparison
-    hashes: pa.Array
-    stored: pa.Array
+    comparisons: Passes
+    rows: RowDifferences = field(default_factory=RowDifferences)
+    passes: int = 0
     damage: DestinationChanged | None = None
     """The error of a file at the destination that cannot be read, so that no rows were compared."""
 
@@ -124,12 +133,18 @@ def compare(
     scope: Scope,
     lsn: Lsn,
     options: VerifyOptions,
+    former: Compared | None = None,
 ) -> Compared:
     """Compare both sides and return the differences. Raise the errors of the source and of the destination.
 
-    A missing or damaged file at the destination is a difference, and no error.
+    A missing or damaged file at the destination is a difference, and no error. ``former`` is the result before the last
+    change of a repair.
     """
     comparison = _comparison(source, lake, schema, scope, options)
+    comparisons = Passes(source, comparison, options.told, options.limits.repaired_rows)
+    if former is not None and _is_same(former.comparisons.comparison, comparison):
+        comparisons = former.comparisons
+        comparisons.told, comparison = options.told, comparisons.comparison
     report = TableReport(
         schema.name,
         lsn,
@@ -142,6 +157,13 @@ def compare(
         not_compared=scope.not_compared,
     )
     try:
+        if options.repair and options.sample >= 1 and comparison.key:
+            found = comparisons.compare(lake, damaged=former is not None and former.damage is not None)
+            examples = comparisons.examples(lake, found.rows, options.examples)
+            report = replace(report, source_rows=found.source_rows, lake_rows=found.lake_rows)
+            examples = _with_values(source, lake, comparison, examples, options)
+            report = replace(report, counts=found.rows.counts, examples=examples)
+            return Compared(report, comparisons, found.rows, found.passes)
         options.told("reading the files")
         lake.check_files()
         rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
@@ -150,18 +172,34 @@ def compare(
         chunks = compare_chunks(source_chunks, lake_chunks)
         report = replace(report, source_rows=chunks.source_rows, lake_rows=chunks.lake_rows)
         keys, left = _examine(source, lake, comparison, chunks, (source_chunks, lake_chunks), options)
-        examples = keys.examples
-        if options.show_values and (changed := [d.hash for d in examples if d.columns]):
-            hashes = pa.array(changed, pa.int64())
-            sides = source.values(comparison, hashes), lake.values(comparison, hashes)
-            examples = with_values(comparison, examples, *sides)
+        examples = _with_values(source, lake, comparison, keys.examples, options)
     except DestinationChanged as error:
         if error.code != codes.TABLE_DAMAGED:
             raise
         report = replace(report, problems=(*report.problems, error.message))
-        return Compared(report, comparison, _NO_HASHES, _NO_HASHES, damage=error)
+        return Compared(report, comparisons, damage=error)
     report = replace(report, counts=keys.counts, examples=examples, unexamined=left)
-    return Compared(report, comparison, keys.hashes, keys.stored)
+    return Compared(report, comparisons)
+
+
+def _is_same(one: Comparison, other: Comparison) -> bool:
+    """Return True if both compare the same columns by the same key."""
+    return (one.columns, one.key) == (other.columns, other.key)
+
+
+def _with_values(
+    source: SourceTable,
+    lake: FixedTable,
+    comparison: Comparison,
+    examples: tuple[Difference, ...],
+    options: VerifyOptions,
+) -> tuple[Difference, ...]:
+    """Return the examples, with the values that differ if they are wanted."""
+    changed = [d.hash for d in examples if d.columns] if options.show_values else []
+    if not changed:
+        return examples
+    hashes = pa.array(changed, pa.int64())
+    return with_values(comparison, examples, source.values(comparison, hashes), lake.values(comparison, hashes))
 
 
 def _comparison(
@@ -185,29 +223,11 @@ def _examine(
 ) -> tuple[KeyDifferences, int]:
     """Return the keys that differ in the first chunks, and the number of chunks that are left."""
     if not found.chunks:
-        return KeyDifferences(_NO_HASHES, _NO_HASHES, {}, ()), 0
-    chunks = _first(found.chunks, sides, options.limits.examined_values // len(comparison.columns))
+        return KeyDifferences({}, ()), 0
+    chunks = first_chunks(found.chunks, sides, options.limits.examined_values // len(comparison.columns))
     options.told(f"looking for the keys that differ, {len(chunks)} of {counted(comparison.chunks, 'chunk')} of rows")
     keys = compare_keys(comparison, source.rows(comparison, chunks), lake.rows(comparison, chunks), options.examples)
     if not keys.total:
         # Both reads saw the same versions, so this would be an error of this program.
         raise AssertionError(f"{source.published.name}: {len(chunks)} chunks differ, but none of their keys")
     return keys, len(found.chunks) - len(chunks)
-
-
-def _first(chunks: Sequence[int], sides: tuple[pa.Table, pa.Table], rows_at_most: int) -> tuple[int, ...]:
-    """Return the first chunks, at least one, that together have at most that many rows."""
-    sizes: dict[int, int] = {}
-    for side in sides:
-        summed = side.group_by(CHUNK).aggregate([(ROWS, "sum")])
-        pairs = zip(summed[CHUNK].to_pylist(), summed[f"{ROWS}_sum"].to_pylist(), strict=True)
-        for chunk, rows in pairs:
-            sizes[chunk] = max(sizes.get(chunk, 0), rows)
-    taken: list[int] = []
-    total = 0
-    for chunk in chunks:
-        total += sizes[chunk]
-        if taken and total > rows_at_most:
-            break
-        taken.append(chunk)
-    return tuple(taken)

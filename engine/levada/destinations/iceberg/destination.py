@@ -52,7 +52,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
-from levada.destinations.verification import Comparison, FixedTable
+from levada.destinations.verification import FixedTable, Repair
 from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -284,12 +284,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
         self,
         target: TableTarget,
         fixed: FixedTable,
-        comparison: Comparison,
-        hashes: pa.Array,
+        repair: Repair,
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows of these keys. The table counts as changed by another writer until `accept_repair`."""
+        """Replace the rows that differ. The table counts as changed by another writer until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
@@ -300,7 +299,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
                 raise missing(state.name, schema.name)
             table.check_epoch(mark)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
-            rewrite_keys(state, table, files, schema, (fixed, comparison), hashes, rows)
+            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows)
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
@@ -316,8 +315,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
             accept(table, fixed, mark)
             state.schema, state.seen = target.schema, table.metadata.lsn
 
-    def forget_missing_files(self, target: TableTarget, mark: Watermark) -> Sequence[str]:
-        """Remove files that are missing or damaged from the table. Return their paths."""
+    def forget_missing_files(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> Sequence[str]:
+        """Remove the files of ``fixed`` that were found missing or damaged from the table. Return their paths."""
+        from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+
+        assert isinstance(fixed, IcebergSnapshot)
         state = self._known.of(target)
         with state.lock:
             table = self._known.open(state)
@@ -326,7 +328,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
             table.check_epoch(mark)
             state.index.forget()
             state.vectors = None
-            return forget_missing_files(table, self._spark)
+            return forget_missing_files(table, fixed)
 
     def update_cuts(
         self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark

@@ -7,11 +7,12 @@ defined in `levada.destinations.verification`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -25,6 +26,7 @@ from levada.destinations.verification import (
     CHUNK,
     CHUNKS,
     DIGEST,
+    DIGESTS,
     KEY,
     KEY_HASH,
     ROWS,
@@ -47,7 +49,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _WANTED: Final = "_levada_wanted"
-_PLACES: Final = pa.schema([("path", pa.string()), ("position", pa.int64())])
+_FILE: Final = "file"
+_POSITION: Final = "position"
+PLACES: Final = pa.schema([*DIGESTS, (_FILE, pa.int64()), (_POSITION, pa.int64())])
+"""The result of `IcebergSnapshot.digests`. A file is a number here, because its path is longer than a row's hashes."""
 _COUNT: Final = "_levada_count"
 _SMALLEST_SPLIT: Final = 256 << 10
 _LARGEST_SPLIT: Final = 128 << 20
@@ -85,6 +90,8 @@ class IcebergSnapshot(FixedTable):
         self._name = ".".join(map(_quoted, (catalog, *table.name.namespace, table.name.name)))
         self._table = str(table.name)
         self.snapshot = metadata.snapshot_id
+        self.lost: tuple[str, ...] = ()
+        """The paths of files that were found to be missing or damaged."""
         held = metadata.schemas.get(table.current_schema_id() or 0, {})
         current = {f.id: f.name for f in metadata.layout.fields}
         attnums = metadata.layout.attnums
@@ -124,17 +131,102 @@ class IcebergSnapshot(FixedTable):
         """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""
         if self.snapshot is None:
             return CHUNKS.empty_table()
-        rows = self._hashed(comparison).groupBy((sf.col(KEY_HASH) % comparison.chunks).alias(CHUNK))
-        return self._collect(rows.agg(_count(), _sum(sf.col(DIGEST), DIGEST)), CHUNKS)
+        return self._chunks(comparison)
+
+    def _chunks(self, comparison: Comparison, rows: DataFrame | None = None) -> pa.Table:
+        chunks = self._hashed(comparison, rows=rows).groupBy((sf.col(KEY_HASH) % comparison.chunks).alias(CHUNK))
+        return self._collect(chunks.agg(_count(), _sum(sf.col(DIGEST), DIGEST)), CHUNKS)
+
+    def chunks_after(self, comparison: Comparison, former: FixedTable, known: pa.Table) -> pa.Table:
+        """Return what `chunks` does, from what was read of ``former`` and the files that only one of the two has.
+
+        A data file that both have with the same deletes has the same rows, because no file is ever changed.
+        """
+        assert isinstance(former, IcebergSnapshot)
+        if self.snapshot is None or former.snapshot is None:
+            return self.chunks(comparison)
+        with self._lock:
+            self._java_table.refresh()
+            before, after, few = self._java_table.files_between(former.snapshot, self.snapshot)
+        if not few:
+            return self.chunks(comparison)
+        sums = [known]
+        for snapshot, paths, sign in ((former.snapshot, before, -1), (self.snapshot, after, 1)):
+            if paths:
+                with self._files(snapshot, paths) as rows:
+                    found = self._chunks(comparison, rows)
+                sums.append(_signed(found, sign))
+        whole = pa.concat_tables(sums).group_by(CHUNK).aggregate([(ROWS, "sum"), (DIGEST, "sum")])
+        whole = whole.rename_columns({f"{name}_sum": name for name in (ROWS, DIGEST)})
+        return whole.select(CHUNKS.names).cast(CHUNKS)
 
     def rows(self, comparison: Comparison, chunks: Sequence[int]) -> pa.Table:
         """Return the checksums of the rows of some chunks by key, in the schema `Comparison.rows_schema`."""
         if self.snapshot is None:
             return comparison.rows_schema.empty_table()
-        hashed = self._hashed(comparison).where((sf.col(KEY_HASH) % comparison.chunks).isin(list(chunks)))
+        return self._by_key(comparison, self._in_chunks(comparison, self._hashed(comparison), chunks))
+
+    def _by_key(self, comparison: Comparison, hashed: DataFrame) -> pa.Table:
         digests = [_sum(_hash(sf.col(_frame_name(c))), column_digest(c.attnum)) for c in comparison.columns]
         rows = hashed.groupBy(KEY_HASH).agg(sf.min(KEY).alias(KEY), _count(), _sum(sf.col(DIGEST), DIGEST), *digests)
         return self._collect(rows, comparison.rows_schema)
+
+    def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
+        """Return the hashes of each row of some chunks, None for all, in the schema `PLACES`."""
+        if self.snapshot is None:
+            return PLACES.empty_table()
+        hashed = self._hashed(comparison, _path_hash().alias(_FILE), sf.col("_pos").alias(_POSITION))
+        return self._collect(hashed if chunks is None else self._in_chunks(comparison, hashed, chunks), PLACES)
+
+    def rows_at(self, comparison: Comparison, places: pa.Table) -> pa.Table:
+        """Return the checksums of some rows of `digests` by key, in the schema `Comparison.rows_schema`."""
+        if self.snapshot is None or not places.num_rows:
+            return comparison.rows_schema.empty_table()
+        paths = self.paths_of(places[_FILE])
+        with self._files(self.snapshot, list(paths.values())) as rows:
+            # These are all rows with their keys. The set of files has no positions of rows in each format version.
+            return self._by_key(comparison, self._of_keys(comparison, places[KEY_HASH], rows=rows))
+
+    def paths_of(self, numbers: pa.ChunkedArray) -> dict[int, str]:
+        """Return the path of each file with a number in the result of `digests`."""
+        assert self.snapshot is not None
+        with self._lock:
+            self._java_table.refresh()
+            paths = self._java_table.data_paths(self.snapshot)
+        known = self._table_of(pa.table({"_file": pa.array(paths, pa.string())}))
+        hashed = self._collect(known.select(_path_hash().alias(_FILE)), pa.schema([PLACES.field(_FILE)]))
+        by_number = dict(zip(hashed[_FILE].to_pylist(), paths, strict=True))
+        return {number: by_number[number] for number in pc.unique(numbers).to_pylist()}
+
+    @contextmanager
+    def _files(self, snapshot: int, paths: Sequence[str]) -> Iterator[DataFrame]:
+        """Yield the rows of some data files of a snapshot, with the table's current columns."""
+        with self._lock:
+            staged = self._java_table.staged(snapshot, paths)
+            name = staged.__enter__()
+        try:
+            yield self._related(lambda iceberg: iceberg.spark.source.SparkRewriteTable(self._java_table.java, name))
+        finally:
+            with self._lock:
+                staged.__exit__(None, None, None)
+
+    def _related(self, table: Callable[[JavaObject], JavaObject]) -> DataFrame:
+        """Return the rows of a table of Spark that no catalog has."""
+        jvm, java = self._session._jvm, self._session._jsparkSession
+        assert jvm is not None
+        sql, none = jvm.org.apache.spark.sql, jvm.scala.Option.empty()
+        source = table(jvm.org.apache.iceberg)
+        relation = sql.execution.datasources.v2.DataSourceV2Relation.create(source, none, none)
+        return DataFrame(sql.classic.Dataset.ofRows(java, relation), self._session)
+
+    def _in_chunks(self, comparison: Comparison, hashed: DataFrame, chunks: Sequence[int]) -> DataFrame:
+        # A condition with thousands of numbers takes seconds to be planned.
+        wanted = sf.broadcast(self._table_of(pa.table({CHUNK: pa.array(chunks, pa.int64())})))
+        return hashed.join(wanted, sf.col(KEY_HASH) % comparison.chunks == wanted[CHUNK], "left_semi")
+
+    def _table_of(self, rows: pa.Table) -> DataFrame:
+        with self._reading():
+            return self._session.createDataFrame(rows)
 
     def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
         """Return the values of the rows whose keys have these hashes, as text for people, in `values_schema`."""
@@ -147,17 +239,11 @@ class IcebergSnapshot(FixedTable):
         value = self._value(column)
         return sf.concat(sf.lit("\\x"), sf.hex(value)) if column.type.kind is Kind.BYTEA else value.cast("string")
 
-    def places(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
-        """Return ``path`` and ``position`` of each row whose key has one of these hashes."""
-        if self.snapshot is None or not len(hashes):
-            return _PLACES.empty_table()
-        path, position = sf.col("_file").alias("path"), sf.col("_pos").alias("position")
-        return self._collect(self._of_keys(comparison, hashes, path, position), _PLACES)
-
-    def _of_keys(self, comparison: Comparison, hashes: pa.Array, *more: SparkColumn) -> DataFrame:
-        with self._reading():
-            wanted = self._session.createDataFrame(pa.table({_WANTED: hashes}))
-        return self._hashed(comparison, *more).join(wanted, sf.col(KEY_HASH) == sf.col(_WANTED), "left_semi")
+    def _of_keys(
+        self, comparison: Comparison, hashes: pa.Array, *more: SparkColumn, rows: DataFrame | None = None
+    ) -> DataFrame:
+        wanted, hashed = self._table_of(pa.table({_WANTED: hashes})), self._hashed(comparison, *more, rows=rows)
+        return hashed.join(wanted, sf.col(KEY_HASH) == sf.col(_WANTED), "left_semi")
 
     def _collect(self, rows: DataFrame, layout: pa.Schema) -> pa.Table:
         with self._reading():
@@ -171,10 +257,11 @@ class IcebergSnapshot(FixedTable):
         except LevadaError as error:
             raise self._damage(error) from error
 
-    def check_files(self) -> None:
+    def check_files(self, former: FixedTable | None = None) -> None:
         """Read all files, also what Spark does not look at: checksums, and the counts and bounds for filters.
 
-        If another writer removed the snapshot, its files may be missing, but those of the table are not.
+        Those of ``former`` have been read already. If another writer removed the snapshot, its files may be missing,
+        but those of the table are not.
         """
         if self.snapshot is None:
             return
@@ -183,6 +270,12 @@ class IcebergSnapshot(FixedTable):
             if self.snapshot not in self._java_table.metadata.snapshots:
                 raise Transient("table_changed", f"another writer removed a snapshot of {self._table} that was read")
             files, vectors = self._java_table.content_of(self.snapshot)
+            before = former.snapshot if isinstance(former, IcebergSnapshot) else None
+            if before is not None and before in self._java_table.metadata.snapshots:
+                read, read_vectors = self._java_table.content_of(before)
+                known = {f.path for f in read} | {(v.path, v.data_file) for v in read_vectors}
+                files = [f for f in files if f.path not in known]
+                vectors = [v for v in vectors if (v.path, v.data_file) not in known]
             storage = self._java_table.storage()
         if lost := changed_files(self._session, storage, files, vectors, self._table):
             raise self._lost(lost)
@@ -203,6 +296,7 @@ class IcebergSnapshot(FixedTable):
         return self._lost(lost) if lost else error
 
     def _lost(self, lost: list[str]) -> DestinationChanged:
+        self.lost = tuple(lost)
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         return DestinationChanged(
             "table_damaged",
@@ -210,10 +304,10 @@ class IcebergSnapshot(FixedTable):
             hint="copy the table again: levada resync MANIFEST TABLE",
         )
 
-    def _hashed(self, comparison: Comparison, *more: SparkColumn) -> DataFrame:
+    def _hashed(self, comparison: Comparison, *more: SparkColumn, rows: DataFrame | None = None) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""
         with self._reading():
-            rows = self._rows()
+            rows = self._rows() if rows is None else rows
             framed = self._counted(rows).select(
                 *(self._framed(rows, c).alias(_frame_name(c)) for c in comparison.columns),
                 _COUNT,
@@ -282,18 +376,15 @@ class IcebergShadow(IcebergSnapshot):
         self.applied = applied
 
     def _rows(self) -> DataFrame:
-        jvm, java = self._session._jvm, self._session._jsparkSession
-        assert jvm is not None
-        iceberg = jvm.org.apache.iceberg
-        fixed = iceberg.BaseTable(
-            iceberg.StaticTableOperations(self._uncommitted, self._java_table.java.io()), self._table
-        )
-        source, sql = iceberg.spark.source.SparkTable(fixed), jvm.org.apache.spark.sql
-        none = jvm.scala.Option.empty()
-        relation = sql.execution.datasources.v2.DataSourceV2Relation.create(source, none, none)
-        return DataFrame(sql.classic.Dataset.ofRows(java, relation), self._session)
+        io = self._java_table.java.io()
 
-    def check_files(self) -> None:
+        def uncommitted(iceberg: JavaObject) -> JavaObject:
+            operations = iceberg.StaticTableOperations(self._uncommitted, io)
+            return iceberg.spark.source.SparkTable(iceberg.BaseTable(operations, self._table))
+
+        return self._related(uncommitted)
+
+    def check_files(self, former: FixedTable | None = None) -> None:
         """Check nothing: the files were written a moment ago, and no reader has them."""
 
     def _damage(self, error: LevadaError) -> LevadaError:
@@ -325,6 +416,16 @@ def split_options(facts: TableFacts, parallel: int) -> dict[str, int]:
     size = min(_LARGEST_SPLIT, max(_SMALLEST_SPLIT, facts.bytes // parallel))
     # A file weighs at least this much. With the average, all files together weigh at most twice their size.
     return {"split-size": size, "file-open-cost": max(1, min(size, facts.bytes // facts.data_files))}
+
+
+def _path_hash() -> SparkColumn:
+    return sf.xxhash64(sf.col("_file"))
+
+
+def _signed(chunks: pa.Table, sign: int) -> pa.Table:
+    numbers = pc.multiply(chunks[ROWS], sign)
+    digests = chunks[DIGEST] if sign > 0 else pc.negate(chunks[DIGEST])
+    return pa.table([chunks[CHUNK], numbers, digests], CHUNKS)
 
 
 def _frame_name(column: Column) -> str:

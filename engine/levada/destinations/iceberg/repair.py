@@ -9,30 +9,30 @@ whatever another writer did to the table before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from levada.destinations.data_files.arrangement import ArrangedWriter
+from levada.destinations.data_files.deletion_vectors import DeletionVectors
 from levada.destinations.data_files.layout import FileLayout, project
+from levada.destinations.data_files.position_deletes import PositionDeleteFiles
 from levada.destinations.data_files.storage import remove_files
-from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import finish, live_vectors, new_deletes
-from levada.destinations.verification import Comparison
 from levada.schema import ReplicatedTableSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from levada.destinations.iceberg.fixed_table import IcebergSnapshot
     from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
+
+_FEW_FILES: Final = 100
 
 
 def rewrite_keys(
@@ -40,18 +40,16 @@ def rewrite_keys(
     table: IcebergTable,
     files: FileLayout,
     schema: ReplicatedTableSchema,
-    compared: tuple[IcebergSnapshot, Comparison],
-    hashes: pa.Array,
+    lake: IcebergSnapshot,
+    gone: pa.Table,
     rows: Iterable[pa.RecordBatch],
 ) -> None:
-    """Delete all rows whose keys have these hashes, and write ``rows``.
+    """Delete the rows ``gone`` of `IcebergSnapshot.digests`, and write ``rows``.
 
     Raise CommitConflict if the table changed since it was compared.
     """
-    lake, comparison = compared
     if table.metadata.snapshot_id != lake.snapshot:
         raise CommitConflict("commit_conflict", f"another writer changed {table.name}")
-    places = lake.places(comparison, hashes)
     live = live_vectors(state, table) if table.has_vectors else {}
     if table.metadata.snapshot_id != lake.snapshot:
         raise CommitConflict("commit_conflict", f"the deletes of {table.name} were rewritten")
@@ -61,10 +59,7 @@ def rewrite_keys(
         for batch in rows:
             writer.write(project(batch, files, schema))
     try:
-        if places.num_rows:
-            paths = places["path"].combine_chunks().dictionary_encode()
-            numbers = paths.indices.to_numpy().astype(np.int64)
-            deletes.add(paths.dictionary.to_pylist(), numbers, places["position"].to_numpy())
+        _delete(deletes, lake, gone)
         table.write(writer.files, finish(deletes, live), mark=None, unrecorded=True)
     except CommitConflict:
         deletes.discard()
@@ -74,6 +69,25 @@ def rewrite_keys(
         # Another writer's rows are not in it.
         state.index.forget()
         state.vectors = None
+
+
+def _delete(deletes: PositionDeleteFiles | DeletionVectors, lake: IcebergSnapshot, gone: pa.Table) -> None:
+    """Delete rows, by a file of position deletes for each data file if these are few.
+
+    Such a file applies to no other data file, so that the rows of the others need not be compared again.
+    """
+    if not gone.num_rows:
+        return
+    paths = lake.paths_of(gone["file"])
+    files, positions = gone["file"].to_numpy(), gone["position"].to_numpy()
+    numbers = np.fromiter(paths, np.int64, len(paths))
+    if len(paths) > _FEW_FILES:
+        order = np.argsort(numbers)
+        deletes.add(list(paths.values()), order[np.searchsorted(numbers[order], files)], positions)
+        return
+    for number, path in paths.items():
+        mine = positions[files == number]
+        deletes.add([path], np.zeros(len(mine), np.int64), mine)
 
 
 def accept(table: IcebergTable, lake: IcebergSnapshot, mark: Watermark) -> None:
@@ -86,19 +100,14 @@ def accept(table: IcebergTable, lake: IcebergSnapshot, mark: Watermark) -> None:
     table.record_mark(mark)
 
 
-def forget_missing_files(table: IcebergTable, spark: SparkSession) -> list[str]:
-    """Remove files that are missing or damaged from the table's metadata, in one commit. Return their paths.
+def forget_missing_files(table: IcebergTable, lake: IcebergSnapshot) -> Sequence[str]:
+    """Remove the files of ``lake`` that were found damaged from the metadata, in one commit. Return their paths.
 
-    All files are read, because a changed bit leaves the size as it was.
+    Raise CommitConflict if the table changed since they were read.
     """
-    current = table.metadata.snapshot_id
-    if current is None:
-        return []
-    lost = table.damaged_files(current)
-    files, vectors = table.content_of(current)
-    left = [file for file in files if file.path not in lost]
-    lost += changed_files(spark, table.storage(), left, [v for v in vectors if v.path not in lost], str(table.name))
-    if lost:
-        table.remove_files(lost)
-        _log.warning("%s: removed %d damaged files from its metadata", table.name, len(lost))
-    return lost
+    if table.metadata.snapshot_id != lake.snapshot:
+        raise CommitConflict("commit_conflict", f"another writer changed {table.name}")
+    if lake.lost:
+        table.remove_files(list(lake.lost))
+        _log.warning("%s: removed %d damaged files from its metadata", table.name, len(lake.lost))
+    return lake.lost

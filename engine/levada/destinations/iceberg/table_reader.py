@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any, Final
@@ -172,6 +173,31 @@ class TableReader:
         found = json.loads(text)
         deletes = found["deletes"]
         return {path: planned_deletes([deletes[i] for i in used]) for path, used in found["data"].items()}
+
+    def files_between(self, former: int, later: int) -> tuple[list[str], list[str], bool]:
+        """Return the data files of each of two snapshots whose rows the other one may not have.
+
+        The third value is True if they have fewer bytes than all files of the later one.
+        """
+        with java_errors(f"plan a scan of {self.name}"):
+            found = json.loads(self.opened.difference(former, later))
+        return found["former"], found["later"], found["bytes"] < found["all"]
+
+    def data_paths(self, snapshot: int) -> list[str]:
+        """Return the paths of a snapshot's data files."""
+        with java_errors(f"plan a scan of {self.name}"):
+            return list(json.loads(self.opened.paths(snapshot)))
+
+    @contextmanager
+    def staged(self, snapshot: int, paths: Sequence[str]) -> Iterator[str]:
+        """Let Spark read some data files of a snapshot, and no others. Yield the name of this set for a rewrite."""
+        name = f"levada-{uuid.uuid4()}"
+        with java_errors(f"plan a scan of {self.name}"):
+            self.opened.stage(name, snapshot, json.dumps(paths))
+        try:
+            yield name
+        finally:
+            self.opened.unstage(name)
 
     def delete_files(self) -> DeleteFiles:
         """Return all delete files of the current snapshot, also those that apply to no data file."""

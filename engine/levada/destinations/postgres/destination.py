@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,18 +26,19 @@ from levada.destinations.interface import (
 )
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
-from levada.destinations.postgres.apply import apply_table, write_changes
+from levada.destinations.postgres.apply import apply_table, evolve, write_changes
 from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently
 from levada.destinations.postgres.fixed_table import PostgresVersion
-from levada.destinations.postgres.intact import check_intact, require_present
+from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
+from levada.destinations.postgres.repair import repair_rows
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
 from levada.destinations.postgres.state import State, TableRow
-from levada.destinations.verification import FixedTable
+from levada.destinations.verification import FixedTable, Repair
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
@@ -80,7 +81,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
     name: ClassVar[str] = "postgres"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, verifies=True, guards=True, finds_rows=True
+        upsert=True, watermark=True, replacement=True, verifies=True, repairs=True, guards=True, finds_rows=True
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
@@ -312,6 +313,42 @@ class PostgresDestination(FencedDestination[_Table]):
             raise
         self._table_of(target).compared = version
         return version
+
+    def repair(
+        self,
+        target: TableTarget,
+        fixed: FixedTable,
+        repair: Repair,
+        rows: Iterable[pa.RecordBatch],
+        mark: Watermark,
+    ) -> None:
+        """Replace the rows that differ. From then on, no other session can write the table."""
+        assert isinstance(fixed, PostgresVersion)
+        schema, policy = target.schema, self._context.on_schema_change
+        # It reads no more, and a change of columns would wait for it.
+        self._end_comparison(target.id)
+        patiently(lambda: self._guard(schema, mark))
+        with self._transaction(f"repairing {schema.name}", schema.id, mark.epoch) as connection:
+            connection.execute(DEFER)
+            row = self._locked(connection, schema, mark)
+            after = replace(row, layout=evolve(connection, row, schema, policy), epoch=mark.epoch)
+            repair_rows(connection, row.place, after.layout, schema, fixed, repair, rows)
+            self._state.save(connection, row, replace(after, storage=read_storage(connection, after)))
+
+    def _guard(self, schema: ReplicatedTableSchema, mark: Watermark) -> None:
+        with self._transaction(f"guarding the table of {schema.name}") as connection:
+            row = self._locked(connection, schema, mark)
+            if not is_guarded(connection, row):
+                self._state.guard(connection, row.place)
+
+    def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
+        """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
+        schema = target.schema
+        with self._transaction(f"repairing {schema.name}", schema.id, mark.epoch) as connection:
+            row = self._locked(connection, schema, mark)
+            storage = check_intact(connection, row)
+            self._state.save(connection, row, replace(row, storage=storage, epoch=mark.epoch, lsn=mark.lsn))
+        self._table_of(target).seen = mark.lsn
 
     def _compared_schema(self, table: TableId, changes: TableEvents) -> ReplicatedTableSchema:
         version = self._states.of(table).compared

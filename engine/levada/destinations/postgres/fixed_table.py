@@ -16,13 +16,13 @@ import pyarrow as pa
 from psycopg import sql
 
 from levada.copy.plan import BlockRange
-from levada.destinations.checksum_sql import ChecksumSql, read_result
+from levada.destinations.checksum_sql import ChecksumSql, joined_places, read_result
 from levada.destinations.postgres.columns import HeldColumn, Layout
 from levada.destinations.postgres.connections import begin_transaction, open_connection
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.state import find_relation
 from levada.destinations.postgres.types import column_type
-from levada.destinations.verification import CHUNKS, Comparison, FixedTable
+from levada.destinations.verification import CHUNKS, PLACE, PLACES, Comparison, FixedTable
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -55,7 +55,7 @@ class PostgresVersion(FixedTable):
         with self._errors("beginning"):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             begin_transaction(connection)
-            connection.execute(_SETTINGS)
+            self.set_formats(connection)
             row = connection.execute("SELECT current_setting('server_encoding') = 'UTF8'").fetchone()
         self._utf8 = bool(row and row[0])
         return connection
@@ -87,9 +87,23 @@ class PostgresVersion(FixedTable):
             comparison, lambda statements, part: statements.values(part, numbers), comparison.values_schema
         )
 
-    def _read(
-        self, comparison: Comparison, statement: Callable[[ChecksumSql, BlockRange], str], layout: pa.Schema
-    ) -> pa.Table:
+    def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
+        """Return the hashes of each row of some chunks, None for all, in the schema `PLACES`."""
+        return self._read(comparison, lambda statements, part: statements.digests(part, chunks), PLACES)
+
+    def rows_at(self, comparison: Comparison, places: pa.Table) -> pa.Table:
+        """Return the checksums of some rows of `digests` by key, in the schema `Comparison.rows_schema`."""
+        if not places.num_rows:
+            return comparison.rows_schema.empty_table()
+        wanted = joined_places(places[PLACE])
+        return self._read(comparison, lambda statements, part: statements.rows_at(part, wanted), comparison.rows_schema)
+
+    def set_formats(self, connection: WatchedConnection) -> None:
+        """Set the formats of values for the transaction, on which the hashes depend."""
+        connection.execute(_SETTINGS)
+
+    def statements(self, comparison: Comparison) -> ChecksumSql:
+        """Return the builder of statements with the columns as the destination has them."""
         held = {c.attnum: _at_destination(c, self._held[c.attnum]) for c in comparison.columns}
         here = replace(
             comparison,
@@ -97,8 +111,12 @@ class PostgresVersion(FixedTable):
             key=tuple(held[c.attnum] for c in comparison.key),
         )
         # What the destination cannot have must not be taken for the NULL that it should have.
-        statements = ChecksumSql(here, None, OnUnrepresentable.ERROR, self._utf8)
-        text, query = bytearray(), statement(statements, BlockRange(self._place, 0, None, 0))
+        return ChecksumSql(here, None, OnUnrepresentable.ERROR, self._utf8)
+
+    def _read(
+        self, comparison: Comparison, statement: Callable[[ChecksumSql, BlockRange], str], layout: pa.Schema
+    ) -> pa.Table:
+        text, query = bytearray(), statement(self.statements(comparison), BlockRange(self._place, 0, None, 0))
         command = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv)").format(sql.SQL(query))
         with self._errors("computing checksums"), self._connection.cursor() as cursor, cursor.copy(command) as copy:
             for data in copy:

@@ -51,6 +51,12 @@ def require_present(connection: WatchedConnection, row: TableRow) -> None:
         raise missing(row.place, row.owner.source_name)
 
 
+def is_guarded(connection: WatchedConnection, row: TableRow) -> bool:
+    """Return True if the trigger that keeps other sessions from writing the table is there and enabled."""
+    found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
+    return found is not None and bool(found[4])
+
+
 def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
     """Raise DestinationChanged if another session dropped, renamed or altered the table. Return its storage.
 

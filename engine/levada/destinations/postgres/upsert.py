@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,6 +48,19 @@ def apply_upserts(
         batch.apply(piece)
 
 
+def replace_rows(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    layout: Layout,
+    schema: ReplicatedTableSchema,
+    rows: Iterable[pa.RecordBatch],
+) -> None:
+    """Write whole rows, in place of those with the same keys."""
+    batch = _Batch(connection, identifier(place), layout, schema, new_seed())
+    for piece in rows:
+        batch.write(pa.Table.from_batches([piece]))
+
+
 def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
     """Remove all rows. TRUNCATE is not allowed for a table with foreign keys to it."""
     referenced = "SELECT FROM pg_constraint WHERE contype = 'f' AND confrelid = %s"
@@ -80,14 +93,24 @@ class _Batch:
                 sql.SQL("DELETE FROM {} t USING {} d WHERE {}").format(self.table, keys, self._same_key("d"))
             )
         if rows is not None:
-            names = [c.name for c, _ in self._held]
-            columns = [f"c{i}" for i in range(len(names))]
-            # Of columns that the source dropped, if onSchemaChange is Ignore. They are NULL at each destination.
-            gone_columns = [c.name for c in self.layout.columns if c.attnum not in self.schema.by_attnum]
-            self.connection.execute(
-                upsert_statement(self.table, names, self._key_columns, rows, columns, cleared=gone_columns)
-            )
+            self._upsert(rows)
         self._empty_scratch()
+
+    def write(self, whole: pa.Table) -> None:
+        """Write rows with all their values, in place of those with the same keys."""
+        rows = self._scratch("u", [(f"c{i}", c.type) for i, (c, _) in enumerate(self._held)])
+        self._fill(rows, whole.select([c.name for _, c in self._held]))
+        self._upsert(rows)
+        self._empty_scratch()
+
+    def _upsert(self, rows: sql.Identifier) -> None:
+        names = [c.name for c, _ in self._held]
+        columns = [f"c{i}" for i in range(len(names))]
+        # Of columns that the source dropped, if onSchemaChange is Ignore. They are NULL at each destination.
+        gone_columns = [c.name for c in self.layout.columns if c.attnum not in self.schema.by_attnum]
+        self.connection.execute(
+            upsert_statement(self.table, names, self._key_columns, rows, columns, cleared=gone_columns)
+        )
 
     def _write_rows(self, folded: Folded, known: _KnownKeys) -> sql.Identifier | None:
         """Write the rows that exist at the end into a temporary table, with all their values."""

@@ -11,12 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import pyarrow as pa
 from psycopg import sql
 
 from levada import codes
 from levada.copy.guard import GUARDS, hold_table
-from levada.copy.keyed_rows import KeyedRows
 from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
 from levada.destinations.verification import FixedTable
@@ -26,7 +24,6 @@ from levada.postgres.description import TableDescription
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.membership import read_publication_state
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
-from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
@@ -43,13 +40,15 @@ from levada.runtime.verifications.messages import (
     ShadowCutWanted,
     Verified,
 )
+from levada.runtime.verifications.moment import Moment
 from levada.runtime.verifications.release import Release
+from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
-from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark, resync_command
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
 from levada.verify.report import NotRepaired, TableReport, difference
 from levada.verify.source_table import SourceTable
 from levada.verify.table import Compared, VerifyOptions, compare, scope_of
@@ -74,24 +73,6 @@ _AGAIN: Final = frozenset(
     }
 )
 """Codes of errors after which a verification begins again with another snapshot."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A table at one LSN: in the source's snapshot, and at the destination."""
-
-    source: SourceTable
-    schema: ReplicatedTableSchema
-    target: TableTarget
-    lake: FixedTable
-    lsn: Lsn
-    held: Held
-    reader: RangeReader
-    """Reads whole rows of the source under the snapshot."""
-    versions: ExitStack
-    """Closes each version of the table at the destination."""
-    repaired: threading.Event
-    """Set once the table was repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +160,22 @@ class Verifier:
                     f"the stream has not reached a change of the columns of {name} yet",
                     hint="verify it when the pipeline is not far behind: levada status MANIFEST",
                 )
-            found = self._compare(moment, moment.lake, options)
+            able = options.repair and self._unrepairable(moment) is None
+            found = self._compare(moment, moment.lake, replace(options, repair=able))
             if options.repair and not found.report.equal:
                 if found.damage is not None:
                     # A repair may not end.
                     self._record(moment, found, cancelled)
                 try:
-                    found = self._repair(moment, found, options)
+                    self._require_repairable(moment)
+                    repairs = TableRepair(self.config_ref, self.store, self.destination, self.epoch, self._compare)
+                    found = repairs.run(moment, found, options)
                 except NeedsOperator as error:
                     raise NotRepaired(error, self._record(moment, found, cancelled)) from error
             moment.source.guard.release()
             return self._record(moment, found, cancelled)
 
-    def _record(self, moment: _Moment, found: Compared, cancelled: threading.Event) -> TableReport:
+    def _record(self, moment: Moment, found: Compared, cancelled: threading.Event) -> TableReport:
         """Let the result be stored, and a damaged table be parked. Return the report with the code of its error.
 
         A parked table differs by the changes that it has not applied, which says nothing about its other rows. Raise
@@ -201,7 +185,7 @@ class Verifier:
         self._report(held, name, verified_progress(found.report), error, cancelled)
         return replace(found.report, parked=held.parked or (error.code if found.damage and error else ""))
 
-    def _error(self, moment: _Moment, found: Compared) -> LevadaError | None:
+    def _error(self, moment: Moment, found: Compared) -> LevadaError | None:
         """Return the error because of which the table is not Ready after a comparison, None if it may be."""
         name, report, damage = moment.schema.name, found.report, found.damage
         if report.equal or report.repaired_equal or (moment.held.parked and damage is None):
@@ -223,66 +207,29 @@ class Verifier:
     ) -> None:
         self.inbox.ask(Verified(held, result, error)).wait(self._interrupt(name, cancelled))
 
-    def _compare(self, moment: _Moment, lake: FixedTable, options: VerifyOptions) -> Compared:
+    def _compare(
+        self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None = None
+    ) -> Compared:
         scope = scope_of(moment.schema, self._known(moment), lake)
         if not scope.columns:
             raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
-        return compare(moment.source, lake, moment.schema, scope, moment.lsn, options)
+        return compare(moment.source, lake, moment.schema, scope, moment.lsn, options, former)
 
-    def _known(self, moment: _Moment) -> ReplicatedTableSchema:
+    def _known(self, moment: Moment) -> ReplicatedTableSchema:
         """Return the version of the table that the stream had reached at the moment's LSN."""
         known = self.store.get_table_schema(moment.schema.id, SnapshotId(max(0, moment.lsn - 1)))
         return known or moment.schema
 
-    def _is_behind(self, moment: _Moment) -> bool:
+    def _is_behind(self, moment: Moment) -> bool:
         """Return True if the stream had not reached a change of the table's columns at the moment's LSN."""
         return _columns(self._known(moment)) != _columns(moment.schema)
 
-    def _repair(self, moment: _Moment, first: Compared, options: VerifyOptions) -> Compared:
-        """Write the rows of the keys that differ, until nothing differs any more. Return the first result."""
-        name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
-        self._require_repairable(moment)
-        mark, repaired = Watermark(self.config_ref.current.name, self.epoch, moment.lsn), 0
-        for number in range(1, self.config_ref.current.limits.verifications.rounds + 1):
-            if found.damage and not self.destination.forget_missing_files(moment.target, mark):
-                break
-            if len(found.hashes) or (found.report.problems and not found.damage):
-                rows = self._source_rows(moment, found)
-                moment.source.check()
-                options.told(f"writing the rows of {counted(len(found.hashes), 'key')} again")
-                self.destination.repair(moment.target, lake, found.comparison, found.stored, rows, mark)
-                repaired += len(found.hashes)
-                _log.info("%s: wrote the rows of %d keys again", name, len(found.hashes))
-            elif not found.damage:
-                break
-            fixed = self.destination.fixed(moment.target)
-            assert fixed is not None
-            lake = fixed
-            moment.versions.callback(lake.close)
-            # The whole table, because a sample of it was compared before.
-            found = self._compare(moment, lake, _of_pass(replace(options, sample=1.0), number))
-            if not shown.counts:
-                # The rows of files that were missing.
-                now = found.report
-                shown = replace(shown, counts=now.counts, examples=now.examples)
-                shown = replace(shown, source_rows=now.source_rows, lake_rows=now.lake_rows)
-            if found.report.equal:
-                moment.source.guard.release()
-                self.destination.accept_repair(moment.target, lake, mark)
-                moment.repaired.set()
-                return replace(first, report=replace(shown, repaired=repaired, repaired_equal=True))
-        raise NeedsOperator(
-            "verify_unrepairable",
-            f"{name} still differs from the source after its repair, which wrote {counted(repaired, 'key')} again",
-            hint=resync_command(name),
-        )
-
-    def _require_repairable(self, moment: _Moment) -> None:
+    def _require_repairable(self, moment: Moment) -> None:
         name = moment.schema.name
         if (why := self._unrepairable(moment)) is not None:
             raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
 
-    def _unrepairable(self, moment: _Moment) -> str | None:
+    def _unrepairable(self, moment: Moment) -> str | None:
         """Return why the table cannot be repaired, None if it can."""
         if not self.destination.capabilities.repairs:
             return f"the destination {self.destination.name} cannot write single rows again"
@@ -292,13 +239,8 @@ class Verifier:
             return "its rows have no key"
         return "the stream has not reached a change of its columns" if self._is_behind(moment) else None
 
-    def _source_rows(self, moment: _Moment, found: Compared) -> Iterator[pa.RecordBatch]:
-        condition = moment.source.of_keys(found.comparison, found.hashes.to_pylist())
-        for part in moment.source.published.leaves:
-            yield from moment.reader.batches(KeyedRows(part.name, condition, len(found.hashes)))
-
     @contextmanager
-    def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[_Moment]:
+    def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[Moment]:
         config, check = self.config_ref.current, self._interrupt(name, cancelled)
         self._await_transactions(config, self._patient(name, check, options.patience_s))
         held = self._hold(name, cancelled)
@@ -323,7 +265,7 @@ class Verifier:
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
                     policy, connections = config.on_unrepresentable, config.copy_connections
-                    yield _Moment(
+                    yield Moment(
                         SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled),
                         schema,
                         target,
@@ -458,11 +400,6 @@ class Verifier:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
-
-
-def _of_pass(options: VerifyOptions, number: int) -> VerifyOptions:
-    """Return the options of the comparison after the pass of a repair with this number."""
-    return replace(options, told=lambda step: options.told(f"after pass {number}: {step}"))
 
 
 def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:

@@ -33,6 +33,7 @@ import org.apache.iceberg.Table;
 import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.TableMetadataParser;
 import org.apache.iceberg.TableOperations;
+import org.apache.iceberg.TableScan;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.CommitStateUnknownException;
 import org.apache.iceberg.io.CloseableIterable;
@@ -41,6 +42,7 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonParser;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonToken;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.util.JsonUtil;
 
 /**
@@ -324,6 +326,82 @@ public class OpenTable {
     return text.toString();
   }
 
+  /**
+   * Returns the paths of the data files whose rows may differ between two snapshots, as the lists "former" and "later".
+   *
+   * A file that both have with the same deletes has the same rows. With the sums of the files' bytes, and of all of them.
+   */
+  public String difference(long former, long later) throws IOException {
+    Map before = byPath(tasksOf(table.newScan().useSnapshot(former)));
+    Map after = byPath(tasksOf(table.newScan().useSnapshot(later)));
+    StringWriter text = new StringWriter();
+    JsonGenerator json = JsonUtil.factory().createGenerator(text);
+    json.writeStartObject();
+    json.writeNumberField("bytes", changed(json, "former", before, after) + changed(json, "later", after, before));
+    long all = 0;
+    for (Iterator i = after.values().iterator(); i.hasNext();) {
+      all += ((FileScanTask) i.next()).file().fileSizeInBytes();
+    }
+    json.writeNumberField("all", all);
+    json.writeEndObject();
+    json.close();
+    return text.toString();
+  }
+
+  /** Returns the paths of a snapshot's data files. */
+  public String paths(long snapshot) throws IOException {
+    return JsonUtil.mapper().writeValueAsString(byPath(tasksOf(table.newScan().useSnapshot(snapshot))).keySet());
+  }
+
+  private static Map byPath(List tasks) {
+    Map found = new HashMap();
+    for (Iterator i = tasks.iterator(); i.hasNext();) {
+      FileScanTask task = (FileScanTask) i.next();
+      found.put(((DataFile) task.file()).location(), task);
+    }
+    return found;
+  }
+
+  private static long changed(JsonGenerator json, String name, Map tasks, Map others) throws IOException {
+    long bytes = 0;
+    json.writeArrayFieldStart(name);
+    for (Iterator i = tasks.entrySet().iterator(); i.hasNext();) {
+      Map.Entry entry = (Map.Entry) i.next();
+      FileScanTask task = (FileScanTask) entry.getValue();
+      FileScanTask other = (FileScanTask) others.get(entry.getKey());
+      if (other == null || !deletes(task).equals(deletes(other))) {
+        json.writeString((String) entry.getKey());
+        bytes += task.file().fileSizeInBytes();
+      }
+    }
+    json.writeEndArray();
+    return bytes;
+  }
+
+  private static Set deletes(FileScanTask task) {
+    Set keys = new HashSet();
+    for (Iterator i = task.deletes().iterator(); i.hasNext();) {
+      keys.add(key((DeleteFile) i.next()));
+    }
+    return keys;
+  }
+
+  /** Lets Spark read the data files of a snapshot that `paths` has, as the set of tasks with this name. */
+  public void stage(String name, long snapshot, String paths) throws IOException {
+    Set wanted = new HashSet();
+    for (Iterator i = JsonUtil.mapper().readTree(paths).elements(); i.hasNext();) {
+      wanted.add(((JsonNode) i.next()).textValue());
+    }
+    Map tasks = byPath(tasksOf(table.newScan().useSnapshot(snapshot)));
+    tasks.keySet().retainAll(wanted);
+    ScanTaskSetManager.get().stageTasks(table, name, new ArrayList(tasks.values()));
+  }
+
+  /** Forgets a set of tasks. */
+  public void unstage(String name) {
+    ScanTaskSetManager.get().removeTasks(table, name);
+  }
+
   private static String format(ContentFile file) {
     return file.format().toString();
   }
@@ -335,7 +413,11 @@ public class OpenTable {
 
   /** Returns the whole files of the current snapshot, without splits. */
   private List tasks() {
-    CloseableIterable planned = table.newScan().planFiles();
+    return tasksOf(table.newScan());
+  }
+
+  private static List tasksOf(TableScan scan) {
+    CloseableIterable planned = scan.planFiles();
     List tasks = new ArrayList();
     try {
       for (Iterator i = planned.iterator(); i.hasNext();) {

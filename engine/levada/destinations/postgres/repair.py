@@ -1,0 +1,59 @@
+"""The repair of a table: the rows that differ from the source are written again, in one transaction of the caller.
+
+The engine applies no change of the table meanwhile. Until the whole table was compared again, its watermark stays as it
+was: the changes from there on lead to the same rows, whether or not they were repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from levada.destinations.checksum_sql import at_places, joined_places
+from levada.destinations.postgres.columns import Layout
+from levada.destinations.postgres.fixed_table import PostgresVersion
+from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.upsert import replace_rows
+from levada.destinations.verification import KEY_HASH, PLACE, Repair
+from levada.errors import Transient
+from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
+from levada.values import QualifiedTable
+
+_STEP: Final = 20_000
+"""The rows that one statement deletes."""
+
+
+def repair_rows(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    layout: Layout,
+    schema: ReplicatedTableSchema,
+    fixed: PostgresVersion,
+    repair: Repair,
+    rows: Iterable[pa.RecordBatch],
+) -> None:
+    """Delete the rows that the source does not have, and write ``rows``.
+
+    A row that gets other values is updated, so that foreign keys to it hold. Raise Transient ``commit_conflict`` if
+    another session changed a row since it was compared.
+    """
+    back = pc.is_in(repair.gone[KEY_HASH], repair.written)
+    extra = repair.gone.filter(pc.invert(back))
+    fixed.set_formats(connection)
+    # The planner expects each row in a page that has to be read by itself.
+    connection.execute("SET LOCAL enable_seqscan = off")
+    for first in range(0, extra.num_rows, _STEP):
+        some = extra.slice(first, _STEP)
+        # A place may have another row by now.
+        same = fixed.statements(repair.comparison).of_keys(some[KEY_HASH].to_pylist())
+        condition = f"{at_places(joined_places(some[PLACE]))} AND {same}"
+        statement = sql.SQL("DELETE FROM {} WHERE {}").format(identifier(place), sql.SQL(condition))
+        if connection.execute(statement).rowcount != some.num_rows:
+            raise Transient("commit_conflict", f"another session changed {place}")
+    connection.execute("SET LOCAL enable_seqscan = on")
+    replace_rows(connection, place, layout, schema, rows)
