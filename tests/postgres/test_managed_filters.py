@@ -193,3 +193,26 @@ def test_a_locked_table_is_waited_for_briefly(db: Database) -> None:
         with db.connection.connect() as other, pytest.raises(Transient) as caught:
             set_filter(other, "p", (TableId(0), T), "id > 1", check=lambda: None, lock_timeout_s=0.01)
         assert caught.value.code == "lock_timeout"
+
+
+def test_an_identity_lost_in_a_transaction_that_reads_an_older_catalog(db: Database) -> None:
+    """The filters are newer than its first statement. Its UPDATEs work, also those of a partition."""
+    db.execute(
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY LIST (id)",
+        "CREATE TABLE leaf PARTITION OF root DEFAULT",
+        "CREATE UNIQUE INDEX by_both ON leaf (id, v)",
+        "ALTER TABLE leaf ALTER v SET NOT NULL",
+        "ALTER TABLE leaf REPLICA IDENTITY USING INDEX by_both",
+    )
+    with db.connect() as c:
+        c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM other")
+        filtered(db, "v > 0")
+        with db.connection.connect() as engine:
+            root = table(engine, QualifiedTable("public", "root"))
+            set_filter(engine, "p", root, "v > 0", check=lambda: None, lock_timeout_s=1)
+        c.execute(
+            "ALTER TABLE t REPLICA IDENTITY DEFAULT; UPDATE t SET v = 2; DROP INDEX by_both; UPDATE root SET v = 2"
+        )
+        c.execute("COMMIT")
+    assert members(db) == {"other": None}

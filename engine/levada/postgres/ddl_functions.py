@@ -234,7 +234,7 @@ BEGIN
     message := pg_catalog.pg_logical_emit_message(true, {separator}, '');
 END
 """)
-_FILTERED: Final = sql.SQL("""OR EXISTS (
+_FILTERED: Final = sql.SQL("""OR NOT newest OR EXISTS (
         SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = ANY (altered) AND r.prqual IS NOT NULL)""")
 # Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
 _RELATED_BODY: Final = sql.SQL("""
