@@ -315,7 +315,10 @@ def test_a_table_that_differs_is_not_ready_and_streams_on(replicated: Replicated
     assert found.error is not None
     assert (found.phase, found.error.code) == (TablePhase.ERRORED, "rows_differ")
     assert found.error.reason.endswith("in 1 key (1 changed) in the columns a")
-    assert found.error.solution == "copy it again: levada resync MANIFEST public.t"
+    assert found.error.solution == (
+        "write its rows again: levada verify MANIFEST --table public.t --repair."
+        " Or copy it again: levada resync MANIFEST public.t"
+    )
     assert replicated.pipeline is not None
     assert not replicated.pipeline.progress().ready
     with pytest.raises(NeedsOperator, match="rows_differ"):

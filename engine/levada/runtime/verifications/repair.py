@@ -54,8 +54,8 @@ class TableRepair:
                     break
             elif found.rows.total or found.report.problems:
                 done += 1
-                after = f"after pass {done}"
-                self._write_rows(moment, lake, found, options, mark, f"pass {done} of {max(done, found.passes)}")
+                after, of = f"after pass {done}", max(done, done - 1 + found.passes)
+                self._write_rows(moment, lake, found, options, mark, f"pass {done} of {of}")
                 repaired += found.rows.total
             else:
                 break
