@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from tests.rigs.limits import PATIENT
+from tests.rigs.pipeline import HELD, reach
+from tests.rigs.replicated import Replicated, replicated
 from tests.rigs.table_writers import delete_some, insert_some, update_some, writers
 from tests.rigs.waiting import LIMIT_S, until
-from tests.verify.test_postgres_destination import Replicated, replicated
 
 from levada.destinations.postgres import PostgresDestination
 from levada.errors import LevadaError, Transient
@@ -137,6 +139,24 @@ def test_a_parked_table_goes_on_after_its_repair(replicated: Replicated) -> None
     replicated.db.execute("INSERT INTO t VALUES (1001, 'new')")
     replicated.wait_caught_up()
     assert_same(replicated)
+
+
+def test_a_parked_table_that_is_equal_goes_on_after_its_repair(replicated: Replicated) -> None:
+    """There is no row to write, as after a repair that was killed before its end. The table has its guard again."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 9)")
+    replicated.start(default_table=HELD)
+    replicated.damage("DROP TRIGGER levada_guard ON t")
+    replicated.db.execute("INSERT INTO t VALUES (10)")
+    assert replicated.pipeline is not None
+    reach(replicated.pipeline, lambda p: any(t.is_parked for t in p.tables))
+    replicated.damage("INSERT INTO t VALUES (10)")
+    report = replicated.verify(repair=True)
+    assert (report.equal, report.repaired) == (True, 0)
+    replicated.db.execute("INSERT INTO t VALUES (11)")
+    replicated.wait_caught_up()
+    assert_same(replicated)
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        replicated.replica.execute("DELETE FROM shop_public.t")
 
 
 @pytest.mark.nightly
