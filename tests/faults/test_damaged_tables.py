@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.rigs.verified_shop import Shop, shop
 
-from levada.errors import NeedsOperator
+from levada.destinations.iceberg import IcebergDestination
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.limits import Limits, VerificationLimits
 from levada.status import TablePhase
 from levada.values import Lsn
@@ -226,6 +227,29 @@ def test_a_repair_that_does_not_end_is_no_repair(shop: Shop) -> None:
     shop.start()
     shop.wait(lambda p: bool(p.tables) and p.tables[0].is_parked)
     assert shop.verify(repair=True).repaired_equal
+    shop.wait_caught_up()
+    assert shop.verify().equal
+
+
+def test_a_repair_that_ends_before_its_watermark_is_completed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are all written, so that the next repair has nothing to write. The table goes on after it."""
+    prepare(shop)
+    shop.sql("UPDATE {t} SET a = 'theirs' WHERE id > 900")
+
+    def killed(*_: Any) -> None:
+        raise Transient("verify_cancelled", "killed before the watermark is written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergDestination, "accept_repair", killed)
+        with pytest.raises(Transient, match="killed before"):
+            shop.verify(repair=True)
+    shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
+    shop.wait(lambda p: p.tables[0].is_parked)
+    shop.db.execute("UPDATE t SET n = n - 1 WHERE id = 3")
+    report = shop.verify(repair=True)
+    assert (report.equal, report.repaired, report.parked) == (True, 0, "foreign_write")
+    shop.wait_caught_up()
+    shop.db.execute("UPDATE t SET n = n + 1 WHERE id = 3")
     shop.wait_caught_up()
     assert shop.verify().equal
 

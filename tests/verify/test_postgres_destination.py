@@ -7,116 +7,35 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from tests.rigs.database import Database
 from tests.rigs.limits import PATIENT
 from tests.rigs.pipeline import HELD, reach
+from tests.rigs.replicated import Replicated, T, replicated
 from tests.rigs.table_writers import alter, delete_some, insert_some, long_transaction, truncate, update_some, writers
 from tests.rigs.waiting import LIMIT_S, until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
-from levada.destinations import DestinationContext
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.fixed_table import PostgresVersion
-from levada.destinations.postgres.settings import Settings
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.runtime.config import (
-    PipelineConfig,
-    PublicationConfig,
-    RetryLimits,
-    SlotConfig,
-    StagingConfig,
     TableConfig,
     VerifyConfig,
 )
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.limits import Limits, VerificationLimits
-from levada.runtime.pipeline import Pipeline
 from levada.runtime.verifications.verifier import Verifier
 from levada.segments.batch import EventBatch
 from levada.status import RetryPolicy, TablePhase, TableProgress
-from levada.stores import MemoryStorage, MemoryStore
-from levada.values import Durability, OnUnrepresentable, QualifiedTable, Watermark
+from levada.values import Durability, OnUnrepresentable, Watermark
 from levada.verify.differences import Kind
 from levada.verify.report import NotRepaired, TableReport
 from levada.verify.table import CompareLimits, VerifyOptions
 
-T = QualifiedTable("public", "t")
-
-
-class Replicated:
-    """A pipeline from one database to another of the same server."""
-
-    def __init__(self, db: Database, replica: str, folder: Path) -> None:
-        self.db = db
-        self.replica = Database(db.server, replica)
-        self.folder = folder
-        self.pipeline: Pipeline | None = None
-        self.storage = MemoryStorage()
-
-    def start(self, ordering: str = "Table", *, wait: bool = True, **more: Any) -> None:
-        """Start the pipeline, and wait until it has caught up."""
-        name = self.db.name.replace("_", "-")
-        config = PipelineConfig(
-            name,
-            self.db.connection,
-            SlotConfig(f"levada_{self.db.name}"),
-            PublicationConfig(f"levada_{self.db.name}"),
-            StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
-            self.folder,
-            selects=lambda table: table.schema == "public",
-            batch_fill_s=0.1,
-            freshness_s=0.5,
-            retries=RetryLimits(max_attempts=1),
-            **more,
-        )
-        server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.replica.name}
-        settings = Settings.model_validate(
-            {**server, "tls": {"mode": "Disable"}, "schema": "shop_{schema}", "ordering": ordering}
-        )
-        destination = PostgresDestination.from_settings(settings, DestinationContext(name, self.folder / "work"))
-        self.pipeline = Pipeline(config, store=MemoryStore(name, self.storage), destination=destination)
-        self.pipeline.start()
-        if wait:
-            self.wait_caught_up()
-
-    def wait_caught_up(self) -> None:
-        """Wait until the destination has what is committed now."""
-        assert self.pipeline is not None
-        reach(self.pipeline, self.pipeline.caught_up())
-
-    def verify(self, **options: Any) -> TableReport:
-        """Compare the table."""
-        assert self.pipeline is not None
-        return self.pipeline.verify(T, VerifyOptions(**options))
-
-    def damage(self, statement: str) -> None:
-        """Change the destination's table as another session that forces it."""
-        with self.replica.connect() as connection:
-            connection.execute("SET levada.writer = 'on'; SET search_path = shop_public")
-            connection.execute(statement)  # type: ignore[call-overload]  # of a test
-
-
-@pytest.fixture
-def replicated(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicated]:
-    """A pipeline that is not started yet, into an empty database."""
-    monkeypatch.setenv("PGUSER", "postgres")
-    name = f"{db.name}_replica"
-    with psycopg.connect(db.server.uri(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]  # a name of the test
-    made = Replicated(db, name, tmp_path)
-    try:
-        yield made
-    finally:
-        if made.pipeline is not None:
-            made.pipeline.stop()
-        with psycopg.connect(db.server.uri(), autocommit=True) as admin:
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]  # as above
-
+__all__ = ["replicated"]
 
 UNREPRESENTABLE = {
     "date": ["infinity", "-infinity"],
@@ -315,7 +234,10 @@ def test_a_table_that_differs_is_not_ready_and_streams_on(replicated: Replicated
     assert found.error is not None
     assert (found.phase, found.error.code) == (TablePhase.ERRORED, "rows_differ")
     assert found.error.reason.endswith("in 1 key (1 changed) in the columns a")
-    assert found.error.solution == "copy it again: levada resync MANIFEST public.t"
+    assert found.error.solution == (
+        "write its rows again: levada verify MANIFEST --table public.t --repair."
+        " Or copy it again: levada resync MANIFEST public.t"
+    )
     assert replicated.pipeline is not None
     assert not replicated.pipeline.progress().ready
     with pytest.raises(NeedsOperator, match="rows_differ"):

@@ -17,8 +17,9 @@ from levada.destinations.checksum_sql import at_places, joined_places
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.types import equal_is_identical
 from levada.destinations.postgres.upsert import replace_rows
-from levada.destinations.verification import KEY_HASH, PLACE, Repair
+from levada.destinations.verification import KEY_HASH, PLACE, Comparison, Repair
 from levada.errors import Transient
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
@@ -44,16 +45,31 @@ def repair_rows(
     """
     back = pc.is_in(repair.gone[KEY_HASH], repair.written)
     extra = repair.gone.filter(pc.invert(back))
+    if not all(equal_is_identical(c.type) for c in layout.columns if c.attnum in schema.key):
+        # A key such as 1.00 has another hash than 1.0, and its row is one that gets other values.
+        replace_rows(connection, place, layout, schema, rows)
+        _delete(connection, place, fixed, repair.comparison, extra)
+        return
+    # Deleted first, so that no unique value of theirs is in the way.
+    if _delete(connection, place, fixed, repair.comparison, extra) != extra.num_rows:
+        raise Transient("commit_conflict", f"another session changed {place}")
+    replace_rows(connection, place, layout, schema, rows)
+
+
+def _delete(
+    connection: WatchedConnection, place: QualifiedTable, fixed: PostgresVersion, comparison: Comparison, rows: pa.Table
+) -> int:
+    """Delete those of the rows that are still at their places. Return their number."""
+    deleted = 0
     fixed.set_formats(connection)
     # The planner expects each row in a page that has to be read by itself.
     connection.execute("SET LOCAL enable_seqscan = off")
-    for first in range(0, extra.num_rows, _STEP):
-        some = extra.slice(first, _STEP)
+    for first in range(0, rows.num_rows, _STEP):
+        some = rows.slice(first, _STEP)
         # A place may have another row by now.
-        same = fixed.statements(repair.comparison).of_keys(some[KEY_HASH].to_pylist())
+        same = fixed.statements(comparison).of_keys(some[KEY_HASH].to_pylist())
         condition = f"{at_places(joined_places(some[PLACE]))} AND {same}"
         statement = sql.SQL("DELETE FROM {} WHERE {}").format(identifier(place), sql.SQL(condition))
-        if connection.execute(statement).rowcount != some.num_rows:
-            raise Transient("commit_conflict", f"another session changed {place}")
+        deleted += connection.execute(statement).rowcount
     connection.execute("SET LOCAL enable_seqscan = on")
-    replace_rows(connection, place, layout, schema, rows)
+    return deleted

@@ -39,7 +39,10 @@ class TableRepair:
     compare: Callable[[Moment, FixedTable, VerifyOptions, Compared | None], Compared]
 
     def run(self, moment: Moment, first: Compared, options: VerifyOptions) -> Compared:
-        """Write the rows that differ, until nothing differs any more. Return the first result."""
+        """Write the rows that differ, until nothing differs any more. Return the first result.
+
+        A parked table that is equal is guarded against other writers, and compared again.
+        """
         name, found, lake, shown = moment.schema.name, first, moment.lake, first.report
         if options.sample < 1:
             found = self.compare(moment, lake, options := replace(options, sample=1.0), None)
@@ -52,10 +55,10 @@ class TableRepair:
                 options.told("removing the damaged files from the table")
                 if not self.destination.forget_missing_files(moment.target, lake, mark):
                     break
-            elif found.rows.total or found.report.problems:
+            elif found.rows.total or found.report.problems or first.report.equal:
                 done += 1
-                after = f"after pass {done}"
-                self._write_rows(moment, lake, found, options, mark, f"pass {done} of {max(done, found.passes)}")
+                after, of = f"after pass {done}", max(done, done - 1 + found.passes)
+                self._write_rows(moment, lake, found, options, mark, f"pass {done} of {of}")
                 repaired += found.rows.total
             else:
                 break
