@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "row-filters.md"
 ORDERS = "SELECT id, status FROM replica.orders ORDER BY id"
+
+
+def block(language: str) -> str:
+    """Return the page's only block in this language."""
+    [found] = re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return str(found)
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def orders(manifest: Path, db: Database) -> Path:
     db.execute(
         "DROP TABLE orders",
         "CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL)",
-        "ALTER TABLE orders REPLICA IDENTITY FULL",
+        block("sql"),
         "INSERT INTO orders VALUES (1, 'draft'), (2, 'paid'), (3, 'sent')",
         "INSERT INTO items VALUES (1)",
     )
@@ -37,7 +45,8 @@ def write(path: Path, db: Database, where: str | None, **spec: Any) -> None:
 
 def test_only_the_rows_of_the_filter_are_replicated(orders: Path, db: Database) -> None:
     """In the copy, in the stream across the border, and in the comparison. Another filter copies the table again."""
-    write(orders, db, "status <> 'draft'")
+    [filtered, _] = yaml.safe_load(block("yaml"))["spec"]["tables"]["include"]
+    write(orders, db, filtered["where"])
     assert on(orders, "check").exit_code == Exit.OK
     run(orders)
     assert db.query(ORDERS) == [(2, "paid"), (3, "sent")]

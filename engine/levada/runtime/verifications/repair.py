@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -28,15 +28,24 @@ _MOST_PASSES: Final = 3
 """The passes of a repair, each of which computes the hashes of both sides. A copy reads the source once."""
 
 
+class Comparison(Protocol):
+    """Compares a version of a table at the destination with the source."""
+
+    def __call__(
+        self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None, /
+    ) -> Compared:
+        """Compare. What a former comparison has computed of the same files is used again."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableRepair:
-    """The repair of one table. ``compare`` compares a version of it with the source, after a former comparison."""
+    """The repair of one table."""
 
     config_ref: ConfigRef
     store: PipelineStore
     destination: Destination
     epoch: int
-    compare: Callable[[Moment, FixedTable, VerifyOptions, Compared | None], Compared]
+    compare: Comparison
 
     def run(self, moment: Moment, first: Compared, options: VerifyOptions) -> Compared:
         """Write the rows that differ, until nothing differs any more. Return the first result.
