@@ -8,11 +8,11 @@ from tests.rigs.database import Database
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient
-from levada.postgres.catalog import read_table_ids
+from levada.postgres.catalog import published_tables, read_table_ids
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.managed_filters import filter_problem, read_members, set_filter
 from levada.postgres.publication_owners import mark_publication
-from levada.postgres.publications import ensure_coverage
+from levada.postgres.publications import ensure_coverage, inspect_coverage
 from levada.postgres.withdrawals import unidentified_members
 from levada.values import PipelineOwner, QualifiedTable, TableId
 
@@ -216,3 +216,25 @@ def test_an_identity_lost_in_a_transaction_that_reads_an_older_catalog(db: Datab
         )
         c.execute("COMMIT")
     assert members(db) == {"other": None}
+
+
+def test_a_schema_in_the_publication_makes_a_filter_void(db: Database) -> None:
+    """PostgreSQL streams all rows then. So the catalog shows no filter, and one is refused."""
+    db.execute("CREATE SCHEMA side", "CREATE TABLE side.kept (id int PRIMARY KEY)")
+    kept = QualifiedTable("side", "kept")
+    filtered(db, "id > 1")
+    db.execute(
+        "ALTER PUBLICATION p ADD TABLE side.kept WHERE (id > 1)", "ALTER PUBLICATION p ADD TABLES IN SCHEMA public"
+    )
+    with db.connection.connect() as c:
+        assert {t.name: t.row_filter for t in published_tables(c, "p") if t.name in (T, kept)} == {
+            T: None,
+            kept: "(id > 1)",
+        }
+        assert inspect_coverage(c, "p", {T, kept}).notes == ("side.kept is streamed where (id > 1)",)
+        assert filter_problem(c, "p", table(c, kept), "id > 2") is None
+    found = problem(db, "id > 1")
+    assert isinstance(found, NeedsOperator)
+    assert found.code == codes.ROW_FILTER_REFUSED
+    db.execute(found.hint.encode())  # type: ignore[arg-type]  # a statement for the operator
+    assert problem(db, "id > 1") is None

@@ -11,6 +11,7 @@ from tests.rigs.database import Database
 from tests.rigs.pipeline import table
 from tests.runtime.publication_rig import Published
 
+from levada.runtime.config import RetryLimits
 from levada.spec.source import IncludedTables
 
 pytestmark = pytest.mark.since(15)
@@ -74,3 +75,20 @@ def test_an_identity_that_loses_the_column_parks_the_table(rig: Published, db: D
     rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
     db.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
     rig.wait(lambda p: p.ready and table(p, "orders").phase == "Ready" and copied(rig) == [6, 5])
+
+
+def test_a_publication_of_the_whole_schema(rig: Published, db: Database) -> None:
+    """PostgreSQL ignores the filter there, so the table is not copied before it has an effect again."""
+    retries = RetryLimits(max_attempts=100, delay_s=0.2, max_delay_s=0.2)
+    rig.config = replace(rig.config, include=where("kind > 4"), retries=retries)
+    rig.copy_again()
+    rig.start()
+    rig.wait_caught_up()
+    rig.sql("ALTER PUBLICATION {p} ADD TABLES IN SCHEMA public", "INSERT INTO orders VALUES (11, 1)")
+    rig.wait(lambda p: (e := table(p, "orders").error) is not None and e.code == "row_filter_missing")
+    seen = rig.wait(lambda p: p.publication.error is not None).publication.error
+    assert seen is not None
+    assert seen.code == "row_filter_refused"
+    db.execute(seen.solution.encode())  # type: ignore[arg-type]  # a statement for the operator
+    rig.wait(lambda p: p.ready and p.publication.error is None and len(copied(rig)) > 1)
+    assert set(copied(rig)) == {6}

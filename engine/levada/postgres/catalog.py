@@ -96,7 +96,10 @@ class PublishedTable:
 
 
 # Row filters and column lists exist since version 15. Before that, the catalog has no such columns.
-_LIMITS: Final = sql.SQL("pg_get_expr(r.prqual, r.prrelid), r.prattrs::int2[]")
+# PostgreSQL ignores the filter if the publication has the schema too.
+_LIMITS: Final = sql.SQL("""
+    CASE WHEN NOT EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+    THEN pg_get_expr(r.prqual, r.prrelid) END, r.prattrs::int2[]""")
 _NO_LIMITS: Final = sql.SQL("NULL, NULL::int2[]")
 _STREAMED: Final = sql.SQL("""
 FROM {streamed} t

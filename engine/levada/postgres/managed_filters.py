@@ -29,6 +29,10 @@ _MEMBERS: Final = """
 SELECT r.prrelid::bigint, r.oid::bigint FROM pg_catalog.pg_publication p
 JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = %s
 """
+_SCHEMAS: Final = """
+SELECT n.nspname FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid
+JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE p.pubname = %s
+"""
 _UNCOVERED: Final = sql.SQL("""
 SELECT DISTINCT u.attname FROM pg_catalog.pg_publication p
 JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = %s::oid
@@ -44,6 +48,25 @@ def read_members(conn: psycopg.Connection[Any], publication: str) -> Mapping[Tab
     """Return the OID of each table's membership. A table gets another one whenever its filter is set."""
     rows = conn.execute(_MEMBERS, [publication]).fetchall()
     return {TableId(table): member for table, member in rows}
+
+
+@source_errors("reading the schemas of the publication")
+def read_schemas(conn: psycopg.Connection[Any], publication: str) -> frozenset[str]:
+    """Return the schemas that the publication has as a whole. PostgreSQL ignores the row filters of their tables."""
+    if conn.info.server_version < FILTERS:
+        return frozenset()
+    return frozenset(schema for (schema,) in conn.execute(_SCHEMAS, [publication]).fetchall())
+
+
+def ignored_filter(publication: str, name: QualifiedTable) -> NeedsOperator:
+    """Return the error for a row filter of a table whose schema the publication has as a whole."""
+    drop = sql.SQL("ALTER PUBLICATION {} DROP TABLES IN SCHEMA {}")
+    return NeedsOperator(
+        "row_filter_refused",
+        f"publication {publication} has schema {name.schema} as a whole, so PostgreSQL ignores where of {name}, and the"
+        " table is left out",
+        hint=drop.format(sql.Identifier(publication), sql.Identifier(name.schema)).as_string(None),
+    )
 
 
 def set_filter(
@@ -81,6 +104,8 @@ def filter_problem(
             " filters, so the table is left out",
             hint="upgrade the source to PostgreSQL 15 or newer, or remove where from the entry in spec.tables.include",
         )
+    if name.schema in read_schemas(conn, publication):
+        return ignored_filter(publication, name)
     try:
         with source_errors(f"trying the row filter of {name}"), conn.transaction(force_rollback=True):
             if read_publication(conn, publication) is None:

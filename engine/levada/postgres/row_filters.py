@@ -38,7 +38,7 @@ def stream_error(connection: PostgresConnection, slot: str, publication: str, er
             found = conn.execute(_FILTERS.format(ROW_FILTER), [publication]).fetchall()
     except LevadaError:
         return None
-    filters = ", ".join(f"{QualifiedTable(schema, name)} WHERE {text}" for schema, name, text in found)
+    filters = ", ".join(f"{QualifiedTable(schema, name)} WHERE {text}" for schema, name, text in found if text)
     named = f"publication {publication} has {filters}" if filters else "the publication has none any more"
     return StatementRefused(
         "row_filter_failed",

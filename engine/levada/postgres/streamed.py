@@ -63,12 +63,15 @@ WITH RECURSIVE tree(relid, kind) AS (
 SELECT tree.relid FROM tree WHERE tree.kind <> 'p')"""
 
 ROW_FILTER: Final = sql.SQL("""
-CASE WHEN r.prqual IS NULL THEN NULL
+CASE WHEN r.prqual IS NULL OR EXISTS (
+    SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_class k ON k.relnamespace = s.pnnspid
+    WHERE s.pnpubid = r.prpubid AND k.oid = r.prrelid) THEN NULL
 WHEN EXISTS (SELECT FROM pg_catalog.pg_locks x WHERE x.relation = r.prrelid AND x.mode = 'AccessExclusiveLock'
     AND x.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database()))
 THEN 'unknown while the table is locked' ELSE pg_catalog.pg_get_expr(r.prqual, r.prrelid) END""")
 """The row filter of a member ``r`` of a publication, NULL for none.
 
+PostgreSQL ignores a filter if the publication has the schema too.
 ``pg_get_expr`` would wait for a table that another session has locked, so that one has another text.
 """
 

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from levada.copy.kept import Basis
+from levada.errors import Transient
 from levada.postgres.catalog import read_column_names, read_table_description
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.server import read_start_time
@@ -32,6 +33,7 @@ from levada.values import QualifiedTable, TableId
 if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.description import TableDescription
+    from levada.runtime.config import PipelineConfig
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class SnapshotTables:
             published = published_table(connection, config.publication.name, table, name)
             if published.name != name and not config.is_selected(published.name):
                 raise table_renamed(name, published.name)
+            _require_filter(config, published)
             require_copyable(connection, config.publication.name, name, settings.excluded_columns)
             membership = read_membership(connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
@@ -120,6 +123,17 @@ class SnapshotTables:
         if former is not None:
             require_excluded(replace(former, name=name), excluded, names)
         return excluded.difference(names.values())
+
+
+def _require_filter(config: PipelineConfig, table: PublishedTable) -> None:
+    """Raise Transient ``row_filter_missing`` if the manifest has a row filter and the publication has none."""
+    if config.publication.managed and table.row_filter is None and config.row_filter(table.name) is not None:
+        raise Transient(
+            "row_filter_missing",
+            f"spec.tables.include has where for {table.name}, and publication {config.publication.name} has no row"
+            " filter of it, so it is not copied",
+            hint="if it lasts, levada check MANIFEST says why",
+        )
 
 
 def _versions(storage: TableStorage) -> str:

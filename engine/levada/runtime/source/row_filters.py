@@ -15,7 +15,7 @@ import psycopg
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.catalog import read_table_ids
-from levada.postgres.managed_filters import filter_problem, read_members, set_filter
+from levada.postgres.managed_filters import filter_problem, ignored_filter, read_members, read_schemas, set_filter
 from levada.postgres.replica_identity import FILTERS
 from levada.runtime.config import PipelineConfig
 from levada.values import QualifiedTable, TableId
@@ -55,10 +55,15 @@ def settle_filters(
     wanted = {t: where for t in tables if (where := config.row_filter(t)) is not None}
     if not wanted and not kept:
         return Settled()
-    members = read_members(connection, config.publication.name)
+    publication = config.publication.name
+    members, schemas = read_members(connection, publication), read_schemas(connection, publication)
     unfiltered, errors = set[TableId](), list[LevadaError]()
     for name, id_ in sorted(read_table_ids(connection, tables).items()):
         where, record, member = wanted.get(name), kept.get(id_), members.get(id_)
+        if where is not None and name.schema in schemas:
+            unfiltered.add(id_)
+            errors.append(ignored_filter(publication, name))
+            continue
         if (where, member) == ((None, member) if record is None else record):
             continue
         if where is None and record is not None and record[1] != member:
