@@ -238,3 +238,13 @@ def test_a_schema_in_the_publication_makes_a_filter_void(db: Database) -> None:
     assert found.code == codes.ROW_FILTER_REFUSED
     db.execute(found.hint.encode())  # type: ignore[arg-type]  # a statement for the operator
     assert problem(db, "id > 1") is None
+
+
+def test_a_publication_of_all_tables_has_no_filters(db: Database) -> None:
+    """The check and the change say so alike."""
+    db.execute("DROP PUBLICATION p", "CREATE PUBLICATION p FOR ALL TABLES")
+    found = problem(db, "id > 1")
+    assert isinstance(found, NeedsOperator)
+    assert (found.code, "FOR ALL TABLES" in found.message) == (codes.ROW_FILTER_REFUSED, True)
+    with pytest.raises(NeedsOperator, match="FOR ALL TABLES"):
+        filtered(db, "id > 1")

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rigs.database import Database
-from tests.rigs.pipeline import table
+from tests.rigs.pipeline import public, table
 from tests.runtime.publication_rig import Published
 
+import levada.runtime.source.row_filters
+from levada.postgres.managed_filters import set_filter
+from levada.postgres.publications import ensure_coverage
 from levada.runtime.config import RetryLimits
+from levada.runtime.source.row_filters import settle_filters
 from levada.spec.source import IncludedTables
+from levada.stores import MemoryStore
 
 pytestmark = pytest.mark.since(15)
 
@@ -92,3 +98,32 @@ def test_a_publication_of_the_whole_schema(rig: Published, db: Database) -> None
     db.execute(seen.solution.encode())  # type: ignore[arg-type]  # a statement for the operator
     rig.wait(lambda p: p.ready and p.publication.error is None and len(copied(rig)) > 1)
     assert set(copied(rig)) == {6}
+
+
+def test_a_process_that_ends_while_it_sets_a_filter(
+    rig: Published, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one knows that the filter is the pipeline's own, and removes it with where."""
+    orders, store = public("orders"), MemoryStore("shop")
+    store.next_epoch()
+
+    def ends(*arguments: Any, **options: Any) -> int:
+        set_filter(*arguments, **options)
+        raise KeyboardInterrupt
+
+    def settle(text: str | None) -> list[tuple[bool]]:
+        config = replace(rig.config, include=where(text))
+        with db.connection.connect() as connection:
+            settle_filters(config, connection, store, {orders}, 1.0)
+        return db.query("SELECT prqual IS NOT NULL FROM pg_publication_rel")
+
+    with db.connection.connect() as connection:
+        ensure_coverage(connection, rig.publication, {orders}, manage=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(levada.runtime.source.row_filters, "set_filter", ends)
+        with pytest.raises(KeyboardInterrupt):
+            settle("kind > 4")
+    assert settle(None) == [(False,)]
+    assert settle("kind > 4") == [(True,)]
+    rig.sql("ALTER PUBLICATION {p} DROP TABLE orders", "ALTER PUBLICATION {p} ADD TABLE orders WHERE (kind > 1)")
+    assert settle(None) == [(True,)], "another session has set this one"

@@ -126,6 +126,13 @@ def _set_filter(
     lock_timeout_s: float,
 ) -> int:
     id_, name = table
+    found = read_publication(conn, publication)
+    if where is not None and found is not None and found.all_tables:
+        raise NeedsOperator(
+            "row_filter_refused",
+            f"publication {publication} is FOR ALL TABLES, so where of {name} cannot be set, and the table is left out",
+            hint="set spec.source.publication.name to a publication that Levada creates, or remove where",
+        )
     conn.execute(f"SET LOCAL lock_timeout = '{lock_timeout_s * 1000:.0f}ms'")
     lock_members(conn, [name])
     before = read_members(conn, publication)

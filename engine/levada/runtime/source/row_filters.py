@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from levada.stores.interface import PipelineStore
 
 _RECORD: Final = "row_filters"
+_UNKNOWN: Final = 0
+"""The OID of a membership whose filter is being set."""
+
+_Filter: TypeAlias = tuple[str | None, int]
+"""The filter of a table, and the OID of the membership that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +71,18 @@ def settle_filters(
             continue
         if (where, member) == ((None, member) if record is None else record):
             continue
-        if where is None and record is not None and record[1] != member:
+        if where is None and record is not None and record[1] not in (member, _UNKNOWN):
             kept.pop(id_)
         else:
+            # First, so that a process that ends here leaves no filter that is taken for another session's.
+            kept[id_] = (where, _UNKNOWN)
+            _write(store, kept)
             try:
                 kept[id_] = (where, _apply(config, connection, store, (id_, name), where, lock_timeout_s))
             except LevadaError as error:
                 errors.append(error)
+                _restore(kept, id_, record)
+                _write(store, kept)
                 if where is not None and (record is None or record[1] != member):
                     unfiltered.add(id_)
                 continue
@@ -84,6 +94,13 @@ def settle_filters(
         next((e for e in errors if isinstance(e, NeedsOperator)), None),
         next((e for e in errors if isinstance(e, Transient)), None),
     )
+
+
+def _restore(kept: dict[TableId, _Filter], table: TableId, record: _Filter | None) -> None:
+    if record is None:
+        del kept[table]
+    else:
+        kept[table] = record
 
 
 def _apply(
@@ -102,10 +119,10 @@ def _apply(
     return set_filter(connection, publication, table, where, check=check, lock_timeout_s=lock_timeout_s)
 
 
-def _read(store: PipelineStore) -> dict[TableId, tuple[str | None, int]]:
+def _read(store: PipelineStore) -> dict[TableId, _Filter]:
     text = store.get_fingerprint(_RECORD)
     return {} if text is None else {TableId(int(t)): (where, member) for t, (where, member) in json.loads(text).items()}
 
 
-def _write(store: PipelineStore, kept: Mapping[TableId, tuple[str | None, int]]) -> None:
+def _write(store: PipelineStore, kept: Mapping[TableId, _Filter]) -> None:
     store.store_fingerprint(_RECORD, json.dumps({str(int(t)): its for t, its in kept.items()}))
