@@ -118,17 +118,19 @@ WITH RECURSIVE chain(id, relation, path) AS (
     FROM chain JOIN pg_class c ON c.oid = chain.relation AND c.relispartition
     JOIN pg_inherits i ON i.inhrelid = chain.relation
 ), member AS (
-    SELECT chain.id, 'all:' || p.oid::text AS name, NULL::text AS row_filter, NULL::int2[] AS columns, false AS own
+    SELECT chain.id, 'all:' || p.oid::text AS name, NULL::text AS row_filter, NULL::int2[] AS columns,
+        false AS limited, false AS own
     FROM chain JOIN pg_publication p ON p.oid = %(publication)s AND p.puballtables
     WHERE chain.path = ''
     UNION ALL
-    SELECT chain.id, 'table:' || r.oid::text || chain.path, {row_filter}, {columns}, chain.path = ''
+    SELECT chain.id, 'table:' || r.oid::text || chain.path, {row_filter}, {columns}, {limited},
+        chain.path = ''
     FROM chain JOIN pg_publication_rel r ON r.prpubid = %(publication)s AND r.prrelid = chain.relation
     {schemas}
 )
 SELECT c.oid::bigint, n.nspname, c.relname,
     coalesce(array_agg(m.name ORDER BY m.name) FILTER (WHERE m.id IS NOT NULL), '{{}}'),
-    max(m.name) FILTER (WHERE m.own AND (m.row_filter IS NOT NULL OR m.columns IS NOT NULL)),
+    max(m.name) FILTER (WHERE m.own AND m.limited),
     max(m.row_filter) FILTER (WHERE m.own), max(m.columns) FILTER (WHERE m.own), c.relispartition,
     c.relpersistence <> 'p', c.relkind = 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN member m ON m.id = c.oid
@@ -137,12 +139,21 @@ GROUP BY c.oid, n.nspname, c.relname, c.relispartition, c.relpersistence, c.relk
 """)
 
 # Row filters, column lists and schemas of publications exist since version 15.
-_LIMITS: Final = {"row_filter": ROW_FILTER, "columns": sql.SQL("r.prattrs::int2[]")}
-_NO_LIMITS: Final = {"row_filter": sql.SQL("NULL::text"), "columns": sql.SQL("NULL::int2[]")}
+_LIMITS: Final = {
+    "row_filter": ROW_FILTER,
+    "columns": sql.SQL("r.prattrs::int2[]"),
+    # Also one that PostgreSQL ignores: it held before the publication got the schema.
+    "limited": sql.SQL("r.prqual IS NOT NULL OR r.prattrs IS NOT NULL"),
+}
+_NO_LIMITS: Final = {
+    "row_filter": sql.SQL("NULL::text"),
+    "columns": sql.SQL("NULL::int2[]"),
+    "limited": sql.SQL("false"),
+}
 # Moving a table to another schema rewrites the row of its type, and so does moving it back.
 _SCHEMAS: Final = sql.SQL("""
     UNION ALL
-    SELECT chain.id, 'schema:' || s.oid::text || '@' || y.xmin::text || chain.path, NULL, NULL, false
+    SELECT chain.id, 'schema:' || s.oid::text || '@' || y.xmin::text || chain.path, NULL, NULL, false, false
     FROM chain JOIN pg_class c ON c.oid = chain.relation JOIN pg_type y ON y.oid = c.reltype
     JOIN pg_publication_namespace s ON s.pnpubid = %(publication)s AND s.pnnspid = c.relnamespace
 """)
