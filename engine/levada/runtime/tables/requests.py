@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from levada.destinations.interface import Destination
+from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import Deletes, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    deletes: Deletes = Deletes.APPLY
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -46,6 +47,7 @@ class CopySettings:
             table_config.excluded_columns,
             config.copies_depend_on,
             place,
+            table_config.deletes,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -55,7 +57,7 @@ class CopySettings:
         its former name, unless the manifest names it by the new one.
         """
         named = config.tables.get(schema.name) or config.table(self.table)
-        return TableTarget(schema, self.mode, self.place, named.settings)
+        return TableTarget(schema, self.mode, self.place, named.settings).keeping(self.deletes)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -67,6 +69,7 @@ class CopySettings:
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
                 "place": [self.place.schema, self.place.name],
+                "deletes": self.deletes.value,
             }
         )
 
@@ -81,6 +84,7 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            Deletes(data["deletes"]),
         )
 
 
@@ -120,7 +124,17 @@ def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
 
 
 def check_table_settings(config: PipelineConfig, destination: Destination) -> None:
-    """Raise NeedsOperator ``table_settings_refused`` for settings of a table that the destination does not take."""
+    """Raise NeedsOperator for settings of tables that the destination does not take.
+
+    The code is ``deletes_unsupported`` for tables that keep deleted rows, else ``table_settings_refused``.
+    """
+    keeping = any(c.deletes is not Deletes.APPLY for c in (config.default_table, *config.tables.values()))
+    if keeping and not (destination.capabilities.keeps_deleted and can_replace(destination)):
+        raise NeedsOperator(
+            "deletes_unsupported",
+            f"tables of {config.name} keep the rows that the source deletes, and {destination.name} cannot do that",
+            hint="set tables.deletes, and deletes of each TableSync, to Apply",
+        )
     model = destination.table_settings_model
     for table, its in config.tables.items():
         if its.settings is None or (model is not None and isinstance(its.settings, model)):
@@ -131,6 +145,11 @@ def check_table_settings(config: PipelineConfig, destination: Destination) -> No
             f"{table} has settings of type {type(its.settings).__name__}, but {destination.name} takes {offered}",
             hint="set TableConfig.settings to an instance of the destination's table_settings_model, or to None",
         )
+
+
+def can_replace(destination: Destination) -> bool:
+    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
+    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
 
 
 def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:
