@@ -206,6 +206,8 @@ class Tables(Model):
     again by itself, and stays readable meanwhile. Hold: it is parked, with the command that copies it again. A table in
     mode Changelog is held, because a copy removes its history, unless its TableSync has Resync.
     """
+    mask_key_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """The key of masks by HMAC, as at least 16 bytes. With another key the masked tables are copied again."""
 
 
 def selects(include: Iterable[TableSelector], exclude: Iterable[TableSelector], table: QualifiedTable) -> bool:
