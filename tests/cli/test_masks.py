@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,12 @@ from tests.rigs.database import Database
 
 from levada.cli.exit_codes import Exit
 
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "masks.md"
 KEY = "0123456789abcdef0123456789abcdef"
-MASKS: dict[str, Any] = {
-    "email": {"method": "HMAC"},
-    "ssn": {"method": "Null"},
-    "note": {"method": "Truncate", "length": 4},
-    "card": {"method": "Last", "length": 4},
-    "born": {"method": "HMAC"},
-}
+[PIPELINE, SYNC] = yaml.safe_load_all(
+    re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]
+)
+MASKS: dict[str, Any] = {**SYNC["spec"]["columns"]["mask"], "born": {"method": "HMAC"}}
 
 
 def hashed(text: str, key: str = KEY) -> str:
@@ -31,19 +31,9 @@ def hashed(text: str, key: str = KEY) -> str:
 
 def write(path: Path, db: Database, masks: dict[str, Any], **spec: Any) -> None:
     """Write the manifest with these masks of the table people."""
-    tables = {"include": [{"schema": "public", "name": "*"}], "maskKeySecretRef": {"name": "masks", "key": "hmac"}}
-    pipeline = replicated(db, store={"postgres": {}}, tables=tables, **spec)
-    sync = {
-        "apiVersion": "levada.dev/v1alpha1",
-        "kind": "TableSync",
-        "metadata": {"name": "people"},
-        "spec": {
-            "pipelineRef": {"name": pipeline["metadata"]["name"]},
-            "table": {"name": "people"},
-            "columns": {"mask": masks},
-        },
-    }
-    path.write_text(yaml.safe_dump_all([pipeline, sync]))
+    pipeline = replicated(db, store={"postgres": {}}, **{"tables": PIPELINE["spec"]["tables"], **spec})
+    of_pipeline = {"pipelineRef": {"name": pipeline["metadata"]["name"]}, "columns": {"mask": masks}}
+    path.write_text(yaml.safe_dump_all([pipeline, {**SYNC, "spec": {**SYNC["spec"], **of_pipeline}}]))
 
 
 def write_key(path: Path, key: str) -> None:
@@ -51,6 +41,11 @@ def write_key(path: Path, key: str) -> None:
     folder = path.parent / "secrets" / "masks"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hmac").write_text(f"{key}\n")
+
+
+def emails(db: Database) -> list[Any]:
+    """Return the values of a masked column."""
+    return [email for (email,) in db.query("SELECT email FROM replica.people ORDER BY id")]
 
 
 @pytest.fixture
@@ -94,3 +89,67 @@ def test_masks(people: Path, db: Database) -> None:
     assert hashed("ada@clear") in wrong.output
     assert "ada@clear" not in wrong.output
     assert "770011" not in wrong.output
+
+
+def test_another_key_copies_the_table_again(people: Path, db: Database) -> None:
+    """No table has values of two keys, also if rows changed while no engine ran. A key is at least 16 bytes."""
+    run(people)
+    db.execute("UPDATE people SET email = 'later' WHERE id = 2")
+    write_key(people, other := "another key, also long enough")
+    run(people)
+    assert emails(db) == [hashed("ada@clear", other), hashed("later", other), hashed("", other)]
+    assert on(people, "verify").exit_code == Exit.OK
+    write_key(people, "short")
+    assert "[mask_key_weak]" in on(people, "run", "--until", "caught-up").output
+    (command,) = re.findall(r"^openssl .*$", PAGE.read_text(), re.MULTILINE)
+    subprocess.run(["sh", "-c", command], cwd=people.parent, check=True)
+    run(people)
+    assert not {hashed("later", other), hashed("later")} & set(emails(db))
+
+
+def test_changed_masks(people: Path, db: Database) -> None:
+    """They copy the table again. Those that cannot be are named by a check, and the table is not copied."""
+    run(people)
+    write(people, db, {"email": {"method": "Last", "length": 5}})
+    run(people)
+    assert emails(db) == ["clear", None, ""]
+    for masks, code in (
+        ({"emial": {"method": "HMAC"}}, "masked_column_missing"),
+        ({"id": {"method": "Null"}}, "mask_refused"),
+        ({"ssn": {"method": "Truncate", "length": 3}}, "mask_refused"),
+    ):
+        write(people, db, masks)
+        assert f"[{code}]" in " ".join(on(people, "check").output.split())
+        on(people, "run", "--until", "caught-up")
+        assert emails(db) == ["clear", None, ""]
+    write(people, db, {})
+    run(people)
+    assert emails(db) == ["ada@clear", None, ""]
+
+
+def test_a_renamed_table_keeps_its_masks(people: Path, db: Database) -> None:
+    """Also when it is copied again, until a TableSync of its new name has others."""
+    run(people)
+    db.execute("ALTER TABLE people RENAME TO persons", "UPDATE persons SET email = 'new' WHERE id = 2")
+    run(people)
+    assert on(people, "resync", "public.persons").exit_code == Exit.OK
+    db.execute("ALTER TABLE persons RENAME TO humans", "ALTER TABLE humans RENAME ssn TO social")
+    run(people)
+    assert on(people, "resync", "public.humans").exit_code == Exit.OK
+    run(people)
+    assert emails(db) == [hashed("ada@clear"), hashed("new"), hashed("")]
+    assert db.query("SELECT DISTINCT social FROM replica.people") == [(None,)]
+    assert on(people, "verify").exit_code == Exit.OK
+
+
+def test_masks_that_no_manifest_may_have(people: Path, db: Database) -> None:
+    """HMAC without a Secret, and lengths where there is none."""
+    for masks, text in (
+        ({"note": {"method": "Truncate"}}, "is needed by the methods Truncate and Last"),
+        ({"note": {"method": "Null", "length": 3}}, "is only for the methods Truncate and Last"),
+        ({"note": {"method": None}}, "put Null in quotes"),
+    ):
+        write(people, db, masks)
+        assert text in " ".join(on(people, "check").output.split())
+    write(people, db, {"note": {"method": "HMAC"}}, tables={"include": [{"schema": "public", "name": "*"}]})
+    assert "needs tables.maskKeySecretRef" in " ".join(on(people, "check").output.split())

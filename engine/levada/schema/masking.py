@@ -120,25 +120,34 @@ def missing_masks(masks: TableMasks, names: Iterable[str], before: ReplicatedTab
     return masks.names - known
 
 
-def masked_column_missing(table: QualifiedTable, missing: Iterable[str]) -> NeedsOperator:
-    """Return the error of a table that has no column of a masked name."""
+def masked_column_missing(table: QualifiedTable, missing: Iterable[str], *, copied: bool = False) -> NeedsOperator:
+    """Return the error of a table that has no column of a masked name. With ``copied`` it may have had one before."""
     names = ", ".join(sorted(missing))
+    unless = ", unless that column was renamed after the last copy" if copied else ""
     return NeedsOperator(
         "masked_column_missing",
-        f"columns.mask of table {table} has {names}, which is no column, so the table is not copied: a column that"
-        " should be masked could be replicated in clear",
+        f"columns.mask of table {table} has {names}, which is no column, so the table is not copied{unless}: a column"
+        " that should be masked could be replicated in clear",
         hint=f"write the name of the column into columns.mask of the table's TableSync, or remove {names}. Then:"
         f" {resync_command(table)}",
     )
 
 
-def mask_refusal(column: Column, mask: Mask, *, is_key: bool) -> str:
-    """Return why a column cannot have the mask, an empty string if it can."""
-    if is_key and mask.method is not MaskMethod.HMAC:
-        return f"is in the key, and {mask.method.value} would give several rows the same key"
-    if mask.method in _SHORTENING and column.type_oid not in _TEXTS and column.type_name.split(".")[-1] != "citext":
-        return f"has the type {column.type_name}, and {mask.method.value} is for text"
-    return ""
+def mask_refusal(schema: ReplicatedTableSchema, column: Column, mask: Mask) -> NeedsOperator | None:
+    """Return the error of a column that cannot have the mask, None if it can."""
+    is_text = column.type_oid in _TEXTS or column.type_name.split(".")[-1] == "citext"
+    if mask.method is not MaskMethod.HMAC and column.attnum in schema.key:
+        why = f"is in the key, and {mask.method.value} would give several rows the same key"
+    elif mask.method in _SHORTENING and not is_text:
+        why = f"has the type {column.type_name}, and {mask.method.value} is for text"
+    else:
+        return None
+    return NeedsOperator(
+        "mask_refused",
+        f"{schema.name}: column {column.name} cannot be masked by {mask.method.value}: it {why}",
+        hint=f"use method HMAC for {column.name} in columns.mask of the table's TableSync, or columns.exclude."
+        f" Then: {resync_command(schema.name)}",
+    )
 
 
 def has_text_mask(column: Column) -> bool:
@@ -161,13 +170,8 @@ def plain_column(column: Column) -> Column:
 def _masked(schema: ReplicatedTableSchema, column: Column, chosen: ColumnMask | None, keys: MaskKeys) -> Column:
     if chosen is None or (column.mask is not None and column.mask.mask == chosen.mask):
         return column if chosen is None else replace(column, mask=chosen)
-    if why := mask_refusal(column, chosen.mask, is_key=column.attnum in schema.key):
-        raise NeedsOperator(
-            "mask_refused",
-            f"{schema.name}: column {column.name} cannot be masked by {chosen.mask.method.value}: it {why}",
-            hint=f"use method HMAC for {column.name} in columns.mask of the table's TableSync, or columns.exclude."
-            f" Then: {resync_command(schema.name)}",
-        )
+    if (refused := mask_refusal(schema, column, chosen.mask)) is not None:
+        raise refused
     if chosen.mask.method is MaskMethod.NULL:
         return replace(column, nullable=True, default=None, missing_value=None, rewritten=False, mask=chosen)
     missing = column.missing_value
