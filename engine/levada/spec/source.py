@@ -212,6 +212,8 @@ class Tables(Model):
     key is inserted. A key that is changed by UPDATE is deleted and inserted. Resyncs keep these rows. Tables without a
     key, and those in mode Changelog, have their history anyway, so that the setting has no effect on them.
     """
+    mask_key_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """The key of masks by HMAC, as at least 16 bytes. With another key the masked tables are copied again."""
 
 
 def selects(include: Iterable[TableSelector], exclude: Iterable[TableSelector], table: QualifiedTable) -> bool:
