@@ -100,8 +100,8 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``masks``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An empty
-    ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
+    A change of ``excluded_columns``, ``masks``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An
+    empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
     `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
