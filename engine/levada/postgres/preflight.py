@@ -14,6 +14,7 @@ from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.copy_conditions import copy_problems
 from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
@@ -69,6 +70,10 @@ class PreflightRequest:
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
+    copied_part: Callable[[QualifiedTable], str | None] = lambda table: None
+    """The condition of the rows that a copy takes, empty for no row, None for all."""
+    is_upserted: Callable[[QualifiedTable], bool] = lambda table: True
+    """Returns False for a table whose mode is Changelog."""
     copy_connections: int = 1
     """The number of sessions that read one table."""
     ddl_trigger: bool = True
@@ -238,6 +243,9 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    partly = {table: where for table in wanted if (where := request.copied_part(table)) is not None}
+    if partly:
+        yield from copy_problems(conn, partly, [table for table in partly if request.is_upserted(table)])
     for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
         # It concerns this table only, whose copy is refused, so the others can start.
         if (error := flaw_error(name, flaws)) is not None:

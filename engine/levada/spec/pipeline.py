@@ -38,7 +38,7 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
-from levada.values import OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import CopyMode, OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -242,6 +242,13 @@ OptionalMode = Annotated[
 ]
 
 
+OptionalCopyMode = Annotated[
+    CopyMode | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in CopyMode)]}),
+]
+
+
 OptionalOnUnstreamable = Annotated[
     OnUnstreamable | None,
     BeforeValidator(_unset),
@@ -305,6 +312,12 @@ class TableCopy(Model):
             lambda c: c.driver is CopyDriver.DEDICATED or not c.executors,
             field="executors",
         ),
+        Rule(
+            "needs a mode other than None, with which no row is copied",
+            "self.mode != 'None' || !has(self.where)",
+            lambda c: c.mode is not CopyMode.NONE or c.where is None,
+            field="where",
+        ),
     )
 
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
@@ -317,6 +330,14 @@ class TableCopy(Model):
     """The number of executors that copy the table, as pods of their own with the resources of spec.executor. 0: the
     copy's own pod copies it. No more than copy.connectionsPerTable tasks run at a time. Only for driver Dedicated, and
     for a Pipeline with driver.mode Cluster.
+    """
+    mode: OptionalCopyMode = setting(Change.HOT, "")
+    """The rows that a copy of this table takes. All: every row. None: no row. Empty: as the Pipeline's copy says. A
+    change applies to the next copy.
+    """
+    where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
+    """The rows that a copy of this table takes, as a condition in SQL on its columns. All changes are streamed, also
+    those of other rows. A change applies to the next copy. Unset: every row.
     """
 
 

@@ -12,6 +12,7 @@ from psycopg import sql
 from levada.copy.kept import Basis
 from levada.errors import Transient
 from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot
@@ -83,6 +84,8 @@ class SnapshotTables:
                 raise table_renamed(name, published.name)
             _require_filter(config, published)
             require_copyable(connection, config.publication.name, name, settings.excluded_columns)
+            if settings.copy_where and (refused := condition_error(connection, name, settings.copy_where)) is not None:
+                raise refused
             membership = read_membership(connection, config.publication.name, table, name)
             description = read_table_description(connection, table)
             if missing := self.require_excluded(connection, table, name, settings.excluded_columns):

@@ -61,7 +61,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
-from levada.values import OnUnstreamable
+from levada.values import CopyMode, OnUnstreamable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -209,7 +209,12 @@ def pipeline_config(
         include=spec.tables.include,
         exclude=spec.tables.exclude,
         tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
-        default_table=TableConfig(mode=spec.destination.mode, on_unstreamable=_held(spec.tables.on_unstreamable)),
+        default_table=TableConfig(
+            mode=spec.destination.mode,
+            on_unstreamable=_held(spec.tables.on_unstreamable),
+            copy_mode=spec.copy_.mode,
+        ),
+        copied_otherwise=spec.copy_.except_for,
         largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
@@ -316,6 +321,8 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         verify_nonce=spec.verify_nonce,
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
+        copy_mode=CopyMode.ALL if spec.copy_.where else spec.copy_.mode or pipeline.copy_.mode_of(spec.table.qualified),
+        copy_where=spec.copy_.where or "",
     )
 
 

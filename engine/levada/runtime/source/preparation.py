@@ -56,7 +56,7 @@ from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
 from levada.stores.slot_owners import other_pipelines
-from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -382,6 +382,8 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         copy_connections=config.copy_connections,
         excluded_columns=lambda table: config.table(table).excluded_columns,
         row_filter=config.row_filter,
+        copied_part=lambda table: its.copy_where if (its := config.table(table)).copies_part else None,
+        is_upserted=lambda table: config.table(table).mode is TableMode.UPSERT,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )

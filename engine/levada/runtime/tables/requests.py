@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from levada.destinations.interface import Destination
@@ -11,14 +11,15 @@ from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """The settings that a table's copy depends on. A change of them resyncs the table.
+    """The settings that a table's copy depends on. A change of them resyncs the table, except that of the copied rows.
 
-    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
+    These are ``copy_mode`` and ``copy_where``, see `TableConfig`. ``table`` is the table's name at the time of the
+    copy. A table that is renamed at the source keeps its settings.
     """
 
     table: QualifiedTable
@@ -28,6 +29,32 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
+
+    @property
+    def copied_rows(self) -> CopiedRows:
+        """The rows that the copy takes."""
+        if self.copy_mode is CopyMode.NONE:
+            return CopiedRows.NONE
+        return CopiedRows.PART if self.copy_where else CopiedRows.ALL
+
+    @property
+    def lack(self) -> str:
+        """Return why the table at the destination lacks rows of the source, empty if its copy took all of them."""
+        match self.copied_rows:
+            case CopiedRows.ALL:
+                return ""
+            case CopiedRows.NONE:
+                return "its copy took no row (copy.mode None), so it has only rows that have changed since then"
+            case CopiedRows.PART:
+                return (
+                    f"its copy took only the rows where {self.copy_where} (copy.where), and no others until they change"
+                )
+
+    def with_rows_of(self, other: CopySettings) -> CopySettings:
+        """Return the settings for the rows that a copy with other settings takes."""
+        return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -46,6 +73,8 @@ class CopySettings:
             table_config.excluded_columns,
             config.copies_depend_on,
             place,
+            table_config.copy_mode,
+            table_config.copy_where,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -67,6 +96,8 @@ class CopySettings:
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
                 "place": [self.place.schema, self.place.name],
+                "copyMode": self.copy_mode.value,
+                "copyWhere": self.copy_where,
             }
         )
 
@@ -81,6 +112,8 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            CopyMode(data["copyMode"]),
+            data["copyWhere"],
         )
 
 
@@ -107,10 +140,12 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
+    Other rows of a copy are no change, because a copy that takes fewer would remove what the table has.
     After a rename at the source only the place is compared, because the settings are given by name.
     """
     if before is None:
         return False
+    before = before.with_rows_of(wanted)
     return before != wanted if before.table == wanted.table else before.place != wanted.place
 
 

@@ -397,6 +397,9 @@ class Verifier:
         return published, description, schema
 
     def _require_comparable(self, target: TableTarget) -> None:
+        settings = last_copy_settings(self.store.get_table_controls(target.id))
+        if settings is not None and (why := settings.lack):
+            raise _unsupported(target.schema.name, why)
         if target.schema.key and self.destination.effective_mode(target) is TableMode.CHANGELOG:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
