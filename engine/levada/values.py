@@ -274,6 +274,14 @@ class CopyMode(StrEnum):
     """No row: the table begins empty, and receives the changes since then."""
 
 
+class Keyless(StrEnum):
+    """The treatment of tables without a replica identity, whose UPDATEs and DELETEs cannot be streamed."""
+
+    LEAVE_OUT = "LeaveOut"
+    APPEND = "Append"
+    """Their INSERTs and TRUNCATEs are streamed into a changelog."""
+
+
 class CopiedRows(StrEnum):
     """The part of a table's rows at the time of its copy that the copy took."""
 

@@ -42,6 +42,7 @@ RUN = {
     "docs/guard.md": "tests/docs/test_guard_page.py",
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
     "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",
+    "docs/guides/keyless.md": "tests/cli/test_keyless.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,
     "docs/destinations/ducklake.md": OF_MANIFESTS,

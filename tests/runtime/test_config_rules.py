@@ -42,6 +42,7 @@ CONFIG = PipelineConfig(
 ELSEWHERE = {
     "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableCopy.mode", "TableCopy.where",
+    "TableSyncFields.keyless",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -128,7 +129,13 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
 def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     """Each field that breaks a rule is named with what it must be."""
     name = QualifiedTable("public", "orders")
-    texts: dict[str, Any] = {"mode": "Upsert", "on_unstreamable": "Hold", "copy_mode": "None", "copy_where": 1}
+    texts: dict[str, Any] = {
+        "mode": "Upsert",
+        "on_unstreamable": "Hold",
+        "copy_mode": "None",
+        "copy_where": 1,
+        "keyless": "Append",
+    }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
         replace(
@@ -145,6 +152,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "largest_own_copy",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
         "tables[public.orders].on_unstreamable", "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
+        "tables[public.orders].keyless",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"

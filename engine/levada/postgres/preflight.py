@@ -70,6 +70,8 @@ class PreflightRequest:
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
+    appends: Callable[[QualifiedTable], bool] = lambda table: False
+    """Returns True for a table that the second publication has if it has no replica identity."""
     copied_part: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the rows that a copy takes, empty for no row, None for all."""
     is_upserted: Callable[[QualifiedTable], bool] = lambda table: True
@@ -213,13 +215,15 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
         report = inspect_coverage(conn, request.publication, wanted)
-        yield from _identity_problems(conn, report.unidentified, request)
+        appended = {t for t in report.unidentified if request.managed and request.appends(t)}
+        yield from _identity_problems(conn, set(report.unidentified) - appended, request)
         if report.unidentified:
             wanted = wanted.difference(report.unidentified)
         # The SQL of the others would publish all rows of these.
         filtered = {t: where for t in wanted if request.managed and (where := request.row_filter(t)) is not None}
         if report.unidentified or filtered:
             report = inspect_coverage(conn, request.publication, wanted.difference(filtered))
+        wanted = wanted | appended
         yield from _filter_problems(conn, filtered, request.publication, streamed)
         yield from _coverage_problems(report, publication, request)
     yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)

@@ -13,8 +13,9 @@ from levada.errors import Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import CopyMode, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import CopyMode, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -47,6 +48,16 @@ class PublicationConfig:
 
     name: str
     managed: bool = True
+
+    @property
+    def append(self) -> str:
+        """The name of the second publication, see `levada.postgres.append_publication`. Empty if not ``managed``."""
+        return append_name(self.name) if self.managed else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the publications that belong to the pipeline if they exist and it manages them."""
+        return (self.name, self.append) if self.managed else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,7 @@ class TableConfig:
     `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
     whose history a copy removes, and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a
     condition in SQL, are the rows that a copy takes. A change of them applies to the next copy.
+    ``keyless`` is the treatment of the table if it has no replica identity.
     """
 
     suspended: bool = False
@@ -119,6 +131,7 @@ class TableConfig:
     settings: BaseModel | None = None
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
+    keyless: Keyless = Keyless.LEAVE_OUT
 
     @property
     def copies_part(self) -> bool:
@@ -215,6 +228,16 @@ class PipelineConfig:
     def row_filter(self, table: QualifiedTable) -> str | None:
         """Return the condition of the table's rows that are replicated, as the manifest has it. None: all rows."""
         return next((pattern.where for pattern in self.include if pattern.matches(table)), None)
+
+    def appends(self, table: QualifiedTable) -> bool:
+        """Return True if the table is replicated by its INSERTs and TRUNCATEs if it has no replica identity."""
+        return self.publication.managed and self.table(table).keyless is Keyless.APPEND
+
+    @property
+    def appends_any(self) -> bool:
+        """True if tables may be replicated by their INSERTs and TRUNCATEs."""
+        settings = (self.default_table, *self.tables.values())
+        return self.publication.managed and any(its.keyless is Keyless.APPEND for its in settings)
 
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return the settings of a table."""

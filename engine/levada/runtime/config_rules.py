@@ -22,7 +22,7 @@ from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import CopyMode, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import CopyMode, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -224,6 +224,8 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
+    if not isinstance(table.keyless, Keyless):
+        yield ".keyless", "must be a member of levada.Keyless"
     if not isinstance(table.copy_mode, CopyMode):
         yield ".copy_mode", "must be a member of levada.CopyMode"
     if not isinstance(table.copy_where, str):

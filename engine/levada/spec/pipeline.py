@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
-from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, append_name, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
@@ -38,7 +38,15 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
-from levada.values import CopyMode, OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Keyless,
+    OnSchemaChange,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -119,6 +127,15 @@ class PipelineSpec(Model):
                 or all(t.where is None for t in s.tables.include)
             ),
             field="tables.include",
+        ),
+        Rule(
+            "Append needs a managed publication: give the tables REPLICA IDENTITY FULL instead",
+            "self.source.publication.management != 'External' || self.tables.keyless != 'Append'",
+            lambda s: (
+                s.source.publication.management is not PublicationManagement.EXTERNAL
+                or s.tables.keyless is not Keyless.APPEND
+            ),
+            field="tables.keyless",
         ),
     )
 
@@ -219,6 +236,11 @@ class PipelineManifest(Model):
         return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
+    def append_publication_name(self) -> str:
+        """The name of the second publication, of tables without a replica identity that are only appended to."""
+        return append_name(self.publication_name)
+
+    @property
     def publication_name(self) -> str:
         """The publication's name, configured or default."""
         return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
@@ -239,6 +261,13 @@ OptionalMode = Annotated[
     TableMode | None,
     BeforeValidator(_unset),
     WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in TableMode)]}),
+]
+
+
+OptionalKeyless = Annotated[
+    Keyless | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(k.value for k in Keyless)]}),
 ]
 
 
@@ -382,6 +411,8 @@ class TableSyncFields(Model):
     stays readable meanwhile. In mode Changelog the copy has no history. Hold: it is parked, with the command that
     copies it again. Empty: Hold in mode Changelog, else tables.onUnstreamable of the Pipeline.
     """
+    keyless: OptionalKeyless = setting(Change.HOT, "")
+    """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -414,8 +445,12 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, and executors without driver.mode Cluster.
+    They are settings for another destination than the Pipeline's, executors without driver.mode Cluster, and keyless
+    Append with an External publication.
     """
+    external = pipeline.source.publication.management is PublicationManagement.EXTERNAL
+    if table.keyless is Keyless.APPEND and external:
+        return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
     found = table.destination_section

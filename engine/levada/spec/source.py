@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import OnUnstreamable, QualifiedTable
+from levada.values import Keyless, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -205,6 +205,12 @@ class Tables(Model):
     """Reaction to changes of a table that are not in the stream, such as rewritten rows. Resync: the table is copied
     again by itself, and stays readable meanwhile. Hold: it is parked, with the command that copies it again. A table in
     mode Changelog is held, because a copy removes its history, unless its TableSync has Resync.
+    """
+    keyless: Keyless = setting(Change.HOT, Keyless.LEAVE_OUT)
+    """Treatment of tables without a replica identity, which are those without a primary key, unless they were given
+    one. LeaveOut: they are not replicated. Append: they are copied, and their INSERTs and TRUNCATEs are streamed
+    through a second publication, with which PostgreSQL refuses none of their UPDATEs and DELETEs. These are not seen,
+    so it is for tables that are only appended to. Needs a managed publication.
     """
 
 

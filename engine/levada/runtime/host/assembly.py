@@ -213,6 +213,7 @@ def pipeline_config(
             mode=spec.destination.mode,
             on_unstreamable=_held(spec.tables.on_unstreamable),
             copy_mode=spec.copy_.mode,
+            keyless=spec.tables.keyless,
         ),
         copied_otherwise=spec.copy_.except_for,
         largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
@@ -323,6 +324,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         settings=table_settings(manifests, spec),
         copy_mode=CopyMode.ALL if spec.copy_.where else spec.copy_.mode or pipeline.copy_.mode_of(spec.table.qualified),
         copy_where=spec.copy_.where or "",
+        keyless=spec.keyless or pipeline.tables.keyless,
     )
 
 

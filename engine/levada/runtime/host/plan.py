@@ -10,8 +10,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from levada.postgres.append_publication import existing_names, read_state
 from levada.postgres.estimates import TableEstimate, estimate_tables
-from levada.postgres.membership import read_publication_state
 from levada.postgres.publications import CoverageReport
 from levada.postgres.rates import SourceRates, measure_rates
 from levada.postgres.slots import inspect_slot
@@ -129,7 +129,8 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage, copied=bool(copied))
         lost = _slot_lost(config, connection)
-        state = read_publication_state(connection, config.publication.name, [table.id for table in known])
+        published = existing_names(connection, config.publication.name, config.publication.append)
+        state = read_state(connection, published, [table.id for table in known])
         modes = planned_modes(config, connection, names, upsert=destination_class(manifests).capabilities.upsert)
     controls = stored_controls(manifests, config, secrets) if copied else {}
     resyncs = requested_resyncs(manifests, config, secrets) if copied else frozenset()
