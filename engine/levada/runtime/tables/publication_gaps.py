@@ -15,6 +15,7 @@ from levada.capture.requirements import table_not_published
 from levada.errors import NeedsOperator, SlotLost
 from levada.postgres.catalog import PublishedTable, published_tables
 from levada.postgres.identity_remedies import publish_all_hint
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.phases import STREAMING
@@ -148,7 +149,7 @@ def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, 
     """Read the publication and return the gaps that `find_gaps` finds."""
     # Listed before the publication is read: a copy that ends later has seen this publication or a newer one.
     tables = store.get_table_replication_states().keys()
-    with config.source.connect(application="publication") as connection:
+    with SESSIONS.session(config.source, "publication") as connection:
         return find_gaps(store, read_publication_state(connection, config.publication.name, list(tables)))
 
 
