@@ -42,6 +42,7 @@ CONFIG = PipelineConfig(
 ELSEWHERE = {
     "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
+    "TableSyncFields.on_partition_gone",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -127,7 +128,12 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
 def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     """Each field that breaks a rule is named with what it must be."""
     name = QualifiedTable("public", "orders")
-    texts: dict[str, Any] = {"mode": "Upsert", "on_unstreamable": "Hold", "deletes": "Mark"}
+    texts: dict[str, Any] = {
+        "mode": "Upsert",
+        "on_unstreamable": "Hold",
+        "deletes": "Mark",
+        "on_partition_gone": "Keep",
+    }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
         replace(
@@ -144,6 +150,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "largest_own_copy",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
+        "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"

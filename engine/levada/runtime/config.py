@@ -14,7 +14,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import Deletes, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import Deletes, OnPartitionGone, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -111,6 +111,7 @@ class TableConfig:
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
     deletes: Deletes = Deletes.APPLY
+    on_partition_gone: OnPartitionGone = OnPartitionGone.DELETE
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0

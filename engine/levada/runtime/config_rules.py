@@ -22,7 +22,7 @@ from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import Deletes, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import Deletes, OnPartitionGone, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -226,5 +226,7 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):
         yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.on_partition_gone, OnPartitionGone):
+        yield ".on_partition_gone", "must be a member of levada.OnPartitionGone"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import Deletes, OnUnstreamable, QualifiedTable
+from levada.values import Deletes, OnPartitionGone, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -211,6 +211,10 @@ class Tables(Model):
     they were. Mark: they stay, and the column _levada_deleted_at has the time of the delete, until a row with the same
     key is inserted. A key that is changed by UPDATE is deleted and inserted. Resyncs keep these rows. Tables without a
     key, and those in mode Changelog, have their history anyway, so that the setting has no effect on them.
+    """
+    on_partition_gone: OnPartitionGone = setting(Change.HOT, OnPartitionGone.DELETE)
+    """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its
+    rows are deleted, as the field deletes says. Keep: they stay as they were, nothing is copied, and resyncs keep them.
     """
 
 
