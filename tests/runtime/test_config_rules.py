@@ -44,6 +44,7 @@ ELSEWHERE = {
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
+    "TableSyncFields.on_partition_gone",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -137,6 +138,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "copy_mode": "None",
         "copy_where": 1,
         "keyless": "Append",
+        "on_partition_gone": "Keep",
     }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
@@ -156,6 +158,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
         "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
         "tables[public.orders].keyless",
+        "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"

@@ -24,7 +24,16 @@ from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import CopyMode, Deletes, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    OnPartitionGone,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 Least = Literal["manifest", "positive"]
 
@@ -240,5 +249,7 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".copy_where", "must be a string"
     elif table.copy_where and table.copy_mode is CopyMode.NONE:
         yield ".copy_where", "must be empty with CopyMode.NONE"
+    if not isinstance(table.on_partition_gone, OnPartitionGone):
+        yield ".on_partition_gone", "must be a member of levada.OnPartitionGone"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"
