@@ -85,7 +85,7 @@ def search(engine: Engine, lake: DuckLake, db: Database) -> None:
 def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckLake) -> None:
     """After kills, renames, changes of types, and columns that are dropped and added again."""
     db.execute(
-        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn text NOT NULL, note text, card varchar(60))",
+        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn text NOT NULL, note varchar(60), card varchar(60))",
         "CREATE TABLE accounts (email text PRIMARY KEY, balance int)",
         "CREATE TABLE swapped (id int PRIMARY KEY, sec text, pub text)",
         "CREATE TABLE typo (id int PRIMARY KEY, secret text)",
