@@ -16,7 +16,8 @@ from typing import Any, Final, Literal
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema.masks import TableMasks
-from levada.spec.columns import Columns
+from levada.spec.columns import SHORTENING, Columns
+from levada.spec.columns import Mask as MaskSpec
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineMetadata, PipelineSpec, TableSyncFields
@@ -218,6 +219,17 @@ def _other_problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "on_unrepresentable", "must be a member of levada.OnUnrepresentable"
 
 
+def _mask_problem(masks: TableMasks) -> str:
+    """Return what masks must be, an empty string if they are that."""
+    if problem := value_problem(Columns, "exclude", tuple(masks.names)):
+        return problem
+    for name, mask in masks.entries:
+        # The last 0 characters would be all of them.
+        if mask.method in SHORTENING and (problem := value_problem(MaskSpec, "length", mask.length)):
+            return f"of {name} has a length that {problem}"
+    return ""
+
+
 def _table_problems(table: object) -> Iterator[tuple[str, str]]:
     """Yield the problems of a table's settings, each with its path below them."""
     if not isinstance(table, TableConfig):
@@ -235,7 +247,7 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", problem
     if not isinstance(table.masks, TableMasks):
         yield ".masks", "must be a TableMasks"
-    elif problem := value_problem(Columns, "exclude", tuple(table.masks.names)):
+    elif problem := _mask_problem(table.masks):
         yield ".masks", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
