@@ -170,5 +170,6 @@ def assemble_worker(
         fill_s=config.batch_fill_s,
         failover=config.slot.failover,
         heartbeat_s=config.heartbeat_s,
+        work_dir=config.work_dir,
     )
     return CaptureWorker(settings, log, resolver, host, epoch=epoch, known=known, memory=memory)
