@@ -46,6 +46,13 @@ class CaptureHost:
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""
 
+    def append_publication(self, start: Lsn) -> int:
+        """Return the OID of the second publication that a session from this LSN on may stream, 0 without one."""
+        return 0
+
+    def append_streamed(self, oid: int) -> None:
+        """Record the second publication that the session streams, 0 for none, before the session begins."""
+
     def session_begins(self) -> None:
         """Report failures of tables, which are recorded before the session stages changes."""
 

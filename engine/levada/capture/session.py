@@ -51,6 +51,8 @@ class CaptureSettings:
     connection: PostgresConnection
     slot: str
     publication: str
+    append: str = ""
+    """The name of the second publication, see `CaptureHost.append_publication`."""
     batch_bytes: int = 64 << 20
     fill_s: float = 1.0
     failover: bool = False

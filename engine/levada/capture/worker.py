@@ -18,7 +18,7 @@ from levada.errors import StatementRefused, Transient
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
-from levada.postgres.stream import ReplicationStream
+from levada.postgres.stream import ReplicationStream, SecondPublication
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -130,12 +130,17 @@ class CaptureWorker:
             enable_failover(self._state.settings.connection, self._state.settings.slot)
         self._host.session_begins()
         self._resolver.begin_session()
+        settings = self._state.settings
+        oid = self._host.append_publication(plan.start) if settings.append else 0
         with ReplicationStream(
-            self._state.settings.connection,
-            slot=self._state.settings.slot,
-            publication=self._state.settings.publication,
+            settings.connection,
+            slot=settings.slot,
+            publication=settings.publication,
+            append=SecondPublication(settings.append, oid) if oid else None,
             start_lsn=plan.start,
         ) as stream:
+            if settings.append:
+                self._host.append_streamed(oid if stream.appends else 0)
             confirmed = self._require_unchanged(known, server)
             self._host.source_verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))

@@ -25,7 +25,7 @@ from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import CopyMode, Deletes, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -242,5 +242,15 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".masks", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
+    if not isinstance(table.deletes, Deletes):
+        yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.keyless, Keyless):
+        yield ".keyless", "must be a member of levada.Keyless"
+    if not isinstance(table.copy_mode, CopyMode):
+        yield ".copy_mode", "must be a member of levada.CopyMode"
+    if not isinstance(table.copy_where, str):
+        yield ".copy_where", "must be a string"
+    elif table.copy_where and table.copy_mode is CopyMode.NONE:
+        yield ".copy_where", "must be empty with CopyMode.NONE"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

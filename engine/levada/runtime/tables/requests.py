@@ -6,21 +6,22 @@ import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from levada.destinations.interface import Destination
+from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """The settings that a table's copy depends on. A change of them resyncs the table.
+    """The settings that a table's copy depends on. A change of them resyncs the table, except that of the copied rows.
 
-    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
-    ``named`` is the name by which the manifest gives its columns, None for ``table``.
+    These are ``copy_mode`` and ``copy_where``, see `TableConfig`. ``table`` is the table's name at the time of the
+    copy. A table that is renamed at the source keeps its settings. ``named`` is the name by which the manifest gives
+    its columns, None for ``table``.
     """
 
     table: QualifiedTable
@@ -30,8 +31,35 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    deletes: Deletes = Deletes.APPLY
     masks: TableMasks = NO_MASKS
     named: QualifiedTable | None = None
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
+
+    @property
+    def copied_rows(self) -> CopiedRows:
+        """The rows that the copy takes."""
+        if self.copy_mode is CopyMode.NONE:
+            return CopiedRows.NONE
+        return CopiedRows.PART if self.copy_where else CopiedRows.ALL
+
+    @property
+    def lack(self) -> str:
+        """Return why the table at the destination lacks rows of the source, empty if its copy took all of them."""
+        match self.copied_rows:
+            case CopiedRows.ALL:
+                return ""
+            case CopiedRows.NONE:
+                return "its copy took no row (copy.mode None), so it has only rows that have changed since then"
+            case CopiedRows.PART:
+                return (
+                    f"its copy took only the rows where {self.copy_where} (copy.where), and no others until they change"
+                )
+
+    def with_rows_of(self, other: CopySettings) -> CopySettings:
+        """Return the settings for the rows that a copy with other settings takes."""
+        return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -51,8 +79,11 @@ class CopySettings:
             columns.excluded,
             config.copies_depend_on,
             place,
+            table_config.deletes,
             columns.masks,
             columns.named,
+            table_config.copy_mode,
+            table_config.copy_where,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -62,7 +93,7 @@ class CopySettings:
         its former name, unless the manifest names it by the new one.
         """
         named = config.tables.get(schema.name) or config.table(self.table)
-        return TableTarget(schema, self.mode, self.place, named.settings)
+        return TableTarget(schema, self.mode, self.place, named.settings).keeping(self.deletes)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -73,6 +104,9 @@ class CopySettings:
             "excludedColumns": sorted(self.excluded_columns),
             "dependsOn": self.depends_on,
             "place": [self.place.schema, self.place.name],
+            "deletes": self.deletes.value,
+            "copyMode": self.copy_mode.value,
+            "copyWhere": self.copy_where,
         }
         if self.masks:
             data["masks"] = self.masks.to_json()
@@ -91,8 +125,11 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            Deletes(data.get("deletes", Deletes.APPLY)),
             TableMasks.from_json(data.get("masks", ())),
             QualifiedTable(*data["named"]) if "named" in data else None,
+            CopyMode(data.get("copyMode", CopyMode.ALL)),
+            data.get("copyWhere", ""),
         )
 
 
@@ -143,14 +180,14 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
-    After a rename at the source only the place and the columns are compared, because the other settings are given by
-    name.
+    Other rows of a copy are no change, because a copy that takes fewer would remove what the table has. After a rename
+    at the source only the place and the columns are compared, because the other settings are given by name.
     """
     if before is None:
         return False
     if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
         return True
-    same = replace(before, named=wanted.named) == wanted
+    same = replace(before, named=wanted.named).with_rows_of(wanted) == wanted
     return not same if before.table == wanted.table else before.place != wanted.place
 
 
@@ -160,7 +197,17 @@ def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
 
 
 def check_table_settings(config: PipelineConfig, destination: Destination) -> None:
-    """Raise NeedsOperator ``table_settings_refused`` for settings of a table that the destination does not take."""
+    """Raise NeedsOperator for settings of tables that the destination does not take.
+
+    The code is ``deletes_unsupported`` for tables that keep deleted rows, else ``table_settings_refused``.
+    """
+    keeping = any(c.deletes is not Deletes.APPLY for c in (config.default_table, *config.tables.values()))
+    if keeping and not (destination.capabilities.keeps_deleted and can_replace(destination)):
+        raise NeedsOperator(
+            "deletes_unsupported",
+            f"tables of {config.name} keep the rows that the source deletes, and {destination.name} cannot do that",
+            hint="set tables.deletes, and deletes of each TableSync, to Apply",
+        )
     model = destination.table_settings_model
     for table, its in config.tables.items():
         if its.settings is None or (model is not None and isinstance(its.settings, model)):
@@ -171,6 +218,11 @@ def check_table_settings(config: PipelineConfig, destination: Destination) -> No
             f"{table} has settings of type {type(its.settings).__name__}, but {destination.name} takes {offered}",
             hint="set TableConfig.settings to an instance of the destination's table_settings_model, or to None",
         )
+
+
+def can_replace(destination: Destination) -> bool:
+    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
+    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
 
 
 def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:
