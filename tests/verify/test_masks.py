@@ -45,6 +45,7 @@ def masked(shop: Shop, tmp_path: Path) -> Shop:
     return shop
 
 
+@pytest.mark.nightly
 def test_masks_are_compared(masked: Shop) -> None:
     """Equal after a copy and changes. A difference is found, and shown with masked keys and values alone."""
     masked.db.execute(
