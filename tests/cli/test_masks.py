@@ -29,10 +29,14 @@ def hashed(text: str, key: str = KEY) -> str:
     return hmac.digest(key.encode(), text.encode(), hashlib.sha256).hex()
 
 
-def write(path: Path, db: Database, masks: dict[str, Any], **spec: Any) -> None:
+def write(path: Path, db: Database, masks: dict[str, Any], *, deletes: str = "", **spec: Any) -> None:
     """Write the manifest with these masks of the table people."""
     pipeline = replicated(db, store={"postgres": {}}, **{"tables": PIPELINE["spec"]["tables"], **spec})
-    of_pipeline = {"pipelineRef": {"name": pipeline["metadata"]["name"]}, "columns": {"mask": masks}}
+    of_pipeline = {
+        "pipelineRef": {"name": pipeline["metadata"]["name"]},
+        "columns": {"mask": masks},
+        "deletes": deletes,
+    }
     path.write_text(yaml.safe_dump_all([pipeline, {**SYNC, "spec": {**SYNC["spec"], **of_pipeline}}]))
 
 
@@ -153,3 +157,16 @@ def test_masks_that_no_manifest_may_have(people: Path, db: Database) -> None:
         assert text in " ".join(on(people, "check").output.split())
     write(people, db, {"note": {"method": "HMAC"}}, tables={"include": [{"schema": "public", "name": "*"}]})
     assert "needs tables.maskKeySecretRef" in " ".join(on(people, "check").output.split())
+
+
+def test_kept_rows_are_never_of_other_masks(people: Path, db: Database) -> None:
+    """A table that keeps deleted rows is parked after a change of its masks, until it keeps them no longer."""
+    write(people, db, {}, deletes="Mark")
+    run(people)
+    db.execute("DELETE FROM people WHERE id = 1")
+    write(people, db, MASKS, deletes="Mark")
+    assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
+    assert emails(db) == ["ada@clear", None, ""]
+    write(people, db, MASKS)
+    run(people)
+    assert emails(db) == [None, hashed("")]

@@ -143,13 +143,14 @@ def manifests_of(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def completed(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return whole manifests that have a page's part of one."""
+    key = {"name": "masks", "key": "hmac"}
     pipeline = {
         "apiVersion": "levada.dev/v1alpha1",
         "kind": "Pipeline",
         "metadata": {"name": "shop"},
         "spec": {
             "source": {"host": "127.0.0.1", "database": "shop"},
-            "tables": {"include": [{"schema": "public", "name": "*"}]},
+            "tables": {"include": [{"schema": "public", "name": "*"}], "maskKeySecretRef": key},
             "destination": {"iceberg": {"catalog": {"type": "Hadoop", "warehouse": "file:///lake"}}},
         },
     }

@@ -91,6 +91,7 @@ def search(engine: Engine, lake: DuckLake, db: Database) -> None:
         assert where.query(query) == [(0,)], tables
 
 
+@pytest.mark.nightly
 def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckLake) -> None:
     """After kills, renames, changes of types, and columns that are dropped and added again."""
     db.execute(

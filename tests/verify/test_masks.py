@@ -45,11 +45,12 @@ def masked(shop: Shop, tmp_path: Path) -> Shop:
     return shop
 
 
+@pytest.mark.nightly
 def test_masks_are_compared(masked: Shop) -> None:
     """Equal after a copy and changes. A difference is found, and shown with masked keys and values alone."""
     masked.db.execute(
         "UPDATE t SET born = NULL, card = '' WHERE email = 'e7'",
-        "DELETE FROM t WHERE email > 'e2990'",
+        "DELETE FROM t WHERE email LIKE 'e299_'",
         "UPDATE t SET email = 'moved' WHERE email = 'e8'",
     )
     report = masked.verify()

@@ -133,6 +133,17 @@ def masked_column_missing(table: QualifiedTable, missing: Iterable[str], *, copi
     )
 
 
+def kept_rows_masked(table: QualifiedTable) -> NeedsOperator:
+    """Return the error of a table that keeps deleted rows, whose masks are others now."""
+    return NeedsOperator(
+        "kept_rows_masked",
+        f"columns.mask or the key of masks of table {table} changed, and the table keeps rows that the source has"
+        " deleted, which would stay as they are",
+        hint=f"give the table its former masks and key. Or set deletes: Apply in its TableSync and"
+        f" {resync_command(table)}, which removes these rows, and set deletes again afterwards",
+    )
+
+
 def mask_refusal(schema: ReplicatedTableSchema, column: Column, mask: Mask) -> NeedsOperator | None:
     """Return the error of a column that cannot have the mask, None if it can."""
     is_text = column.type_oid in _TEXTS or column.type_name.split(".")[-1] == "citext"

@@ -36,6 +36,7 @@ from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import has_deleted_at, without_deleted_at
+from levada.schema.masking import kept_rows_masked
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -282,6 +283,8 @@ class TableCopy:
             self.destination.swap_replacement,
             self._target(plan.settings, rows.schema),
         )
+        if target.keeps_rows and plan.former.masks != plan.settings.masks:
+            raise kept_rows_masked(rows.schema.name)
         self.require_order()
         try:
             self._store_settings(plan.settings, target.id)
