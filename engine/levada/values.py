@@ -237,6 +237,18 @@ class Durability(Enum):
     """The destination has taken the write over. A later DURABLE covers it."""
 
 
+class MaskMethod(StrEnum):
+    """The way in which the mask of a column changes a value."""
+
+    HMAC = "HMAC"
+    """The HMAC-SHA256 of the value's text, as 64 hexadecimal digits."""
+    NULL = "Null"
+    TRUNCATE = "Truncate"
+    """The first characters of the text."""
+    LAST = "Last"
+    """The last characters of the text."""
+
+
 class OnUnrepresentable(StrEnum):
     """The treatment of a value that the destination's type cannot hold, such as an infinite date or a NaN numeric."""
 
@@ -297,6 +309,26 @@ class OnUnstreamable(StrEnum):
     """The table is copied again by itself."""
     HOLD = "Hold"
     """The table is parked until a user resyncs it."""
+
+
+class Deletes(StrEnum):
+    """The effect of a DELETE or TRUNCATE at the source on the rows of a destination's table."""
+
+    APPLY = "Apply"
+    """The rows are removed."""
+    IGNORE = "Ignore"
+    """The rows stay as they were."""
+    MARK = "Mark"
+    """The rows stay, and a column has the time of the delete."""
+
+
+class OnPartitionGone(StrEnum):
+    """The effect of a partition that is detached, dropped or truncated on its rows in a destination's table."""
+
+    DELETE = "Delete"
+    """They are deleted, as `Deletes` says."""
+    KEEP = "Keep"
+    """They stay as they were."""
 
 
 class OnSchemaChange(StrEnum):

@@ -15,10 +15,12 @@ from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
 from levada.errors import StatementRefused, Transient
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream, SecondPublication
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId
@@ -92,9 +94,9 @@ class CaptureWorker:
         """
         self._reopen.set()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
-        """Exclude these columns of a table from the next session on. See `TableResolver.exclude_columns`."""
-        self._resolver.exclude_columns(table, columns)
+    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks = NO_MASKS) -> None:
+        """Exclude and mask columns of a table from the next session on. See `TableResolver.exclude_columns`."""
+        self._resolver.exclude_columns(table, columns, masks)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""
@@ -178,10 +180,10 @@ class CaptureWorker:
         server was restarted since it was verified.
         """
         # Read over SQL, because all walsenders of the server may be in use.
-        with self._state.settings.connection.connect(application="start") as connection:
+        with SESSIONS.session(self._state.settings.connection, "start") as connection:
             started_at, slot = read_start_time(connection), inspect_slot(connection, self._state.settings.slot)
-        if started_at != before.identity.started_at or slot is None:
-            raise Transient("source_stopping", "the source was restarted during its verification")
+            if started_at != before.identity.started_at or slot is None:
+                raise Transient("source_stopping", "the source was restarted during its verification")
         require_own_position(known, slot)
         return slot.confirmed_flush_lsn or Lsn(0)
 

@@ -19,7 +19,9 @@ from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
+from levada.postgres.masked_columns import mask_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -46,6 +48,7 @@ from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -68,6 +71,7 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    masks: Callable[[QualifiedTable], TableMasks] = lambda table: NO_MASKS
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
     appends: Callable[[QualifiedTable], bool] = lambda table: False
@@ -147,7 +151,7 @@ FROM pg_roles r, pg_roles l WHERE r.rolname = current_user AND l.rolname = sessi
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem, errors first. An unreachable source is returned as the only problem."""
     try:
-        with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
+        with SESSIONS.session(connection, "preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
     except LevadaError as error:
         passes = isinstance(error, Transient)
@@ -247,6 +251,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    yield from map(_warning, mask_errors(conn, {table: request.masks(table) for table in wanted}))
     partly = {table: where for table in wanted if (where := request.copied_part(table)) is not None}
     if partly:
         yield from copy_problems(conn, partly, [table for table in partly if request.is_upserted(table)])

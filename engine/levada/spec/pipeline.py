@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
-from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
+from levada.spec.columns import Columns
+from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, append_name, default_object_name
@@ -40,7 +41,10 @@ from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
 from levada.values import (
     CopyMode,
+    Deletes,
     Keyless,
+    MaskMethod,
+    OnPartitionGone,
     OnSchemaChange,
     OnUnrepresentable,
     OnUnstreamable,
@@ -114,6 +118,13 @@ _SPARK_SETTINGS: Final = (
 )
 
 
+_KEEPS_NOTHING: Final = f"must be Apply, except with a destination of {', '.join(map(to_camel, KEEPING_SECTIONS))}"
+_KEEPS_TOGETHER: Final = "must be Apply with ordering: Pipeline, whose tables are dropped before they are copied again"
+_KEEPS_NO_PARTITION: Final = (
+    f"must be Delete, except with {', '.join(map(to_camel, KEEPING_SECTIONS))}, ordering: Table"
+)
+
+
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
 
@@ -129,6 +140,20 @@ class PipelineSpec(Model):
             field="tables.include",
         ),
         Rule(
+            _KEEPS_NOTHING,
+            "self.tables.deletes == 'Apply' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS),
+            lambda s: s.tables.deletes is Deletes.APPLY or s.destination.section.keeps_deleted,
+            field="tables.deletes",
+        ),
+        Rule(
+            _KEEPS_TOGETHER,
+            "self.tables.deletes == 'Apply' || !has(self.destination.postgres)"
+            " || self.destination.postgres.ordering != 'Pipeline'",
+            lambda s: s.tables.deletes is Deletes.APPLY or not s.destination.in_one_transaction,
+            field="tables.deletes",
+        ),
+        Rule(
             "Append needs a managed publication: give the tables REPLICA IDENTITY FULL instead",
             "self.source.publication.management != 'External' || self.tables.keyless != 'Append'",
             lambda s: (
@@ -136,6 +161,14 @@ class PipelineSpec(Model):
                 or s.tables.keyless is not Keyless.APPEND
             ),
             field="tables.keyless",
+        ),
+        Rule(
+            _KEEPS_NO_PARTITION,
+            "self.tables.onPartitionGone == 'Delete' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS if name != "postgres")
+            + " || (has(self.destination.postgres) && self.destination.postgres.ordering != 'Pipeline')",
+            lambda s: s.tables.on_partition_gone is OnPartitionGone.DELETE or s.destination.keeps_rows,
+            field="tables.onPartitionGone",
         ),
     )
 
@@ -285,6 +318,20 @@ OptionalOnUnstreamable = Annotated[
 ]
 
 
+OptionalDeletes = Annotated[
+    Deletes | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(d.value for d in Deletes)]}),
+]
+
+
+OptionalOnPartitionGone = Annotated[
+    OnPartitionGone | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(o.value for o in OnPartitionGone)]}),
+]
+
+
 class PipelineRef(Model):
     """A Pipeline in the same namespace."""
 
@@ -304,13 +351,6 @@ class TableRef(Model):
     def qualified(self) -> QualifiedTable:
         """The table's name as a `QualifiedTable`."""
         return QualifiedTable(self.schema_name, self.name)
-
-
-class Columns(Model):
-    """The replicated columns."""
-
-    exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
-    """Columns that are not replicated, as the catalog spells them."""
 
 
 class CopyResources(Resources):
@@ -411,8 +451,12 @@ class TableSyncFields(Model):
     stays readable meanwhile. In mode Changelog the copy has no history. Hold: it is parked, with the command that
     copies it again. Empty: Hold in mode Changelog, else tables.onUnstreamable of the Pipeline.
     """
+    deletes: OptionalDeletes = setting(Change.RESYNC, "")
+    """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
     keyless: OptionalKeyless = setting(Change.HOT, "")
     """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
+    on_partition_gone: OptionalOnPartitionGone = setting(Change.HOT, "")
+    """The effect of a partition that is gone, as tables.onPartitionGone of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -445,14 +489,25 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, executors without driver.mode Cluster, and keyless
-    Append with an External publication.
+    They are settings for another destination than the Pipeline's, deletes that it does not keep, executors without
+    driver.mode Cluster, masks by HMAC without a key, and keyless Append with an External publication.
     """
+    hashed = [name for name, mask in table.columns.mask.items() if mask.method is MaskMethod.HMAC]
+    if hashed and pipeline.tables.mask_key_secret_ref is None:
+        path = ("spec", "columns", "mask", hashed[0], "method")
+        return SpecProblem(path, "needs tables.maskKeySecretRef in the Pipeline, which names the Secret with the key")
     external = pipeline.source.publication.management is PublicationManagement.EXTERNAL
     if table.keyless is Keyless.APPEND and external:
         return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
+    if table.on_partition_gone is OnPartitionGone.KEEP and not pipeline.destination.keeps_rows:
+        return SpecProblem(("spec", "onPartitionGone"), _KEEPS_NO_PARTITION)
+    if (table.deletes or Deletes.APPLY) is not Deletes.APPLY:
+        if not pipeline.destination.section.keeps_deleted:
+            return SpecProblem(("spec", "deletes"), _KEEPS_NOTHING)
+        if pipeline.destination.in_one_transaction:
+            return SpecProblem(("spec", "deletes"), _KEEPS_TOGETHER)
     found = table.destination_section
     if found is None or getattr(pipeline.destination, found[0]) is not None:
         return None
