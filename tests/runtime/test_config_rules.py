@@ -46,9 +46,7 @@ ELSEWHERE = {
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
     "TableSyncFields.on_partition_gone",
-    "Columns.exclude", "Columns.mask", "Mask.length",
-    "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
-    "TableSyncFields.mode", "TableSyncFields.on_unstreamable",
+    "Columns.mask", "Mask.length",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -201,7 +199,7 @@ def test_no_field_is_left_unseen() -> None:
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
         "take_over_from", "limits", "staging", "copied_otherwise",
-        "take_over_from", "limits", "staging", "mask_keys",
+        "mask_keys",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {
