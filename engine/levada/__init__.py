@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
     from levada.values import (
+        CopyMode,
         Deletes,
         Durability,
+        Keyless,
         Lsn,
         OnPartitionGone,
         OnUnrepresentable,
@@ -90,6 +92,8 @@ _LAZY_EXPORTS = {
     "NeedsOperator": "levada.errors",
     "OnPartitionGone": "levada.values",
     "OnUnrepresentable": "levada.values",
+    "CopyMode": "levada.values",
+    "Keyless": "levada.values",
     "OnUnstreamable": "levada.values",
     "Permanent": "levada.errors",
     "Pipeline": "levada.runtime.pipeline",
@@ -139,6 +143,7 @@ __all__ = [
     "Change",
     "ChangeCapture",
     "Continuity",
+    "CopyMode",
     "DedicatedCopy",
     "Deletes",
     "Destination",
@@ -148,6 +153,7 @@ __all__ = [
     "EngineObserver",
     "GuardLimit",
     "InvalidManifest",
+    "Keyless",
     "LevadaError",
     "Lsn",
     "Manifests",

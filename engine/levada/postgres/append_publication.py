@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 # A transaction that is older than the publication is decoded without it, until it ends.
 _READABLE: Final = """
 SELECT oid::bigint, pg_current_wal_lsn()::text,
-    age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::text::xid)
+    age(xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)
 FROM pg_publication WHERE pubname = %s
 """
 

@@ -10,8 +10,9 @@ import psycopg
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.append_publication import create_append, create_append_statement, read_append, settle_members
+from levada.postgres.failures import source_errors
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
-from levada.postgres.publications import read_publication
+from levada.postgres.publications import create_statement, read_publication
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.row_filters import settle_filters
 from levada.runtime.tables.append_record import is_streamed, record_append, record_streamed
@@ -58,6 +59,11 @@ def settle_appended(
     refused = None
     if config.appends_any:
         try:
+            if wanted and read_publication(connection, config.publication.name) is None:
+                # The stream needs the first one, also if no table has a key.
+                check()
+                with source_errors(f"creating publication {config.publication.name}"):
+                    connection.execute(create_statement(config.publication.name, ()).encode())
             create_append(connection, name, check=check)
         except NeedsOperator as error:
             refused = _not_created(name, error)
