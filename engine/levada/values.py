@@ -237,6 +237,18 @@ class Durability(Enum):
     """The destination has taken the write over. A later DURABLE covers it."""
 
 
+class MaskMethod(StrEnum):
+    """The way in which the mask of a column changes a value."""
+
+    HMAC = "HMAC"
+    """The HMAC-SHA256 of the value's text, as 64 hexadecimal digits."""
+    NULL = "Null"
+    TRUNCATE = "Truncate"
+    """The first characters of the text."""
+    LAST = "Last"
+    """The last characters of the text."""
+
+
 class OnUnrepresentable(StrEnum):
     """The treatment of a value that the destination's type cannot hold, such as an infinite date or a NaN numeric."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
+from levada.schema.masks import NO_KEYS, NO_MASKS, MaskKeys, TableMasks
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -32,6 +33,15 @@ class CaptureHost:
     def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
         """Return the excluded columns of a table that has no version yet."""
         return frozenset()
+
+    def column_masks(self, table: QualifiedTable) -> TableMasks:
+        """Return the masks of the columns of a table that has no version yet."""
+        return NO_MASKS
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        """The keys of masked columns."""
+        return NO_KEYS
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""

@@ -112,7 +112,7 @@ class CaptureSession:
         self._position = position = state.position
         self._epoch = epoch
         self._clock = clock
-        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
+        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes, keys=host.mask_keys)
         self._slices = state.settings.slices
         self._read_bytes = _DECODED_BYTES * self._slices.bytes
         self._buffer = MessageBuffer(self._slices)

@@ -19,6 +19,7 @@ from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.managed_filters import filter_problem
+from levada.postgres.masked_columns import mask_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -45,6 +46,7 @@ from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -67,6 +69,7 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    masks: Callable[[QualifiedTable], TableMasks] = lambda table: NO_MASKS
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
     copy_connections: int = 1
@@ -238,6 +241,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    yield from map(_warning, mask_errors(conn, {table: request.masks(table) for table in wanted}))
     for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
         # It concerns this table only, whose copy is refused, so the others can start.
         if (error := flaw_error(name, flaws)) is not None:

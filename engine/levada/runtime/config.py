@@ -10,9 +10,11 @@ from typing import Final
 from pydantic import BaseModel
 
 from levada.errors import Transient
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import Deletes, OnPartitionGone, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
@@ -98,8 +100,8 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An empty
-    ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
+    A change of ``excluded_columns``, ``masks``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An
+    empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
     `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
@@ -118,6 +120,7 @@ class TableConfig:
     verify_nonce: int = 0
     dedicated_copy: bool = False
     settings: BaseModel | None = None
+    masks: TableMasks = NO_MASKS
 
     @property
     def resyncs_by_itself(self) -> bool:
@@ -144,6 +147,8 @@ class PipelineConfig:
     A table whose size at the source is above ``largest_own_copy`` is not resynced by itself. None: any table is.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
+
+    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
     ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
@@ -186,6 +191,7 @@ class PipelineConfig:
     uid: str = ""
     take_over_from: str = ""
     limits: Limits = field(default_factory=Limits)
+    mask_keys: MaskKeyFiles = NO_KEY_FILES
 
     @property
     def full_name(self) -> str:

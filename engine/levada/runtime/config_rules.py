@@ -15,9 +15,11 @@ from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
+from levada.schema.masks import TableMasks
+from levada.spec.columns import Columns
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
-from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableSyncFields
+from levada.spec.pipeline import PipelineMetadata, PipelineSpec, TableSyncFields
 from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
@@ -222,6 +224,10 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", "must be a frozenset of names"
     elif problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
         yield ".excluded_columns", problem
+    if not isinstance(table.masks, TableMasks):
+        yield ".masks", "must be a TableMasks"
+    elif problem := value_problem(Columns, "exclude", tuple(table.masks.names)):
+        yield ".masks", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
+from levada.spec.columns import Columns
 from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
@@ -40,6 +41,7 @@ from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
 from levada.values import (
     Deletes,
+    MaskMethod,
     OnPartitionGone,
     OnSchemaChange,
     OnUnrepresentable,
@@ -321,13 +323,6 @@ class TableRef(Model):
         return QualifiedTable(self.schema_name, self.name)
 
 
-class Columns(Model):
-    """The replicated columns."""
-
-    exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
-    """Columns that are not replicated, as the catalog spells them."""
-
-
 class CopyResources(Resources):
     """Resource requests and limits of the container of a dedicated copy. A change applies to the next copy."""
 
@@ -448,9 +443,13 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, deletes that it does not keep, and executors without
-    driver.mode Cluster.
+    They are settings for another destination than the Pipeline's, deletes that it does not keep, executors without
+    driver.mode Cluster, and masks by HMAC without a key.
     """
+    hashed = [name for name, mask in table.columns.mask.items() if mask.method is MaskMethod.HMAC]
+    if hashed and pipeline.tables.mask_key_secret_ref is None:
+        path = ("spec", "columns", "mask", hashed[0], "method")
+        return SpecProblem(path, "needs tables.maskKeySecretRef in the Pipeline, which names the Secret with the key")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
     if table.on_partition_gone is OnPartitionGone.KEEP and not pipeline.destination.keeps_rows:

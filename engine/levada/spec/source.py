@@ -216,6 +216,8 @@ class Tables(Model):
     """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its
     rows are deleted, as the field deletes says. Keep: they stay as they were, nothing is copied, and resyncs keep them.
     """
+    mask_key_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """The key of masks by HMAC, as at least 16 bytes. With another key the masked tables are copied again."""
 
 
 def selects(include: Iterable[TableSelector], exclude: Iterable[TableSelector], table: QualifiedTable) -> bool:

@@ -25,6 +25,8 @@ from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema
 from levada.schema.exclusion import require_excluded
 from levada.schema.flaws import flaw_error
+from levada.schema.masking import masked_column_missing, missing_masks, with_masks
+from levada.schema.masks import TableMasks
 from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
 from levada.stores.interface import PipelineStore
@@ -95,6 +97,7 @@ class SnapshotTables:
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
+            schema = self._masked(connection, schema, settings.masks)
             basis = Basis(
                 server=(read_start_time(connection), config.slot.name),
                 settings=(settings.to_text(), config.on_unrepresentable.value),
@@ -107,6 +110,21 @@ class SnapshotTables:
             ).to_text()
             rows_stay = are_heaps(connection, description.storage.leaves.keys())
             return SourceTable(published, description, schema, basis, rows_stay, membership)
+
+    def _masked(
+        self, connection: psycopg.Connection[Any], schema: ReplicatedTableSchema, masks: TableMasks
+    ) -> ReplicatedTableSchema:
+        """Return the schema of a copy with its columns masked, also those that were renamed since the last copy.
+
+        Raise NeedsOperator ``masked_column_missing`` if a name is no column's: the column would be copied in clear.
+        """
+        if not masks:
+            return schema
+        former = self.store.get_table_schema(schema.id, NEWEST_VERSION)
+        names = read_column_names(connection, schema.id).values()
+        if missing := missing_masks(masks, names, former):
+            raise masked_column_missing(schema.name, missing)
+        return with_masks(schema, masks, former, self.config_ref.current.mask_keys)
 
     def require_excluded(
         self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic.alias_generators import to_snake
 
 from levada.destinations.interface import Destination, DestinationContext
+from levada.mask_keys import MaskKeyFiles
 from levada.postgres.client_key import CERTIFICATE, KEY
 from levada.postgres.connection import Keepalives, PostgresConnection
 from levada.postgres.identity import SourceIdentity
@@ -31,6 +32,7 @@ from levada.runtime.config import (
     VerifyConfig,
 )
 from levada.runtime.destination_errors import destination_errors
+from levada.runtime.host.masks import open_mask_keys, table_masks
 from levada.runtime.host.plugins import (
     custom_store,
     destination_class,
@@ -191,6 +193,7 @@ def pipeline_config(
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
+    keys = open_mask_keys(manifests, secrets)
     return PipelineConfig(
         name=name,
         source=server_connection(spec.source, secrets),
@@ -208,7 +211,7 @@ def pipeline_config(
         selects=manifests.selects,
         include=spec.tables.include,
         exclude=spec.tables.exclude,
-        tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
+        tables={t.spec.table.qualified: _table_config(t.spec, manifests, keys) for t in manifests.table_syncs},
         default_table=TableConfig(
             mode=spec.destination.mode,
             on_unstreamable=_held(spec.tables.on_unstreamable),
@@ -236,6 +239,7 @@ def pipeline_config(
         namespace=manifest.metadata.namespace,
         uid=os.environ.get(PIPELINE_UID, ""),
         take_over_from=os.environ.get(TAKE_OVER_FROM, ""),
+        mask_keys=keys,
     )
 
 
@@ -306,7 +310,7 @@ def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | Non
     return None if reference is None else secret_folder(secrets, reference.name)
 
 
-def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
+def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles) -> TableConfig:
     pipeline = manifests.pipeline.spec
     # Without the operator no Job runs a dedicated copy, and a store in memory cannot be shared with one.
     can_dedicate = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
@@ -323,6 +327,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         verify_nonce=spec.verify_nonce,
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
+        masks=table_masks(spec.columns.mask, keys),
     )
 
 

@@ -27,6 +27,7 @@ from levada.runtime.tables.storage_journal import (
     TablesUnpublished,
 )
 from levada.runtime.verifications.messages import CatalogChanged
+from levada.schema.masks import MaskKeys, TableMasks
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -74,6 +75,15 @@ class PipelineHost(CaptureHost):
     def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
         """Return the columns that the manifest excludes."""
         return self._config_ref.current.table(table).excluded_columns
+
+    def column_masks(self, table: QualifiedTable) -> TableMasks:
+        """Return the masks of the manifest."""
+        return self._config_ref.current.table(table).masks
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        """The keys of the Secrets that the manifest names."""
+        return self._config_ref.current.mask_keys
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""

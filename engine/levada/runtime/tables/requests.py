@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.stores.interface import PipelineStore, TableControls
 from levada.values import Deletes, OnPartitionGone, QualifiedTable, TableMode
 
@@ -19,6 +20,7 @@ class CopySettings:
     """The settings that a table's copy depends on. A change of them resyncs the table.
 
     ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
+    ``named`` is the name by which the manifest gives its columns, None for ``table``.
     """
 
     table: QualifiedTable
@@ -29,6 +31,8 @@ class CopySettings:
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
     deletes: Deletes = Deletes.APPLY
+    masks: TableMasks = NO_MASKS
+    named: QualifiedTable | None = None
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -40,14 +44,17 @@ class CopySettings:
             place = before.place
         else:
             place = QualifiedTable(table.schema, table_config.destination_table or table.name)
+        columns = CopyColumns.of(config, table, before)
         return cls(
             table,
             table_config.mode,
             table_config.destination_table,
-            table_config.excluded_columns,
+            columns.excluded,
             config.copies_depend_on,
             place,
             table_config.deletes,
+            columns.masks,
+            columns.named,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -62,17 +69,20 @@ class CopySettings:
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
-        return json.dumps(
-            {
-                "table": [self.table.schema, self.table.name],
-                "mode": self.mode.value,
-                "destinationTable": self.destination_table,
-                "excludedColumns": sorted(self.excluded_columns),
-                "dependsOn": self.depends_on,
-                "place": [self.place.schema, self.place.name],
-                "deletes": self.deletes.value,
-            }
-        )
+        data = {
+            "table": [self.table.schema, self.table.name],
+            "mode": self.mode.value,
+            "destinationTable": self.destination_table,
+            "excludedColumns": sorted(self.excluded_columns),
+            "dependsOn": self.depends_on,
+            "place": [self.place.schema, self.place.name],
+            "deletes": self.deletes.value,
+        }
+        if self.masks:
+            data["masks"] = self.masks.to_json()
+        if self.named is not None:
+            data["named"] = [self.named.schema, self.named.name]
+        return json.dumps(data)
 
     @classmethod
     def from_text(cls, text: str) -> CopySettings:
@@ -85,8 +95,34 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
-            Deletes(data["deletes"]),
+            Deletes(data.get("deletes", Deletes.APPLY)),
+            TableMasks.from_json(data.get("masks", ())),
+            QualifiedTable(*data["named"]) if "named" in data else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyColumns:
+    """The columns of a table that the manifest excludes or masks. ``named`` is that of `CopySettings`."""
+
+    excluded: frozenset[str]
+    masks: TableMasks
+    named: QualifiedTable | None = None
+
+    @classmethod
+    def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None) -> CopyColumns:
+        """Return what the manifest says now. ``before`` are the settings of the last copy, None before the first.
+
+        A table that was renamed keeps the columns of its former name, until the manifest has settings of the present
+        one. Otherwise columns that are excluded or masked would be replicated in clear after a rename of their table.
+        """
+        former = None if before is None else before.named or before.table
+        if before is None or table in config.tables or former in (None, table):
+            its = config.table(table)
+            return cls(its.excluded_columns, its.masks)
+        if former in config.tables:
+            return cls(config.table(former).excluded_columns, config.table(former).masks, former)
+        return cls(before.excluded_columns, before.masks, former)
 
 
 class TableRequest(StrEnum):
@@ -112,11 +148,15 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
-    After a rename at the source only the place is compared, because the settings are given by name.
+    After a rename at the source only the place and the columns are compared, because the other settings are given by
+    name.
     """
     if before is None:
         return False
-    return before != wanted if before.table == wanted.table else before.place != wanted.place
+    if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
+        return True
+    same = replace(before, named=wanted.named) == wanted
+    return not same if before.table == wanted.table else before.place != wanted.place
 
 
 def last_copy_settings(controls: TableControls | None) -> CopySettings | None:

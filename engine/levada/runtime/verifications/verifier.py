@@ -45,6 +45,8 @@ from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.masking import with_masks
+from levada.schema.table import NEWEST_VERSION
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
@@ -143,7 +145,8 @@ class Verifier:
                 raise Transient("table_changed", f"the shadow copy of {name} was removed during its verification")
             opened.callback(lake.close)
             policy, connections = config.on_unrepresentable, config.copy_connections
-            source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled)
+            keys = config.mask_keys
+            source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys)
             known = self.store.get_table_schema(table, SnapshotId(max(0, snapshot.lsn - 1))) or schema
             scope = scope_of(schema, known, lake, target)
             found = compare(source, lake, schema, scope, snapshot.lsn, VerifyOptions())
@@ -267,14 +270,15 @@ class Verifier:
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
                     policy, connections = config.on_unrepresentable, config.copy_connections
+                    keys = config.mask_keys
                     yield Moment(
-                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled),
+                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys),
                         schema,
                         target,
                         lake,
                         snapshot.lsn,
                         held,
-                        RangeReader(config.source, snapshot, schema, published.row_filter, policy),
+                        RangeReader(config.source, snapshot, schema, published.row_filter, policy, config.mask_keys),
                         versions,
                         repaired,
                     )
@@ -395,6 +399,9 @@ class Verifier:
                 exclude=() if settings is None else settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
+        if settings is not None:
+            former = self.store.get_table_schema(table, NEWEST_VERSION)
+            schema = with_masks(schema, settings.masks, former, config.mask_keys)
         return published, description, schema
 
     def _require_comparable(self, target: TableTarget) -> None:
