@@ -11,7 +11,7 @@ from tests.rigs.engine import Engine
 
 pytestmark = pytest.mark.nightly
 
-_KILLS = 6
+_KILLS = 4
 _ROWS = "SELECT id, n, md5(long), {} FROM {} ORDER BY id"
 
 
