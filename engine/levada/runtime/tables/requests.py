@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from levada.destinations.interface import Destination
@@ -28,13 +28,17 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    follows: bool = field(default=False, compare=False)
+    """True if the next copy has the place of the table's name then, see `levada.runtime.tables.exchanged_names`."""
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
         """Return the settings for a copy that begins now. ``before`` are those of the last copy."""
         table_config = config.table(table)
-        if before is not None and table_config.destination_table == (
-            before.destination_table if before.table == table else ""
+        if (
+            before is not None
+            and not before.follows
+            and table_config.destination_table == (before.destination_table if before.table == table else "")
         ):
             place = before.place
         else:
@@ -67,6 +71,7 @@ class CopySettings:
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
                 "place": [self.place.schema, self.place.name],
+                **({"follows": True} if self.follows else {}),
             }
         )
 
@@ -81,6 +86,7 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            bool(data.get("follows", False)),
         )
 
 
