@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from psycopg import sql
 from pyiceberg.table import StaticTable
 from tests.rigs.database import Database
@@ -97,14 +98,18 @@ def test_a_table_that_comes_later_waits_for_a_name_of_its_own(engine: Engine, db
     assert ids(engine, "t2", "lake") == [2]
 
 
+def create_numbered(db: Database, *tables: str) -> None:
+    """Create tables, each with a row of its number, from 1 on."""
+    with db.connect() as connection:
+        for number, name in enumerate(tables, start=1):
+            connection.execute(
+                f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES ({number})".encode()
+            )
+
+
 def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> None:
-    """After a swap, a rename, a new table under the old name, a drop, and restarts in between."""
-    db.execute(
-        "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)",
-        "CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (2)",
-        "CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (3)",
-        "CREATE TABLE d (id int PRIMARY KEY); INSERT INTO d VALUES (4)",
-    )
+    """After a rename, a drop, and restarts in between. A swap that the manifest holds changes no place either."""
+    create_numbered(db, "a", "b", "c", "d")
     engine.write_manifest()
     engine.start()
     engine.wait_for(lambda p: p["ready"])
@@ -136,6 +141,39 @@ def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> 
     db.execute("DROP TABLE c_old")
     engine.start()
     engine.wait_for(lambda p: is_ready(p, "public.c") and ids(engine, "c") == [30])
+
+
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["running", "stopped"])
+def test_swapped_tables_have_the_names_of_the_source(engine: Engine, db: Database, stopped: bool) -> None:
+    """By default: after the swap of a nightly build, and after a new table or another one took a name."""
+    create_numbered(db, "c", "t", "t_new", "u", "u_new", "moved")
+    engine.spec["tables"] = {"include": [{"schema": "public", "name": "*"}]}
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["ready"])
+    if stopped:
+        engine.stop()
+    db.execute(
+        "ALTER TABLE c RENAME TO c_old; CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (30)",
+        "BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE t_new RENAME TO t; COMMIT",
+        "BEGIN; DROP TABLE u; ALTER TABLE u_new RENAME TO u; COMMIT",
+        "ALTER TABLE moved RENAME TO moved_v2",
+        "INSERT INTO c_old VALUES (33); INSERT INTO t VALUES (50); INSERT INTO t_old VALUES (40)",
+        "INSERT INTO u VALUES (70)",
+    )
+    if stopped:
+        engine.start()
+    names = {"c": [30], "c_old": [1, 33], "t": [3, 50], "t_old": [2, 40], "u": [5, 70]}
+    expected = {f"public.{name}": f"shop_public.{name}" for name in names} | {"public.moved_v2": "shop_public.moved"}
+    engine.wait_for(lambda p: {n: t["destinationTable"] for n, t in by_name(p).items()} == expected)
+    engine.wait_caught_up()
+    assert {name: ids(engine, name) for name in names} == names
+    assert not (engine.warehouse / "shop_public" / "t_new").exists()
+    engine.stop()
+    engine.start()
+    db.execute("INSERT INTO t VALUES (51)")
+    engine.wait_caught_up()
+    assert ids(engine, "t") == [3, 50, 51]
 
 
 def test_names_that_would_be_paths(engine: Engine, db: Database) -> None:

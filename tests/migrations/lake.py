@@ -37,7 +37,7 @@ class IcebergCounter:
         schema, _, name = place.partition(".")
         folder = self.warehouse / schema / name
         # Hadoop's rename over the file of the newest version removes that first.
-        hint = until(lambda: next(folder.glob("metadata/version-hint.text"), None), limit_s=5)
+        hint = until(lambda: next(folder.glob("metadata/version-hint.text"), None))
         assert hint is not None
         return open_lake_table(folder).scan().count()
 

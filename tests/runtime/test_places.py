@@ -12,9 +12,10 @@ from levada.destinations.iceberg.catalog_config import CatalogConfig
 from levada.destinations.iceberg.settings import Settings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
+from levada.runtime.tables.exchanged_names import find_followers
 from levada.runtime.tables.places import find_misplaced, place_problems
 from levada.runtime.tables.requests import CopySettings, settings_changed
-from levada.values import QualifiedTable, TableId
+from levada.values import OnUnstreamable, QualifiedTable, TableId
 
 ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
 CATALOGS: dict[str, dict[str, Any]] = {
@@ -39,6 +40,7 @@ def config(**tables: TableConfig) -> PipelineConfig:
         object.__setattr__(made, name, value)
     object.__setattr__(made, "default_table", TableConfig())
     object.__setattr__(made, "copies_depend_on", "")
+    object.__setattr__(made, "largest_own_copy", None)
     result: PipelineConfig = made
     return result
 
@@ -167,6 +169,41 @@ def test_a_new_table_under_the_old_name_is_misplaced() -> None:
     assert "public.bills and public.orders" in found[TableId(2)].message
     swapped = {TableId(1): (BILLS, before), TableId(2): (ORDERS, CopySettings.of(config(), BILLS))}
     assert find_misplaced(config(), catalog().target_name, swapped) == {}
+
+
+def test_places_follow_names_that_went_to_other_tables() -> None:
+    """A swap, a new table and a dropped one make the tables follow. A rename to a free name and an exchange do not."""
+    old, new = QualifiedTable("public", "old"), QualifiedTable("public", "new")
+
+    def followers(left: tuple[QualifiedTable, ...] = (), of: PipelineConfig | None = None, **names: str) -> set[int]:
+        """Return those of tables that were copied as orders, new and bills, by the names that they have now."""
+        copied = {"orders": (1, ORDERS), "new": (2, new), "bills": (3, BILLS), "created": (4, None)}
+        known = {
+            TableId(copied[was][0]): (
+                QualifiedTable("public", now),
+                CopySettings.of(config(), before) if (before := copied[was][1]) else None,
+            )
+            for was, now in names.items()
+        }
+        return {int(t) for t in find_followers(of or config(), known, left, {TableId(1): 10})}
+
+    assert followers(orders="old", new="new", bills="bills") == set()
+    assert followers(orders="old", new="orders", bills="bills") == {1, 2}
+    assert followers(orders="new", new="orders", bills="bills") == set()
+    assert followers(orders="new", new="bills", bills="orders") == set()
+    assert followers(orders="old", new="orders", bills="new") == {1, 2, 3}
+    assert followers(orders="old", created="orders") == {1}
+    assert followers((ORDERS,), new="orders", bills="bills") == {2}
+    held = TableConfig(on_unstreamable=OnUnstreamable.HOLD)
+    assert followers(of=config(old=held), orders="old", new="orders") == set()
+    assert followers(of=config(old=TableConfig(destination_table="orders")), orders="old", new="orders") == set()
+    limited = config()
+    object.__setattr__(limited, "largest_own_copy", 10)
+    assert followers(of=limited, orders="old", new="orders") == {1}, "the size of the other one is not known"
+
+    before = CopySettings.from_text(replace(CopySettings.of(config(), ORDERS), follows=True).to_text())
+    assert CopySettings.of(config(), old, before).place == old
+    assert settings_changed(before, CopySettings.of(config(), old, before))
 
 
 def test_a_check_lists_all_that_is_wrong_with_names() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from levada.destinations.fenced import require_epoch
 from levada.destinations.ownership import not_ours
 from levada.destinations.postgres.columns import Layout
-from levada.destinations.postgres.shadow_copy import drop_all
+from levada.destinations.postgres.shadow_copy import drop_all, drop_table
 from levada.destinations.postgres.state import State, TableRow, find_relation
 from levada.errors import AccessDenied, NeedsOperator, Transient
 from levada.postgres.silence import WatchedConnection
@@ -59,9 +59,14 @@ class Claims:
         self._check_not_source(connection, schema.name, place)
         there = self._owned(connection, schema, place)
         row = self.state.find(connection, schema.id, lock=True)
-        if row is None and there is not None:
+        if there is not None and (row is None or there.owner != row.owner):
             # The table of a former source table, whose rows the copy replaces.
             require_epoch(there.epoch, epoch)
+            if row is not None:
+                require_epoch(row.epoch, epoch)
+                drop_all(connection, self.state, row)
+                drop_table(connection, row)
+                self.state.forget(connection, row)
             drop_all(connection, self.state, there)
             row = replace(there, owner=self.state.owner.of(schema), epoch=epoch, lsn=None)
             self.state.save(connection, there, row)

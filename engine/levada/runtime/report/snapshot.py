@@ -39,6 +39,7 @@ from levada.status import (
 
 _RATE_WINDOW_S = 10.0
 _REFUSES_UPDATES = "PostgreSQL refuses its UPDATEs and DELETEs: it is published without a replica identity"
+_FOLLOWS = "it is copied to the place of its name, which was that of another table"
 
 
 class RateMeter:
@@ -63,6 +64,12 @@ class Trends:
     rate: RateMeter = field(default_factory=RateMeter)
     outlook: Outlook = field(default_factory=Outlook)
     stream: StreamDelay = field(default_factory=StreamDelay)
+
+
+def _note(record: TableRecord, registry: TableRegistry) -> str:
+    if registry.membership.refuses_updates(record.id):
+        return _REFUSES_UPDATES
+    return _FOLLOWS if record.place.follows else record.place.note
 
 
 def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, delay_s: float = 0.0) -> TableProgress:
@@ -91,7 +98,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         name=record.name.name,
         phase=TablePhase.ERRORED if differs is not None else record.phase.name,
         mode=record.place.mode,
-        note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
+        note=_note(record, registry),
         copy=copied if copied is not None or copying else _finished_before(),
         copied_rows="" if settings is None else settings.copied_rows,
         applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not unplaced else None,

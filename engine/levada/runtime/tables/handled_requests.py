@@ -64,6 +64,13 @@ class HandledRequests:
             self._store, record.id, replace(self.verification(record), last=verified, error=None, differs=None)
         )
 
+    def follow_name(self, record: TableRecord, *, follows: bool) -> None:
+        """Record whether the table's next copy has the place of its name, and not the one of its last copy."""
+        controls, last = self.controls(record), self.last_settings(record)
+        if last is not None and last.follows is not follows:
+            noted = replace(controls, made_as=replace(last, follows=follows).to_text())
+            self._store.store_table_controls(record.id, noted)
+
     def mark_handled(self, record: TableRecord) -> None:
         """Record that the manifest's nonces were acted on."""
         table_config, controls = self._config_ref.current.table(record.name), self.controls(record)

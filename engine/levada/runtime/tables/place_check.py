@@ -33,6 +33,8 @@ class PlaceCheck(Part):
         wrong = self._misplaced()
         for record in self._tables.records.values():
             record.place.name = self._name(record)
+            last = self._handled.last_settings(record)
+            record.place.follows = last is not None and last.follows
             error = wrong.get(record.id)
             if error is None and record.place.misplaced:
                 record.place.misplaced = False

@@ -13,6 +13,8 @@ class PlaceState:
     """The table's name at the destination, empty if it has none there."""
     misplaced: bool = False
     """True if the table is parked because it has no usable place of its own."""
+    follows: bool = False
+    """True until the table's copy to the place that its name has, which was that of another table."""
     mode: str = ""
     note: str = ""
     """The reason for the mode, if it is not the configured one."""

@@ -39,8 +39,9 @@ def find_misplaced(
 ) -> dict[TableId, NeedsOperator]:
     """Return the error of each table that must not be copied. ``tables`` has the settings of each table's last copy."""
     places, reasons = _places(config, target, tables)
+    wanted = {place.id: place.wanted.name for place in places}
     for table, owner in find_later(places).items():
-        reasons[table] = Collision(owner.wanted.name, (owner.table, tables[table][0])).error()
+        reasons[table] = Collision(wanted[table], (owner.table, tables[table][0])).error()
     return reasons
 
 

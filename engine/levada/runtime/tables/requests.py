@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from levada.destinations.interface import Destination, Ordering
@@ -36,6 +36,8 @@ class CopySettings:
     named: QualifiedTable | None = None
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
+    follows: bool = field(default=False, compare=False)
+    """True if the next copy has the place of the table's name then, see `levada.runtime.tables.exchanged_names`."""
 
     @property
     def copied_rows(self) -> CopiedRows:
@@ -65,8 +67,10 @@ class CopySettings:
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
         """Return the settings for a copy that begins now. ``before`` are those of the last copy."""
         table_config = config.table(table)
-        if before is not None and table_config.destination_table == (
-            before.destination_table if before.table == table else ""
+        if (
+            before is not None
+            and not before.follows
+            and table_config.destination_table == (before.destination_table if before.table == table else "")
         ):
             place = before.place
         else:
@@ -113,6 +117,8 @@ class CopySettings:
             data["masks"] = self.masks.to_json()
         if self.named is not None:
             data["named"] = [self.named.schema, self.named.name]
+        if self.follows:
+            data["follows"] = True
         return json.dumps(data)
 
     @classmethod
@@ -131,6 +137,7 @@ class CopySettings:
             QualifiedTable(*data["named"]) if "named" in data else None,
             CopyMode(data.get("copyMode", CopyMode.ALL)),
             data.get("copyWhere", ""),
+            bool(data.get("follows", False)),
         )
 
 

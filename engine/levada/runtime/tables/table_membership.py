@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from levada import codes
 from levada.errors import LevadaError
 from levada.runtime.job import Job
+from levada.runtime.tables.exchanged_names import find_followers
 from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.place_check import PlaceCheck
+from levada.runtime.tables.places import target_name
 from levada.runtime.tables.positions import Positions
 from levada.runtime.tables.publication_check import PublicationCheck
 from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.retry_state import RetryState
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.source_tables import SourceTables
@@ -76,11 +80,13 @@ class TableMembership(Part):
         selected = {t: kept for t in phases if (kept := selected_name(self._store, t)) is not None}
         names = {**copied, **selected}
         away = self._renamed_away(source, {t: names[t] for t in phases.keys() & names.keys()})
+        freed = list[CopySettings | None]()
         for gone in phases.keys() - left.keys() - away.keys() - {t.id for t in source.published}:
             there = source.publication.names.get(gone)
             name = there or names.get(gone) or f"with OID {gone}"
             why = "no longer exists" if there is None else "is no longer selected"
             _log.info("table %s %s: its state is forgotten, its destination stays", name, why)
+            freed.append(last_copy_settings(self._store.get_table_controls(gone)))
             self._forget(gone)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
@@ -97,6 +103,7 @@ class TableMembership(Part):
             self._readmit(self._tables.records[table.id])
         self._publication.check(source)
         self._sizes.update(source.sizes)
+        self._follow_names(freed)
 
     def discovered(self, source: SourceTables, copy_after_session: int) -> bool:
         """Add new tables and forget removed ones. Return False if a removed table still has a job.
@@ -123,6 +130,7 @@ class TableMembership(Part):
         self._sizes.update(source.sizes)
         away = self._renamed_away(source, {t: r.name for t, r in records.items()})
         gone = [records[t] for t in records.keys() - left.keys() - away.keys() - {t.id for t in source.published}]
+        self._follow_names([self._handled.last_settings(record) for record in gone])
         parked = self._park_renamed(away)
         removed = [self._remove(record) for record in gone]
         return parked and all(removed)
@@ -212,6 +220,26 @@ class TableMembership(Part):
                 continue
             self._phases.park(record, table_renamed(record.name, name))
         return not busy
+
+    def _follow_names(self, freed: Iterable[CopySettings | None]) -> None:
+        """Let the places of tables follow their names, where names went from one table to another.
+
+        ``freed`` are the settings of the tables that leave the pipeline.
+        """
+        records, left = self._tables.records, {settings.place for settings in freed if settings is not None}
+        known = {r.id: (r.name, self._handled.last_settings(r)) for r in records.values()}
+        found = find_followers(self._config_ref.current, known, left, self._sizes)
+        for table, (name, before) in known.items():
+            if before is None or before.follows is (table in found):
+                continue
+            if not target_name(self._destination.target_name, name, before):
+                continue  # the destination has no names
+            if table in found:
+                _log.warning("table %s is copied to a place of its name, which was that of another table", name)
+            elif before.place != name:
+                continue  # the other table is gone by now
+            self._handled.follow_name(records[table], follows=table in found)
+            self._places.places_changed()
 
     def _readmit(self, record: TableRecord) -> None:
         """Retry a table that was parked because of its name, as the manifest selects its name now."""
