@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
+from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.collisions import TargetName
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
@@ -64,6 +65,7 @@ class Capabilities:
     some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
     and `levada cut` are refused. ``guards``: the destination keeps other writers from its tables until
     `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
+    ``checks_without_spark``: a destination with ``spark`` is checked in a JVM without a session.
     """
 
     upsert: bool = False
@@ -77,6 +79,7 @@ class Capabilities:
     cuts: bool = False
     guards: bool = False
     finds_rows: bool = False
+    checks_without_spark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ class DestinationContext:
     tables. ``only_checks`` is True in
     `levada check`, when the destination must not create anything, not even in `Destination.startup`. ``namespace`` is
     the namespace of the Pipeline, and empty outside of Kubernetes. ``former_names`` reads the full names of the
-    pipeline's former owners from the store. The pipeline owns their tables.
+    pipeline's former owners from the store. The pipeline owns their tables. ``jvm`` is given in place of ``spark`` when
+    a destination with the capability ``checks_without_spark`` is checked in a process without a session.
     """
 
     pipeline: str
@@ -133,6 +137,7 @@ class DestinationContext:
     only_checks: bool = False
     namespace: str = ""
     former_names: Callable[[], Collection[str]] = tuple
+    jvm: CheckJvm | None = None
 
     @property
     def full_name(self) -> str:
