@@ -59,7 +59,7 @@ class Lake:
 
     def table(self, name: str, version: int, files: int, rows: int) -> tuple[IcebergTable, list[str]]:
         """Create a table of some data files. Return it with their paths."""
-        catalog = IcebergCatalog(self._context.spark, self._config, self._context, format_version=version)
+        catalog = IcebergCatalog(self._config, self._context, format_version=version)
         made = catalog.create(TableName(("bench",), name), ROWS, TableMode.UPSERT)
         schema, written = made.metadata.layout.files.arrow, []
         for number in range(files):

@@ -114,28 +114,37 @@ def postgres(start_postgres: StartPostgres) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def admin(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """The server's own database, in which other databases are created and dropped."""
+    made = Database(postgres, "postgres")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def db(postgres: EmbeddedPostgres) -> Iterator[Database]:
+def db(postgres: EmbeddedPostgres, admin: Database) -> Iterator[Database]:
     """Create an empty database. Drop its slots and the database itself afterwards."""
     name = f"test_{next(_numbers)}"
-    with psycopg.connect(postgres.uri(), autocommit=True) as admin:
-        # Not through the WAL, which every slot would read, and which 14 cannot.
-        by_files = " STRATEGY FILE_COPY" if admin.info.server_version >= 150000 else ""
-        admin.execute(f"CREATE DATABASE {name}{by_files}")
+    [(version,)] = admin.query("SELECT current_setting('server_version_num')::int")
+    # Not through the WAL, which every slot would read, and which 14 cannot.
+    by_files = " STRATEGY FILE_COPY" if version >= 150000 else ""
+    admin.execute(f"CREATE DATABASE {name}{by_files}")
+    made = Database(postgres, name)
     try:
-        yield Database(postgres, name)
+        yield made
     finally:
-        with psycopg.connect(postgres.uri(), autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
-            until(lambda: _drops_slots(admin, name))
-            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        made.close()
+        admin.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
+        until(lambda: _drops_slots(admin, name))
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _drops_slots(admin: psycopg.Connection[Any], database: str) -> bool:
+def _drops_slots(admin: Database, database: str) -> bool:
     """Drop the slots of the database. Return False while a session that has ended still holds one."""
     slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
     with suppress(psycopg.errors.ObjectInUse):
-        admin.execute(slots, [database])
+        admin.query(slots, database)
         return True
     return False
 

@@ -276,6 +276,7 @@ def test_a_read_only_store_is_waited_for(db: Database, role: str, whose: str, sa
             with db.connect() as admin:
                 admin.execute("SET default_transaction_read_only = off")
                 admin.execute(f"ALTER {setting.format('RESET')}")  # type: ignore[arg-type]
+            db.close()  # Its session began with the setting.
             written.result()
         assert error is not None
         assert f"default_transaction_read_only {said.format(**names)} is on" in error.message

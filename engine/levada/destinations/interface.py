@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
+from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.collisions import TargetName
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
@@ -67,6 +68,7 @@ class Capabilities:
     ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
     destination folds changes by `levada.destinations.fold`, finds rows, and has `Destination.rows_left_out`. Without it
     a manifest whose tables keep deleted rows is refused.
+    ``checks_without_spark``: a destination with ``spark`` is checked in a JVM without a session.
     """
 
     upsert: bool = False
@@ -81,6 +83,7 @@ class Capabilities:
     guards: bool = False
     finds_rows: bool = False
     keeps_deleted: bool = False
+    checks_without_spark: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class DestinationContext:
     tables. ``only_checks`` is True in
     `levada check`, when the destination must not create anything, not even in `Destination.startup`. ``namespace`` is
     the namespace of the Pipeline, and empty outside of Kubernetes. ``former_names`` reads the full names of the
-    pipeline's former owners from the store. The pipeline owns their tables.
+    pipeline's former owners from the store. The pipeline owns their tables. ``jvm`` is given in place of ``spark`` when
+    a destination with the capability ``checks_without_spark`` is checked in a process without a session.
     """
 
     pipeline: str
@@ -137,6 +141,7 @@ class DestinationContext:
     only_checks: bool = False
     namespace: str = ""
     former_names: Callable[[], Collection[str]] = tuple
+    jvm: CheckJvm | None = None
 
     @property
     def full_name(self) -> str:

@@ -50,13 +50,12 @@ class IcebergCatalog:
 
     def __init__(
         self,
-        spark: SparkSession,
         config: CatalogConfig,
         context: DestinationContext,
         table_properties: Mapping[str, str] | None = None,
         format_version: int = 2,
     ) -> None:
-        self._spark = spark
+        self._spark = context.spark
         self._keeps_columns = context.on_schema_change is OnSchemaChange.IGNORE
         self._config = config
         self._table_properties = table_properties or {}
@@ -65,9 +64,7 @@ class IcebergCatalog:
         self.clock = Clock(context.source, record=context.work_dir / "clock.json")
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
-        self.jvm = Jvm(spark)
-        for key, value in config.spark_conf().items():
-            spark.conf.set(key, value)
+        self.jvm = _open_jvm(config, context)
         self._opening = threading.Lock()
         self._opened: JavaObject | None = None
         # A JDBC catalog creates its tables when it is opened.
@@ -90,6 +87,11 @@ class IcebergCatalog:
                 with java_errors("close the catalog"):
                     self.jvm.close(opened)
 
+    @property
+    def _session(self) -> SparkSession:
+        assert self._spark is not None, "a check compares no table"
+        return self._spark
+
     def fixed(self, table: IcebergTable, lock: AbstractContextManager[object], tags: set[str]) -> IcebergSnapshot:
         """Return the table's current snapshot for a comparison, with a tag until it is closed. ``lock`` is held.
 
@@ -98,7 +100,7 @@ class IcebergCatalog:
         # It imports pyspark, which a destination does not need before it is opened.
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
 
-        session = verification_session(self._spark, self._config.spark_conf())
+        session = verification_session(self._session, self._config.spark_conf())
         made = IcebergSnapshot(session, table, self._config.name, lock, tags, keeps_columns=self._keeps_columns)
         made.tag()
         return made
@@ -109,7 +111,7 @@ class IcebergCatalog:
         """Return a shadow copy's rows for a comparison. ``lock`` is held."""
         from levada.destinations.iceberg.fixed_table import IcebergShadow, verification_session
 
-        session = verification_session(self._spark, self._config.spark_conf())
+        session = verification_session(self._session, self._config.spark_conf())
         return IcebergShadow(session, table, lock, made.uncommitted(table), made.layout, made.lsn)
 
     def check(self) -> None:
@@ -481,3 +483,13 @@ def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: T
     kept = table.metadata.properties
     same_key = kept.get(Property.KEY) == key_property(schema)
     fenced.check_same_table(table.name, schema, mode, made_as=kept.get(Property.MODE), same_key=same_key)
+
+
+def _open_jvm(config: CatalogConfig, context: DestinationContext) -> Jvm:
+    """Return the JVM of the session, in which the catalog gets its name, or that of a check."""
+    if context.spark is None:
+        assert context.jvm is not None
+        return Jvm.without_spark(context.jvm, config.spark_conf())
+    for key, value in config.spark_conf().items():
+        context.spark.conf.set(key, value)
+    return Jvm(context.spark)

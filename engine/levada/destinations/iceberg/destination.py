@@ -96,6 +96,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         cuts=True,
         finds_rows=True,
         keeps_deleted=True,
+        checks_without_spark=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -108,16 +109,16 @@ class IcebergDestination(FencedDestination[IcebergState]):
         table_properties: Mapping[str, str] | None = None,
         format_version: int = 2,
     ) -> None:
-        if context.spark is None:
+        if context.spark is None and context.jvm is None:
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
-        self.batch_tasks: BatchRunner | None = SparkTasks(context.spark)
+        self.batch_tasks: BatchRunner | None = None if context.spark is None else SparkTasks(context.spark)
         """The runner of the tasks that write large batches. With None this process writes them."""
         self._capacity = 0
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
-        self._tables = IcebergCatalog(context.spark, catalog, context, table_properties, format_version)
+        self._tables = IcebergCatalog(catalog, context, table_properties, format_version)
         self._known = KnownTables(self._tables, MountedWarehouse(catalog.properties), context.work_dir / "iceberg-keys")
         self._shadows = ShadowCopies(self._tables, self._known)
 
@@ -154,7 +155,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
     def startup(self) -> None:
         """Open the catalog, so that an unusable one is reported before a copy begins."""
         self._tables.open()
-        self._capacity = SparkTasks(self._spark).capacity()
+        if self._spark is not None:
+            self._capacity = SparkTasks(self._spark).capacity()
 
     def parallel_batches(self) -> int:
         """Return twice the number of Spark's tasks that run at the same time, 8 at most, so that all have work."""
@@ -478,6 +480,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         files = arrange_as(table, events.target, layout)
         if mode is TableMode.UPSERT:
+            assert self._spark is not None, "a check writes nothing"
             if backfill(table, schema, layout, files, self._spark):
                 state.index.forget()
             upsert_batch(state, table, layout, files, events, after, mark, self._context.pipeline, self.batch_tasks)

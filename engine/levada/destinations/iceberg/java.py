@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from levada.destinations.iceberg.compiled import install_local_files, table_opener
 from levada.destinations.iceberg.java_causes import Cause, Reason, reason_of
@@ -15,6 +16,8 @@ from levada.errors import AccessDenied, DestinationChanged, LevadaError, NeedsOp
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from levada.destinations.check_jvm import CheckJvm
+
 JavaObject = Any
 """py4j has no types."""
 
@@ -22,6 +25,7 @@ _SQL_ERROR: Final = re.compile(r"(?!Unchecked).*SQL\w*Exception")
 """Names of ``java.sql.SQLException`` and of the drivers' subclasses. Iceberg's own exception has no SQLSTATE."""
 _FRAMES: Final = 15
 """The innermost methods that are looked at to find what an exception was thrown in."""
+_CATALOGS: Final = "spark.sql.catalog"
 _CHECK_KEYS: Final = (
     "check the keys in the Secret of spec.destination.iceberg.credentialsSecretRef, or the pod's identity,"
     " and what they may do"
@@ -87,14 +91,24 @@ class Jvm:
 
     def __init__(self, spark: SparkSession) -> None:
         self.session: JavaObject = spark._jsparkSession
-        self._gateway: JavaObject = spark.sparkContext._gateway
-        jvm: JavaObject = spark._jvm
+        self._settings: Mapping[str, str] = {}
+        self._open(spark.sparkContext._gateway, spark._jvm, spark.sparkContext._jsc.hadoopConfiguration())
+
+    @classmethod
+    def without_spark(cls, jvm: CheckJvm, catalog: Mapping[str, str]) -> Self:
+        """Return the access to a JVM without a session. ``catalog`` are the settings of a session for the catalog."""
+        made = cls.__new__(cls)
+        made.session = None
+        made._settings = {**jvm.settings, **catalog}
+        made._open(jvm.gateway, jvm.gateway.jvm, jvm.hadoop_conf())
+        return made
+
+    def _open(self, gateway: JavaObject, jvm: JavaObject, hadoop_conf: JavaObject) -> None:
+        self._gateway, self._jvm, self.hadoop_conf = gateway, jvm, hadoop_conf
         self.iceberg: JavaObject = JavaNames(jvm.org.apache.iceberg)
         self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
-        self.hadoop_conf: JavaObject = spark.sparkContext._jsc.hadoopConfiguration()
-        self._sessions: JavaObject = jvm.org.apache.spark.sql.classic.SparkSession
         self._java: JavaObject = JavaNames(jvm.java)
-        install_local_files(jvm, self.hadoop_conf)
+        install_local_files(jvm, hadoop_conf)
 
     def actions(self) -> JavaObject:
         """Return Iceberg's actions in Spark.
@@ -102,12 +116,22 @@ class Jvm:
         They run threads that need Spark's active session. A Java thread inherits it from the thread that starts it, and
         the calling thread may have none, so it is set here.
         """
-        self._sessions.setActiveSession(self.session)
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self.session)
         return self.iceberg.spark.actions.SparkActions.get(self.session)
 
     def open_catalog(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         """Return a new catalog with the configuration of the session's catalog of this name. The caller closes it."""
-        conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
+        if self.session is None:
+            # As SparkUtil.hadoopConfCatalogOverrides does it.
+            conf, prefix = (
+                self._jvm.org.apache.hadoop.conf.Configuration(self.hadoop_conf),
+                f"{_CATALOGS}.{name}.hadoop.",
+            )
+            for key, value in self._settings.items():
+                if key.startswith(prefix):
+                    conf.set(key.removeprefix(prefix), value)
+        else:
+            conf = self.iceberg.spark.SparkUtil.hadoopConfCatalogOverrides(self.session, name)
         return self.iceberg.CatalogUtil.buildIcebergCatalog(name, self.map(properties), conf)
 
     def open_table(self, table: JavaObject, operations: JavaObject) -> JavaObject:
@@ -183,13 +207,12 @@ def each(iterable: JavaObject) -> Iterator[JavaObject]:
 def java_errors(what: str) -> Iterator[None]:
     """Convert exceptions of the JVM to Levada's errors. ``what`` describes the operation in their messages."""
     from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark.errors.exceptions.captured import CapturedException
 
     try:
         yield
     except LevadaError:
         raise
-    except (Py4JJavaError, CapturedException) as error:
+    except (Py4JJavaError, *_spark_errors()) as error:
         thrown = error.java_exception if isinstance(error, Py4JJavaError) else error._origin
         raise _translated(what, thrown) from error
     except (Py4JError, ConnectionError) as error:
@@ -198,6 +221,12 @@ def java_errors(what: str) -> Iterator[None]:
             f"{what}: Spark's JVM does not respond",
             hint="if this persists, see the log, and raise the memory limit",
         ) from error
+
+
+def _spark_errors() -> tuple[type[Any], ...]:
+    """Return the exceptions that pyspark makes of those of the JVM, without an import of pyspark for a check."""
+    captured = sys.modules.get("pyspark.errors.exceptions.captured")
+    return () if captured is None else (captured.CapturedException,)
 
 
 def _translated(what: str, thrown: JavaObject) -> LevadaError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pydantic.alias_generators import to_snake
 
+from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.interface import Destination, DestinationContext
 from levada.mask_keys import MaskKeyFiles
 from levada.postgres.client_key import CERTIFICATE, KEY
@@ -159,10 +160,11 @@ def make_destination(
     *,
     only_checks: bool = False,
     former: Callable[[], Collection[str]] = tuple,
+    jvm: CheckJvm | None = None,
 ) -> Destination:
     """Return the manifest's destination. No connection is opened yet.
 
-    ``work_dir`` is for the destination's caches. ``only_checks`` and ``former`` go into the destination's context.
+    ``work_dir`` is for the destination's caches. ``only_checks``, ``jvm`` and ``former`` go into its context.
     ``former`` returns the names of the pipeline's former owners. Raise the errors of `assemble`.
     """
     kind, settings = destination_class(manifests), destination_settings(manifests)
@@ -176,6 +178,7 @@ def make_destination(
         only_checks=only_checks,
         namespace=config.namespace,
         former_names=former,
+        jvm=jvm,
     )
     private_folder(work_dir)
     with destination_errors(kind, "from_settings"):

@@ -35,7 +35,8 @@ from levada.runtime.host.assembly import make_destination, open_store, pipeline_
 from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.host.pod import TERMINATION_LOG
-from levada.runtime.resources.spark import borrowed_session
+from levada.runtime.resources.bare_jvm import bare_jvm
+from levada.runtime.resources.spark import borrowed_session, has_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.destination_place import require_same_place
 from levada.runtime.source.ownership import holdings, identify, require_own
@@ -394,16 +395,15 @@ def _known(config: PipelineConfig, stored: _Stored) -> Mapping[TableId, tuple[Qu
 
 @contextmanager
 def _opened(manifests: Manifests, secrets: Path | None, config: PipelineConfig) -> Iterator[Destination]:
-    kind, session = destination_class(manifests), _no_session()
-    if kind.capabilities.spark:
-        session = borrowed_session(
-            f"levada check {config.name}",
-            conf=manifests.pipeline.spec.driver.spark_conf,
-            defaults=kind.spark_conf(destination_settings(manifests)),
-            jars=kind.jars(),
-        )
+    kind, session, jvm = destination_class(manifests), _no_session(), None
+    conf, jars = manifests.pipeline.spec.driver.spark_conf, kind.jars() if kind.capabilities.spark else ()
+    defaults = kind.spark_conf(destination_settings(manifests)) if kind.capabilities.spark else {}
+    if kind.capabilities.checks_without_spark and not has_session():
+        jvm = bare_jvm(conf=conf, defaults=defaults, jars=jars)
+    if kind.capabilities.spark and jvm is None:
+        session = borrowed_session(f"levada check {config.name}", conf=conf, defaults=defaults, jars=jars)
     with tempfile.TemporaryDirectory(prefix="levada-check-") as scratch, session as spark:
-        destination = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True)
+        destination = make_destination(manifests, config, secrets, spark, Path(scratch), only_checks=True, jvm=jvm)
         try:
             yield destination
         finally:

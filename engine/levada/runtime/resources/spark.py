@@ -69,6 +69,7 @@ _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJa
 _LOCATIONS: Final = frozenset(
     {"spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
 )
+_BY_SUBMIT: Final = ("spark.jars", "spark.files", "spark.archives", "spark.kerberos.", "spark.yarn.", "spark.submit.")
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 _PROPERTIES: Final = "LEVADA_SPARK_PROPERTIES"
 _OVERRIDES: Final = "LEVADA_SPARK_CONF"
@@ -114,9 +115,9 @@ def spark_session(
 def has_session() -> bool:
     """Return True if the process has a running Spark session. Raise NeedsOperator ``pyspark_missing`` if it cannot."""
     pyspark_folder()
-    from pyspark import SparkContext
-
-    return SparkContext._active_spark_context is not None
+    # To import it takes a command longer than the question.
+    loaded = sys.modules.get("pyspark")
+    return loaded is not None and loaded.SparkContext._active_spark_context is not None
 
 
 @contextmanager
@@ -140,6 +141,30 @@ def borrowed_session(
     finally:
         if not running:
             stop_spark(spark)
+
+
+def settings_of_check(
+    conf: Mapping[str, str], defaults: Mapping[str, str], jars: Sequence[Jar]
+) -> Mapping[str, str] | None:
+    """Return the settings that `borrowed_session` gives a new session.
+
+    Return None if one of them has an effect through spark-submit or a session alone.
+    """
+    given = {**defaults, **_properties(), **conf}
+    if any(key.startswith(_BY_SUBMIT) for key in given):
+        return None
+    here = {key: value for key, value in given.items() if key not in _LOCATIONS}
+    return _settings("levada check", "1", {**here, "spark.master": "local[1]"}, jars)
+
+
+@contextmanager
+def logged_output() -> Iterator[IO[str]]:
+    """Yield a pipe whose lines, also those of processes that the block starts, go to the logger ``levada.spark``."""
+    reading, writing = os.pipe()
+    output = os.fdopen(reading, errors="replace")
+    threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
+    with os.fdopen(writing, "w") as stream:
+        yield stream
 
 
 def check_jvm(spark: SparkSession) -> None:
@@ -262,15 +287,9 @@ def _launch_jvm(settings: Mapping[str, str]) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     # If a JVM ends before it answers, pyspark returns neither the process nor its output. The pipe keeps the output.
-    reading, writing = os.pipe()
-    output = os.fdopen(reading, errors="replace")
-    threading.Thread(target=_log_output, args=(output,), name="spark-log", daemon=True).start()
-    try:
-        with _start_errors(), _submit_arguments(settings):
-            streams = {"stdout": writing, "stderr": STDOUT}
-            return launch_gateway(None, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
-    finally:
-        os.close(writing)
+    with logged_output() as output, _start_errors(), _submit_arguments(settings):
+        streams = {"stdout": output, "stderr": STDOUT}
+        return launch_gateway(None, streams)  # type: ignore[no-untyped-call]  # as pyspark has it
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class CopySettings:
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
-        data = {
+        data: dict[str, object] = {
             "table": [self.table.schema, self.table.name],
             "mode": self.mode.value,
             "destinationTable": self.destination_table,
