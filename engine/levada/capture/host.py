@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -29,9 +30,9 @@ class CaptureHost:
         """Return True if a table without a version is to replicate. A table with a version is, under any name."""
         return True
 
-    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the excluded columns of a table that has no version yet."""
-        return frozenset()
+    def column_choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the excluded columns and the chosen types of a table that has no version yet."""
+        return ColumnChoice()
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""

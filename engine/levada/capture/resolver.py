@@ -42,6 +42,7 @@ from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
+from levada.schema.stored_types import ColumnChoice, with_stored_types
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -64,7 +65,8 @@ class TableResolver(SchemaResolver):
     If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
     changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    Each version of a table keeps the excluded columns of the version before it, until `exclude_columns` sets others.
+    Each version of a table keeps the excluded columns and the chosen types of the version before it, until
+    `choose_columns` sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
     """
 
@@ -85,8 +87,8 @@ class TableResolver(SchemaResolver):
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
-        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
-        self._excluded: dict[TableId, frozenset[str]] = {}
+        self._choices: queue.SimpleQueue[tuple[TableId, ColumnChoice]] = queue.SimpleQueue()
+        self._chosen: dict[TableId, ColumnChoice] = {}
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -110,12 +112,12 @@ class TableResolver(SchemaResolver):
         self._alterations.discard()
         self._withdrawn.clear()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
-        """Exclude these columns from all versions of the table that are read from now on. From any thread.
+    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
+        """Give all versions of the table that are read from now on these columns. From any thread.
 
         A table whose columns were read in the current session has them until the next session.
         """
-        self._exclusions.put((table, columns))
+        self._choices.put((table, choice))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -227,8 +229,9 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema | None:
         """Return the version with the columns of ``description``, or None if it is ``before``."""
         table, name = description.id, before.name
-        excluded = self._exclusion(table, name, before)
-        if excluded != before.excluded_columns:
+        choice = self._choice(table, name, before)
+        excluded = choice.excluded
+        if choice != ColumnChoice.of(before):
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
@@ -239,6 +242,7 @@ class TableResolver(SchemaResolver):
                 columns=columns,
                 exclude=excluded,
                 policy=self._policy,
+                types=choice.types,
                 snapshot_id=at,
             )
             require_usable_names(name, announced.columns)
@@ -309,7 +313,8 @@ class TableResolver(SchemaResolver):
         self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
-        excluded = self._exclusion(relation.oid, name, before)
+        choice = self._choice(relation.oid, name, before)
+        excluded = choice.excluded
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
         unchanged = (
@@ -318,7 +323,7 @@ class TableResolver(SchemaResolver):
             and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
             and _same_identity(relation, before)
         )
-        if before is not None and unchanged and excluded == before.excluded_columns and self._announced(at):
+        if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
@@ -335,7 +340,7 @@ class TableResolver(SchemaResolver):
             require_same_exclusion(before, excluded, seen)
         replicated = {a: c for a, c in by_attnum.items() if a not in left_out}
         version = replace(
-            self._version(relation, list(replicated.values()), list(replicated), before, description, at),
+            self._version(relation, list(replicated.values()), list(replicated), before, description, at, choice),
             name=name,
             excluded_columns=excluded,
             excluded=tuple(
@@ -354,15 +359,15 @@ class TableResolver(SchemaResolver):
         listed = self._column_list(description.id) if known else None
         return [c for c in description.columns if listed is None or c.attnum in listed or c.attnum not in known]
 
-    def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
-        """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
+    def _choice(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> ColumnChoice:
+        """Return the columns of the table's next version. ``before`` is the version before it, if any."""
         with suppress(queue.Empty):
             while True:
-                changed, columns = self._exclusions.get_nowait()
-                self._excluded[changed] = columns
-        if table in self._excluded:
-            return self._excluded[table]
-        return self._host.excluded_columns(name) if before is None else before.excluded_columns
+                changed, choice = self._choices.get_nowait()
+                self._chosen[changed] = choice
+        if table in self._chosen:
+            return self._chosen[table]
+        return self._host.column_choice(name) if before is None else ColumnChoice.of(before)
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
@@ -395,14 +400,17 @@ class TableResolver(SchemaResolver):
         before: ReplicatedTableSchema | None,
         description: TableDescription | None,
         at: SnapshotId,
+        choice: ColumnChoice,
     ) -> ReplicatedTableSchema:
         now = {} if description is None else description.schema(policy=self._policy).by_attnum
-        old = {} if before is None else before.by_attnum
+        # A column whose type was chosen may have another choice now, by its new name.
+        chosen = dict(before.stored_types) if before is not None else {}
+        old = {} if before is None else {a: c for a, c in before.by_attnum.items() if c.name not in chosen}
         pairs = list(zip(columns, attnums, strict=True))
         resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
         identity = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
-        return ReplicatedTableSchema(
+        version = ReplicatedTableSchema(
             id=relation.oid,
             name=relation.table,
             columns=resolved,
@@ -411,6 +419,17 @@ class TableResolver(SchemaResolver):
             key=_key(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
+        return self._with_stored_types(version, choice, description)
+
+    def _with_stored_types(
+        self, version: ReplicatedTableSchema, choice: ColumnChoice, description: TableDescription | None
+    ) -> ReplicatedTableSchema:
+        if not choice.types.chosen:
+            return version
+        oids = [c.type_oid for c in version.columns if not is_builtin(c.type_oid)]
+        known = {} if description is None else description.types
+        read = read_type_infos(self._connected(), oids) if set(oids) - known.keys() else {}
+        return with_stored_types(version, choice.types, {**read, **known})
 
     def _column(
         self, column: RelationColumn, attnum: int, now: Mapping[int, Column], old: Mapping[int, Column]
@@ -503,4 +522,4 @@ def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> b
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
     excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
-    return columns, version.identity, version.identity_attnums, version.key, excluded
+    return columns, version.identity, version.identity_attnums, version.key, excluded, version.stored_types

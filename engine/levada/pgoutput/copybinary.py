@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from levada.errors import DecodeError
-from levada.pgoutput.binary import BINARY
+from levada.pgoutput.binary import binary_decoder
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import PADDING, Ints, Refused, RowError, Values, WireBuffer
@@ -35,7 +35,7 @@ def select_list(schema: ReplicatedTableSchema) -> str:
 
 def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
-    if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
+    if binary_decoder(column.type) is not None or column.type_oid in _SENT_AS_TEXT:
         return name
     return _output(name)
 
@@ -57,7 +57,7 @@ class CopyDecoder:
 
     def __init__(self, schema: ReplicatedTableSchema) -> None:
         self._schema = schema
-        self._decoders = [BINARY.get(c.type.kind, decode_text) for c in schema.columns]
+        self._decoders = [binary_decoder(c.type) or decode_text for c in schema.columns]
         self._layout = schema.arrow
         self._rows = 0
 

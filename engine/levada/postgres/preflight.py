@@ -30,6 +30,7 @@ from levada.postgres.read_only import setting_owner
 from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
+from levada.postgres.stored_types import stored_type_problems
 from levada.postgres.streamed import streamed_names
 from levada.postgres.table_checks import (
     TableProperties,
@@ -45,6 +46,7 @@ from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
+from levada.schema.stored_types import StoredTypes
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -67,6 +69,8 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    stored_types: Mapping[QualifiedTable, StoredTypes] = field(default_factory=dict)
+    """The chosen types of columns, by table."""
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
     copy_connections: int = 1
@@ -238,6 +242,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    yield from stored_type_problems(conn, {t: types for t, types in request.stored_types.items() if t in wanted})
     for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
         # It concerns this table only, whose copy is refused, so the others can start.
         if (error := flaw_error(name, flaws)) is not None:

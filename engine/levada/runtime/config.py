@@ -13,6 +13,7 @@ from levada.errors import Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
@@ -98,7 +99,7 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``mode`` or ``destination_table`` resyncs the table. An empty
+    A change of ``excluded_columns``, ``stored_types``, ``mode`` or ``destination_table`` resyncs the table. An empty
     ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
@@ -108,6 +109,7 @@ class TableConfig:
 
     suspended: bool = False
     excluded_columns: frozenset[str] = frozenset()
+    stored_types: StoredTypes = AS_RESOLVED
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
     destination_table: str = ""
@@ -116,6 +118,11 @@ class TableConfig:
     verify_nonce: int = 0
     dedicated_copy: bool = False
     settings: BaseModel | None = None
+
+    @property
+    def choice(self) -> ColumnChoice:
+        """The columns and their types."""
+        return ColumnChoice(self.excluded_columns, self.stored_types)
 
     @property
     def resyncs_by_itself(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
+from levada.schema.stored_types import StoredTypes
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
 from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableSyncFields
@@ -222,6 +223,10 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", "must be a frozenset of names"
     elif problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
         yield ".excluded_columns", problem
+    if not isinstance(table.stored_types, StoredTypes):
+        yield ".stored_types", "must be StoredTypes"
+    elif problem := value_problem(Columns, "types", dict(table.stored_types.chosen)):
+        yield ".stored_types", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):

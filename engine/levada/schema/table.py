@@ -110,7 +110,7 @@ class ReplicatedTableSchema:
     nothing, and may change. ``key`` is empty if a row cannot be identified.
     ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
     of the copy that the version belongs to, and ``excluded`` the columns of the table that it leaves out, in attnum
-    order.
+    order. ``stored_types`` has the types that ``columns.types`` chooses, as pairs of a column's name and a type's name.
     """
 
     id: TableId
@@ -122,6 +122,7 @@ class ReplicatedTableSchema:
     snapshot_id: SnapshotId = COPY_VERSION
     excluded_columns: frozenset[str] = frozenset()
     excluded: tuple[ExcludedColumn, ...] = ()
+    stored_types: frozenset[tuple[str, str]] = frozenset()
 
     def __post_init__(self) -> None:
         """Put the key into ascending order."""
@@ -156,6 +157,7 @@ class ReplicatedTableSchema:
             "snapshotId": str(self.snapshot_id),
             "excludedColumns": sorted(self.excluded_columns),
             "excluded": [c.to_json() for c in self.excluded],
+            **({"storedTypes": dict(sorted(self.stored_types))} if self.stored_types else {}),
         }
 
     @classmethod
@@ -171,4 +173,5 @@ class ReplicatedTableSchema:
             snapshot_id=SnapshotId.parse(data["snapshotId"]),
             excluded_columns=frozenset(data["excludedColumns"]),
             excluded=tuple(ExcludedColumn.from_json(c) for c in data["excluded"]),
+            stored_types=frozenset(data.get("storedTypes", {}).items()),
         )

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
-from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, StoredType, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
@@ -275,6 +275,11 @@ class Columns(Model):
 
     exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
     """Columns that are not replicated, as the catalog spells them."""
+    types: Annotated[dict[Identifier, StoredType], Field(max_length=1600)] = setting(Change.RESYNC, {})
+    """The types in which columns are stored, by column, in place of those in docs/types.md. Text: any column, as
+    PostgreSQL's text. Decimal(p, s): numeric, with p digits of which s are after the point, and onUnrepresentable for
+    values that do not fit. List: vector and halfvec of pgvector, as a list of 32-bit floats.
+    """
 
 
 class CopyResources(Resources):

@@ -94,6 +94,7 @@ class SnapshotTables:
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
+                types=settings.stored_types,
             )
             basis = Basis(
                 server=(read_start_time(connection), config.slot.name),

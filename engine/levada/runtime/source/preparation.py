@@ -381,6 +381,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         copy_tables=config.copy_tables,
         copy_connections=config.copy_connections,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        stored_types={table: its.stored_types for table, its in config.tables.items()},
         row_filter=config.row_filter,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),

@@ -27,6 +27,7 @@ from levada.runtime.tables.storage_journal import (
     TablesUnpublished,
 )
 from levada.runtime.verifications.messages import CatalogChanged
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -71,9 +72,9 @@ class PipelineHost(CaptureHost):
         """Return True if the manifest selects the table."""
         return self._config_ref.selects(table)
 
-    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the columns that the manifest excludes."""
-        return self._config_ref.current.table(table).excluded_columns
+    def column_choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the columns that the manifest excludes, and the types that it chooses."""
+        return self._config_ref.current.table(table).choice
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""

@@ -1,4 +1,4 @@
-"""The excluded columns of each table, by which capture leaves them out of the stream."""
+"""The columns of each table that capture leaves out of the stream, and the types in which it stages the others."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema
+from levada.schema.stored_types import ColumnChoice
 from levada.stores.phases import Init
 from levada.values import TableId
 
 
 class ExcludedColumns:
-    """Keeps each copied table's excluded columns until the next copy.
+    """Keeps each copied table's excluded columns and chosen types until the next copy.
 
-    ``reopen`` requests a new replication session, and returns its number. ``exclude`` sets the columns of a table that
-    the stream leaves out from the next session on. Without that, each schema version keeps those of the one before.
+    ``reopen`` requests a new replication session, and returns its number. ``choose`` sets the columns of a table that
+    the stream has from the next session on. Without that, each schema version keeps those of the one before.
     """
 
     def __init__(
         self,
         config_ref: ConfigRef,
         reopen: Callable[[], int],
-        exclude: Callable[[TableId, frozenset[str]], None],
+        choose: Callable[[TableId, ColumnChoice], None],
     ) -> None:
         self._config_ref = config_ref
         self._reopen = reopen
-        self._exclude = exclude
-        self._columns: dict[TableId, frozenset[str]] = {}
+        self._choose = choose
+        self._columns: dict[TableId, ColumnChoice] = {}
 
-    def of(self, record: TableRecord) -> frozenset[str]:
-        """Return the columns that the stream leaves out, from the session on that the table's next copy waits for."""
+    def of(self, record: TableRecord) -> ColumnChoice:
+        """Return the columns that the stream has, from the session on that the table's next copy waits for."""
         return self._columns[record.id]
 
     def add(self, record: TableRecord, last: CopySettings | None, newest: ReplicatedTableSchema | None) -> None:
@@ -39,13 +40,13 @@ class ExcludedColumns:
 
         ``newest`` is the newest schema version of the table, None if it has none.
         """
-        configured = self._config_ref.current.table(record.name).excluded_columns
-        kept = configured if last is None or isinstance(record.phase, Init) else last.excluded_columns
+        configured = self._config_ref.current.table(record.name).choice
+        kept = configured if last is None or isinstance(record.phase, Init) else last.choice
         self._columns[record.id] = kept
         # Also if the newest version has them, because the stream may begin below that version. Without a version the
         # stream reads them from the configuration, which may change before the table's first row.
-        self._exclude(record.id, kept)
-        if newest is not None and newest.excluded_columns != kept:
+        self._choose(record.id, kept)
+        if newest is not None and ColumnChoice.of(newest) != kept:
             self.wait_for_session(record)
 
     def forget(self, record: TableRecord) -> None:
@@ -53,11 +54,11 @@ class ExcludedColumns:
         self._columns.pop(record.id, None)
 
     def apply_configured(self, record: TableRecord) -> None:
-        """Apply the configured columns to the stream. The next copy waits for a session that excludes them."""
-        columns = self._config_ref.current.table(record.name).excluded_columns
+        """Apply the configured columns to the stream. The next copy waits for a session that has them."""
+        columns = self._config_ref.current.table(record.name).choice
         if self._columns[record.id] != columns:
             self._columns[record.id] = columns
-            self._exclude(record.id, columns)
+            self._choose(record.id, columns)
             self.wait_for_session(record)
 
     def wait_for_session(self, record: TableRecord) -> None:

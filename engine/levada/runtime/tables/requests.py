@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from levada.destinations.interface import Destination
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
 from levada.values import QualifiedTable, TableMode
 
@@ -28,6 +29,16 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    stored_types: StoredTypes = AS_RESOLVED
+
+    @property
+    def choice(self) -> ColumnChoice:
+        """The columns and their types."""
+        return ColumnChoice(self.excluded_columns, self.stored_types)
+
+    def with_choice(self, choice: ColumnChoice) -> CopySettings:
+        """Return the settings with other columns."""
+        return replace(self, excluded_columns=choice.excluded, stored_types=choice.types)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -46,6 +57,7 @@ class CopySettings:
             table_config.excluded_columns,
             config.copies_depend_on,
             place,
+            table_config.stored_types,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -67,6 +79,7 @@ class CopySettings:
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
                 "place": [self.place.schema, self.place.name],
+                **({"storedTypes": self.stored_types.by_column} if self.stored_types.chosen else {}),
             }
         )
 
@@ -81,6 +94,7 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            StoredTypes.of(data.get("storedTypes", {})),
         )
 
 

@@ -45,6 +45,7 @@ from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.stored_types import AS_RESOLVED
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
@@ -393,6 +394,7 @@ class Verifier:
                 columns=published.column_attnums,
                 exclude=() if settings is None else settings.excluded_columns,
                 policy=config.on_unrepresentable,
+                types=AS_RESOLVED if settings is None else settings.stored_types,
             )
         return published, description, schema
 
