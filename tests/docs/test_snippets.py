@@ -41,6 +41,7 @@ RUN = {
     "docs/python.md": "tests/docs/test_python_runs.py",
     "docs/guard.md": "tests/docs/test_guard_page.py",
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
+    "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,
     "docs/destinations/ducklake.md": OF_MANIFESTS,

@@ -31,32 +31,8 @@ are those after 9999 up to there.
 
 Generated columns are not replicated: the source computes them from the other columns.
 
-## Types that you choose
-
-`columns.types` of a TableSync has the type in which a column is stored, in place of that of the table above. A change of it copies the
-table again. Without it nothing changes: a column keeps the type that it has.
-
-```yaml
-apiVersion: levada.dev/v1alpha1
-kind: TableSync
-metadata: {name: shop-items}
-spec:
-  pipelineRef: {name: shop}
-  source: {schema: public, name: items}
-  columns:
-    types: {price: "Decimal(38, 9)", embedding: List, opening: Text}
-```
-
-| Type | For | Stored as |
-|---|---|---|
-| `Text` | Any column | PostgreSQL's text, with `infinity`, `NaN`, `24:00` and arrays of any form. In a key, only for types whose equal values have one text: not for `numeric`, `real`, `double precision`, arrays and JSON |
-| `Decimal(p, s)` | `numeric` | A decimal with `p` digits, at most 38, of which `s` are after the point. `onUnrepresentable` applies to values with more digits, and none is rounded. Under `Text` such a value is an error, as under `Error`. Zeros at the end, as in `1.50`, do not count, and are not kept |
-| `List` | `vector` and `halfvec` of pgvector | A list of 32-bit floats, exact. Not in a key |
-
-A PostgreSQL destination keeps the source's own type where it has it, and so do its values' texts. It stores a `List` as `real[]`.
-
-A type that a column does not take parks the table (`stored_type_refused`), also after `ALTER COLUMN TYPE`. `levada check` names the
-table and the column before. A choice is for the name of a column: after a rename the table is copied again by the new name's choice.
+`columns.types` of a TableSync [chooses other types](guides/stored-types.md) for columns: text for any, a decimal for a
+numeric without precision, a list for a vector.
 
 ## Reading a changelog
 

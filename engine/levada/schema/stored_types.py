@@ -8,6 +8,7 @@ Name                Columns                                                     
 ``Text``            Any column                                                   PostgreSQL's text
 ``Decimal(p, s)``   numeric                                                      decimal with p digits, s after the
                                                                                  point
+``Uuid``            uuid                                                         Iceberg's uuid, in place of text
 ``List``            vector and halfvec of the extension pgvector                 A list of 32-bit floats
 =================== ============================================================ ===================================
 
@@ -95,6 +96,10 @@ def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: M
         if in_key and column.type.kind not in _KEY_TEXTS:
             raise _refused(schema.name, column, name, "its equal values may have several texts, and it is in the key")
         return ColumnType(Kind.TEXT)
+    if name == "Uuid":
+        if column.type.kind is not Kind.UUID:
+            raise _refused(schema.name, column, name, "only uuid is stored as a Uuid")
+        return replace(column.type, native=True)
     oid, _ = base_type(column.type_oid, column.typmod, catalog)
     if (found := _DECIMAL.fullmatch(name)) is not None:
         if oid != NUMERIC_OID:

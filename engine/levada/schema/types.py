@@ -36,7 +36,7 @@ class Kind(StrEnum):
     TIMESTAMP = "timestamp"
     TIMESTAMPTZ = "timestamptz"
     UUID = "uuid"
-    """Stored as canonical text, because some engines that read Iceberg have no uuid type."""
+    """In Iceberg canonical text by default, because some engines that read it have no uuid type."""
     JSON = "json"
     """json and jsonb, stored as PostgreSQL's text."""
     ARRAY = "array"
@@ -71,7 +71,8 @@ class TypeInfo:
 class ColumnType:
     """The type of a column's values.
 
-    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY.
+    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY. ``native`` is
+    True for a UUID that Iceberg stores in its own type, and not as text.
     """
 
     kind: Kind
@@ -79,6 +80,7 @@ class ColumnType:
     scale: int = 0
     element: ColumnType | None = None
     notation: Notation = Notation.ARRAY
+    native: bool = False
 
     @property
     def arrow(self) -> pa.DataType:
@@ -99,6 +101,8 @@ class ColumnType:
             out["element"] = self.element.to_json()
         if self.notation is not Notation.ARRAY:
             out["notation"] = self.notation.value
+        if self.native:
+            out["native"] = True
         return out
 
     @classmethod
@@ -111,6 +115,7 @@ class ColumnType:
             data.get("scale", 0),
             None if element is None else cls.from_json(element),
             Notation(data.get("notation", Notation.ARRAY)),
+            data.get("native", False),
         )
 
 

@@ -277,8 +277,9 @@ class Columns(Model):
     """Columns that are not replicated, as the catalog spells them."""
     types: Annotated[dict[Identifier, StoredType], Field(max_length=1600)] = setting(Change.RESYNC, {})
     """The types in which columns are stored, by column, in place of those in docs/types.md. Text: any column, as
-    PostgreSQL's text. Decimal(p, s): numeric, with p digits of which s are after the point, and onUnrepresentable for
-    values that do not fit. List: vector and halfvec of pgvector, as a list of 32-bit floats.
+    PostgreSQL's text. Uuid: uuid, in Iceberg's own type in place of text. Decimal(p, s): numeric, with p digits of
+    which s are after the point, and onUnrepresentable for values that do not fit. List: vector and halfvec of pgvector,
+    as a list of 32-bit floats.
     """
 
 
