@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
     from levada.values import (
+        Deletes,
         Durability,
         Lsn,
         OnUnrepresentable,
@@ -73,6 +74,7 @@ _LAZY_EXPORTS = {
     "ChangeCapture": "levada.capture",
     "Continuity": "levada.capture",
     "DedicatedCopy": "levada.runtime.host.dedicated_copy",
+    "Deletes": "levada.values",
     "Destination": "levada.destinations",
     "DestinationChanged": "levada.errors",
     "Durability": "levada.values",
@@ -136,6 +138,7 @@ __all__ = [
     "ChangeCapture",
     "Continuity",
     "DedicatedCopy",
+    "Deletes",
     "Destination",
     "DestinationChanged",
     "Durability",

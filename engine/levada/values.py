@@ -276,6 +276,17 @@ class OnUnstreamable(StrEnum):
     """The table is parked until a user resyncs it."""
 
 
+class Deletes(StrEnum):
+    """The effect of a DELETE or TRUNCATE at the source on the rows of a destination's table."""
+
+    APPLY = "Apply"
+    """The rows are removed."""
+    IGNORE = "Ignore"
+    """The rows stay as they were."""
+    MARK = "Mark"
+    """The rows stay, and a column has the time of the delete."""
+
+
 class OnSchemaChange(StrEnum):
     """The reaction to a change of a source table's columns."""
 

@@ -42,6 +42,7 @@ RUN = {
     "docs/guard.md": "tests/docs/test_guard_page.py",
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
     "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
+    "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,
     "docs/destinations/ducklake.md": OF_MANIFESTS,

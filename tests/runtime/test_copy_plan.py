@@ -16,8 +16,8 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import plan_to_text, read_plan
 from levada.runtime.copies.table_copy import TableCopy
-from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, can_replace, plan_copy
-from levada.runtime.tables.requests import CopySettings
+from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, plan_copy
+from levada.runtime.tables.requests import CopySettings, can_replace
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.table import COPY_VERSION
 from levada.stores import CopyOrder, MemoryStore

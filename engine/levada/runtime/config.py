@@ -15,7 +15,7 @@ from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import Deletes, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -99,7 +99,8 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``stored_types``, ``mode`` or ``destination_table`` resyncs the table. An empty
+    A change of ``excluded_columns``, ``stored_types``, ``mode``, ``deletes`` or ``destination_table`` resyncs the
+    table. An empty
     ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
@@ -112,6 +113,7 @@ class TableConfig:
     stored_types: StoredTypes = AS_RESOLVED
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
+    deletes: Deletes = Deletes.APPLY
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0

@@ -23,7 +23,7 @@ from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import Deletes, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -229,5 +229,7 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".stored_types", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
+    if not isinstance(table.deletes, Deletes):
+        yield ".deletes", "must be a member of levada.Deletes"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

@@ -7,8 +7,9 @@ from typing import Self
 
 from pydantic import BaseModel
 
+from levada.schema.kept_rows import with_deleted_at
 from levada.schema.table import ReplicatedTableSchema
-from levada.values import QualifiedTable, TableId, TableMode
+from levada.values import Deletes, QualifiedTable, TableId, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class TableTarget:
     They are an instance of the destination's ``table_settings_model``. Unlike the other fields they are the current
     ones, and not those of the last copy. A changed manifest changes them without a resync.
     """
+    deletes: Deletes = Deletes.APPLY
+    """The effect of a delete on the table's rows. With MARK, the schema has the column `DELETED_AT`."""
 
     @classmethod
     def of(
@@ -50,6 +53,18 @@ class TableTarget:
         """The OID of the source table."""
         return self.schema.id
 
+    @property
+    def keeps_rows(self) -> bool:
+        """True if the table may have rows that the source does not have."""
+        return self.deletes is not Deletes.APPLY
+
     def with_schema(self, schema: ReplicatedTableSchema) -> Self:
         """Return the target with another version of the table's schema."""
         return replace(self, schema=schema)
+
+    def keeping(self, deletes: Deletes) -> Self:
+        """Return the target of a table on which deletes have this effect. One without a key gets all of them anyway."""
+        if deletes is Deletes.APPLY or self.mode is not TableMode.UPSERT or not self.schema.key:
+            return self
+        schema = with_deleted_at(self.schema) if deletes is Deletes.MARK else self.schema
+        return replace(self, schema=schema, deletes=deletes)

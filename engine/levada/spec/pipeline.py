@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
-from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
+from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
 from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, StoredType, default_object_name
@@ -38,7 +38,7 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
-from levada.values import OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import Deletes, OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -106,6 +106,10 @@ _SPARK_SETTINGS: Final = (
 )
 
 
+_KEEPS_NOTHING: Final = f"must be Apply, except with a destination of {', '.join(map(to_camel, KEEPING_SECTIONS))}"
+_KEEPS_TOGETHER: Final = "must be Apply with ordering: Pipeline, whose tables are dropped before they are copied again"
+
+
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
 
@@ -119,6 +123,20 @@ class PipelineSpec(Model):
                 or all(t.where is None for t in s.tables.include)
             ),
             field="tables.include",
+        ),
+        Rule(
+            _KEEPS_NOTHING,
+            "self.tables.deletes == 'Apply' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS),
+            lambda s: s.tables.deletes is Deletes.APPLY or s.destination.section.keeps_deleted,
+            field="tables.deletes",
+        ),
+        Rule(
+            _KEEPS_TOGETHER,
+            "self.tables.deletes == 'Apply' || !has(self.destination.postgres)"
+            " || self.destination.postgres.ordering != 'Pipeline'",
+            lambda s: s.tables.deletes is Deletes.APPLY or not s.destination.in_one_transaction,
+            field="tables.deletes",
         ),
     )
 
@@ -249,6 +267,13 @@ OptionalOnUnstreamable = Annotated[
 ]
 
 
+OptionalDeletes = Annotated[
+    Deletes | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(d.value for d in Deletes)]}),
+]
+
+
 class PipelineRef(Model):
     """A Pipeline in the same namespace."""
 
@@ -367,6 +392,8 @@ class TableSyncFields(Model):
     stays readable meanwhile. In mode Changelog the copy has no history. Hold: it is parked, with the command that
     copies it again. Empty: Hold in mode Changelog, else tables.onUnstreamable of the Pipeline.
     """
+    deletes: OptionalDeletes = setting(Change.RESYNC, "")
+    """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -399,10 +426,16 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, and executors without driver.mode Cluster.
+    They are settings for another destination than the Pipeline's, deletes that it does not keep, and executors without
+    driver.mode Cluster.
     """
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
+    if (table.deletes or Deletes.APPLY) is not Deletes.APPLY:
+        if not pipeline.destination.section.keeps_deleted:
+            return SpecProblem(("spec", "deletes"), _KEEPS_NOTHING)
+        if pipeline.destination.in_one_transaction:
+            return SpecProblem(("spec", "deletes"), _KEEPS_TOGETHER)
     found = table.destination_section
     if found is None or getattr(pipeline.destination, found[0]) is not None:
         return None

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import OnUnstreamable, QualifiedTable
+from levada.values import Deletes, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -205,6 +205,12 @@ class Tables(Model):
     """Reaction to changes of a table that are not in the stream, such as rewritten rows. Resync: the table is copied
     again by itself, and stays readable meanwhile. Hold: it is parked, with the command that copies it again. A table in
     mode Changelog is held, because a copy removes its history, unless its TableSync has Resync.
+    """
+    deletes: Deletes = setting(Change.RESYNC, Deletes.APPLY)
+    """The effect of DELETE and TRUNCATE on tables in mode Upsert. Apply: the rows are removed. Ignore: they stay as
+    they were. Mark: they stay, and the column _levada_deleted_at has the time of the delete, until a row with the same
+    key is inserted. A key that is changed by UPDATE is deleted and inserted. Resyncs keep these rows. Tables without a
+    key, and those in mode Changelog, have their history anyway, so that the setting has no effect on them.
     """
 
 

@@ -16,7 +16,8 @@ from levada.destinations.verification import SAMPLE_PARTS, Comparison, FixedTabl
 from levada.errors import DestinationChanged
 from levada.printable import counted
 from levada.schema import Column, ReplicatedTableSchema
-from levada.values import Lsn
+from levada.schema.kept_rows import DELETED_AT, DELETED_AT_ATTNUM
+from levada.values import Deletes, Lsn
 from levada.verify.differences import (
     ChunkDifferences,
     Difference,
@@ -71,11 +72,15 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`."""
+    """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`.
+
+    ``deletes`` is the effect of deletes on the table.
+    """
 
     columns: tuple[Column, ...]
     problems: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
+    deletes: Deletes = Deletes.APPLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +102,13 @@ def scope_of(
     schema: ReplicatedTableSchema,
     known: ReplicatedTableSchema,
     lake: FixedTable,
+    deletes: Deletes = Deletes.APPLY,
 ) -> Scope:
     """Return the columns to compare.
 
     ``schema`` is the table in the source's snapshot, and ``known`` the version that the stream had reached at its LSN.
-    A column that only one side has is a problem, unless the destination does not follow changes of columns.
+    A column that only one side has is a problem, unless the destination does not follow changes of columns. ``deletes``
+    is the effect of deletes on the table, which may have a column for them.
     """
     columns, problems, skipped = [], [], []
     streamed = known.by_attnum
@@ -121,9 +128,13 @@ def scope_of(
         columns.append(column)
     if not lake.keeps_columns:
         at_source = schema.by_attnum
-        gone = (name for attnum, name in lake.columns.items() if attnum not in at_source)
+        own = {DELETED_AT_ATTNUM} if deletes is Deletes.MARK else set()
+        gone = (name for attnum, name in lake.columns.items() if attnum not in at_source.keys() | own)
         problems += [f"column {name} is at the destination, and not at the source" for name in gone]
-    return Scope(tuple(columns), tuple(problems), tuple(skipped))
+    if deletes is Deletes.MARK and DELETED_AT_ATTNUM not in lake.columns:
+        problems.append(f"column {DELETED_AT} is missing at the destination")
+        deletes = Deletes.APPLY
+    return Scope(tuple(columns), tuple(problems), tuple(skipped), deletes)
 
 
 def compare(
@@ -157,10 +168,13 @@ def compare(
         not_compared=scope.not_compared,
     )
     try:
-        if options.repair and options.sample >= 1 and comparison.key:
+        if comparison.marked is not None:
+            report = replace(report, kept=lake.marked_rows())
+        if ((options.repair and options.sample >= 1) or comparison.keeps) and comparison.key:
             found = comparisons.compare(lake, damaged=former is not None and former.damage is not None)
             examples = comparisons.examples(lake, found.rows, options.examples)
             report = replace(report, source_rows=found.source_rows, lake_rows=found.lake_rows)
+            report = replace(report, kept=report.kept + found.rows.kept)
             examples = _with_values(source, lake, comparison, examples, options)
             report = replace(report, counts=found.rows.counts, examples=examples)
             return Compared(report, comparisons, found.rows, found.passes)
@@ -210,7 +224,9 @@ def _comparison(
     rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
     chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // options.limits.chunk_rows))
     parts = max(1, round(options.sample * SAMPLE_PARTS))
-    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS))
+    marked = False if scope.deletes is Deletes.MARK else None
+    keeps = scope.deletes is Deletes.IGNORE and bool(key)
+    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS), marked, keeps)
 
 
 def _examine(

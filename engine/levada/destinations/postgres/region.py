@@ -31,25 +31,26 @@ def keys_in(
             raise column_missing(schema, attnum)
     key = tuple(replace(c, name=held[c.attnum]) for c in schema.key_columns)
     names = [c.name for c in schema.key_columns]
-    decoder = CopyDecoder(replace(schema, columns=key))
     columns = {n: replace(schema.by_attnum[n], name=held[n]) for n in region.columns}
     command = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(select_list(replace(schema, columns=key))), identifier(place), condition(region, columns)
     )
+    for rows in read_copy(connection, command, CopyDecoder(replace(schema, columns=key))):
+        yield pa.RecordBatch.from_arrays(rows.columns[: len(names)], names=names)
+
+
+def read_copy(connection: WatchedConnection, command: sql.Composed, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a binary COPY, a few MB at a time."""
     with connection.cursor() as cursor, cursor.copy(command) as copy:
         data, sizes = bytearray(), list[int]()
         for payload in copy:
             data += payload
             sizes.append(len(payload))
             if len(data) >= _SLICE_BYTES:
-                yield _named(decoder.decode(data, sizes), names)
+                yield decoder.decode(data, sizes)
                 data, sizes = bytearray(), []
         if sizes:
-            yield _named(decoder.decode(data, sizes), names)
-
-
-def _named(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(rows.columns[: len(names)], names=list(names))
+            yield decoder.decode(data, sizes)
 
 
 def condition(region: Region, columns: dict[int, Column]) -> sql.Composable:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from levada import codes
 from levada.apply.applier import wait_durable
+from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
+from levada.copy.marked_rows import MarkedRows
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
+from levada.copy.rows import TableRows
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
@@ -30,6 +33,7 @@ from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, 
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.kept_rows import has_deleted_at, without_deleted_at
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -210,7 +214,8 @@ class TableCopy:
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(self._target(plan.settings, rows.schema), rows, mark), copy)
+            target = self._target(plan.settings, rows.schema)
+            copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
@@ -278,17 +283,15 @@ class TableCopy:
         self.require_order()
         try:
             self._store_settings(plan.settings, target.id)
-            if not require_flag(copy(target, rows, mark), copy):
+            if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
                 return False
             rows.check()
             self.require_order()
+            if target.keeps_rows and carry_over(self.destination, target, mark) is False:
+                raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
                 return True
-            raise Transient(
-                "replacement_lost",
-                f"the new copy of {rows.schema.name} cannot replace the table at the destination: one of them was"
-                " changed or removed meanwhile",
-            )
+            raise _replacement_lost(rows.schema)
         except BaseException as error:
             _forget_if_useless(rows, error)
             if rows.kept_place is None:
@@ -309,7 +312,7 @@ class TableCopy:
         """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
         try:
-            durability = require_durability(write(target, rows, mark), write)
+            durability = require_durability(write(target, _as_stored(rows, target), mark), write)
         except LevadaError as error:
             _forget_if_useless(rows, error)
             raise
@@ -398,13 +401,13 @@ class TableCopy:
     ) -> Keeping | None:
         if self.changes is None:
             return None
-        read = self.changes.read
+        read, plain = self.changes.read, target.with_schema(without_deleted_at(target.schema))
         return Keeping(
             basis,
             since,
             kept,
             lambda record: self._kept.put(table, record),
-            lambda first, until, rows, stopped: read(target, first, until, rows, stopped),
+            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped),
         )
 
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
@@ -412,6 +415,19 @@ class TableCopy:
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(table, noted)
+
+
+def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:
+    """Return the rows with the column of the mark, if the table at the destination has it."""
+    return MarkedRows(rows) if has_deleted_at(target.schema) else rows
+
+
+def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:
+    return Transient(
+        "replacement_lost",
+        f"the new copy of {schema.name} cannot replace the table at the destination: one of them was changed or removed"
+        " meanwhile",
+    )
 
 
 def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:

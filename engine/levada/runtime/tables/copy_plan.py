@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from levada.destinations import Destination, Ordering
 from levada.runtime.tables.requests import CopySettings, settings_changed
 
 
@@ -65,8 +64,3 @@ def plan_copy(
     if streams and not dedicated and not settings_changed(former, wanted):
         return Shadow(former)
     return ReplaceInPlace(wanted, former)
-
-
-def can_replace(destination: Destination) -> bool:
-    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
-    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from levada.runtime.tables.copy_plan import CopyPlan, can_replace, plan_copy
+from levada.runtime.tables.copy_plan import CopyPlan, plan_copy
 from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import can_replace
 from levada.runtime.tables.resync import stays_readable
 
 

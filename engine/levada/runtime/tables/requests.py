@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from levada.destinations.interface import Destination
+from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import Deletes, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    deletes: Deletes = Deletes.APPLY
     stored_types: StoredTypes = AS_RESOLVED
 
     @property
@@ -57,6 +58,7 @@ class CopySettings:
             table_config.excluded_columns,
             config.copies_depend_on,
             place,
+            table_config.deletes,
             table_config.stored_types,
         )
 
@@ -67,7 +69,7 @@ class CopySettings:
         its former name, unless the manifest names it by the new one.
         """
         named = config.tables.get(schema.name) or config.table(self.table)
-        return TableTarget(schema, self.mode, self.place, named.settings)
+        return TableTarget(schema, self.mode, self.place, named.settings).keeping(self.deletes)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -79,6 +81,7 @@ class CopySettings:
                 "excludedColumns": sorted(self.excluded_columns),
                 "dependsOn": self.depends_on,
                 "place": [self.place.schema, self.place.name],
+                "deletes": self.deletes.value,
                 **({"storedTypes": self.stored_types.by_column} if self.stored_types.chosen else {}),
             }
         )
@@ -94,6 +97,7 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            Deletes(data["deletes"]),
             StoredTypes.of(data.get("storedTypes", {})),
         )
 
@@ -134,7 +138,17 @@ def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
 
 
 def check_table_settings(config: PipelineConfig, destination: Destination) -> None:
-    """Raise NeedsOperator ``table_settings_refused`` for settings of a table that the destination does not take."""
+    """Raise NeedsOperator for settings of tables that the destination does not take.
+
+    The code is ``deletes_unsupported`` for tables that keep deleted rows, else ``table_settings_refused``.
+    """
+    keeping = any(c.deletes is not Deletes.APPLY for c in (config.default_table, *config.tables.values()))
+    if keeping and not (destination.capabilities.keeps_deleted and can_replace(destination)):
+        raise NeedsOperator(
+            "deletes_unsupported",
+            f"tables of {config.name} keep the rows that the source deletes, and {destination.name} cannot do that",
+            hint="set tables.deletes, and deletes of each TableSync, to Apply",
+        )
     model = destination.table_settings_model
     for table, its in config.tables.items():
         if its.settings is None or (model is not None and isinstance(its.settings, model)):
@@ -145,6 +159,11 @@ def check_table_settings(config: PipelineConfig, destination: Destination) -> No
             f"{table} has settings of type {type(its.settings).__name__}, but {destination.name} takes {offered}",
             hint="set TableConfig.settings to an instance of the destination's table_settings_model, or to None",
         )
+
+
+def can_replace(destination: Destination) -> bool:
+    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
+    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
 
 
 def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:

@@ -146,7 +146,8 @@ class Verifier:
             policy, connections = config.on_unrepresentable, config.copy_connections
             source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled)
             known = self.store.get_table_schema(table, SnapshotId(max(0, snapshot.lsn - 1))) or schema
-            found = compare(source, lake, schema, scope_of(schema, known, lake), snapshot.lsn, VerifyOptions())
+            scope = scope_of(schema, known, lake, target.deletes)
+            found = compare(source, lake, schema, scope, snapshot.lsn, VerifyOptions())
             guard.release()
             return found.report
 
@@ -212,7 +213,7 @@ class Verifier:
     def _compare(
         self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None = None
     ) -> Compared:
-        scope = scope_of(moment.schema, self._known(moment), lake)
+        scope = scope_of(moment.schema, self._known(moment), lake, moment.target.deletes)
         if not scope.columns:
             raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
         return compare(moment.source, lake, moment.schema, scope, moment.lsn, options, former)

@@ -1,0 +1,82 @@
+"""The rows that a shadow copy takes over from its table, because the source does not have them any more.
+
+The table may trail its shadow copy. A row of the table whose key the shadow copy does not have was deleted before the
+snapshot of the copy, because the shadow copy keeps all later ones itself. So it is kept, and marked if the table has
+marks and did not see the delete yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from levada.copy.marked_rows import marked
+from levada.destinations import Destination
+from levada.destinations.answers import require_flag
+from levada.pgoutput.events import Event
+from levada.schema import TableTarget
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL
+from levada.schema.kept_rows import has_deleted_at
+from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.files import SegmentFile
+from levada.segments.projection import layout
+from levada.values import Lsn, TableId, Watermark
+
+
+def carry_over(destination: Destination, target: TableTarget, mark: Watermark) -> bool | None:
+    """Write the kept rows of a table to its shadow copy, which has all changes below ``mark``.
+
+    Return True if it has them now. Then swap it in, or make it again. Return None if there are none, and False if the
+    shadow copy cannot take them and must be made again.
+    """
+    if not any(rows.num_rows for rows in destination.rows_left_out(target)):
+        return None
+    write = destination.write_replacement_events
+    batch = CarriedRows(destination, target, mark.lsn)
+    return require_flag(write(batch, Watermark(mark.pipeline, mark.epoch, batch.until)), write)
+
+
+class _CarriedEvents(TableEvents):
+    """The kept rows of a table as inserts at one LSN."""
+
+    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn) -> None:
+        self._destination = destination
+        self._now = datetime.now(UTC)
+        self.target, self.versions, self.files, self.truncates = target, (target.schema,), (), ()
+        self.after, self.until = lsn, Lsn(lsn + 1)
+
+    def scan(
+        self, columns: Sequence[str] | None = None, *, files: Sequence[SegmentFile] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        form = layout(self.schema)
+        chosen = form if columns is None else pa.schema([form.field(name) for name in columns])
+        for kept in self._destination.rows_left_out(self.target):
+            rows = marked(kept, self._now) if has_deleted_at(self.schema) else kept
+            known = {
+                **dict(zip(rows.schema.names, rows.columns, strict=True)),
+                OP: pa.repeat(pa.scalar("I"), rows.num_rows),
+                COMMIT_LSN: pa.repeat(pa.scalar(int(self.after), pa.int64()), rows.num_rows),
+                ORDINAL: pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows),
+                COMMIT_TS: pa.repeat(pa.scalar(self._now, form.field(COMMIT_TS).type), rows.num_rows),
+            }
+            arrays = [known[f.name] if f.name in known else pa.nulls(rows.num_rows, f.type) for f in chosen]
+            yield pa.RecordBatch.from_arrays(arrays, schema=chosen)
+
+
+class CarriedRows(EventBatch):
+    """A batch with the kept rows of one table. It cannot be read as events."""
+
+    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn) -> None:
+        self.tables = (target.id,)
+        self._events = _CarriedEvents(destination, target, lsn)
+        self.until = self._events.until
+
+    def changes(self, table: TableId) -> TableEvents:
+        """Return the rows of the table."""
+        return self._events
+
+    def __iter__(self) -> Iterator[Event]:
+        raise NotImplementedError("a destination with the capability keeps_deleted reads changes as Arrow data")
