@@ -146,7 +146,9 @@ def test_a_uuid_as_icebergs_own(shop: Shop) -> None:
     # Also after a rename, which is a change of properties too, and in files that Spark writes.
     shop.db.execute("ALTER TABLE t RENAME other TO another", "UPDATE t SET n = 0 WHERE n = 4")
     shop.wait_caught_up()
-    shop.sql("CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))")
+    shop.sql(
+        "REFRESH TABLE {t}; CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))"
+    )
     assert shop.sql(found) == [(1,)] * len(ids)
     assert shop.verify().equal
     shop.sql("UPDATE {t} SET n = 1 WHERE id = '00000000-0000-0000-0000-000000000000'")
