@@ -39,7 +39,7 @@ def decode_numeric(values: Values, column: ColumnType) -> Decoded:
     _require((count >= 0) & ~wrong_size)
     excess = ~fits
     # A value that is too large for its type must not exceed the bits of the sums either.
-    count = np.where(fits, count, 0)
+    count = count if fits.all() else np.where(fits, count, 0)
     top = int(weight.max(initial=0, where=count > 0))
     steps = _steps(values, count, weight, top, groups, groups * 4 - column.scale, excess)
     horner = _in_64_bits if column.precision <= _INT64_PRECISION else _in_128_bits
