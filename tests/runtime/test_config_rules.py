@@ -27,12 +27,14 @@ from levada.runtime.config import (
 )
 from levada.runtime.config_rules import NUMBERS, TABLE_NUMBERS, TABLE_TEXT, TEXTS, Number, problems
 from levada.runtime.pipeline import Pipeline
+from levada.schema.masks import Mask, TableMasks
+from levada.schema.stored_types import StoredTypes
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncFields
 from levada.spec.problems import bounds
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import MemoryStore
-from levada.values import QualifiedTable
+from levada.values import MaskMethod, QualifiedTable
 
 CONFIG = PipelineConfig(
     "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"), PublicationConfig("levada_shop"),
@@ -180,6 +182,15 @@ def test_settings_that_would_be_ignored_are_refused() -> None:
         "ddl_trigger", "slot.failover", "slot.resync_when_lost", "publication.managed",
     }  # fmt: skip
     assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
+
+
+def test_a_column_has_a_mask_or_a_stored_type() -> None:
+    """Both would say which type its values have."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.LAST, 4)})
+    other = TableConfig(stored_types=StoredTypes.of({"n": "Text"}), masks=masks)
+    assert broken(replace(CONFIG, default_table=other)) == {}
+    both = TableConfig(stored_types=StoredTypes.of({"n": "Text", "card": "Text"}), masks=masks)
+    assert broken(replace(CONFIG, default_table=both)).keys() == {"default_table.masks"}
 
 
 def test_no_field_is_left_unseen() -> None:

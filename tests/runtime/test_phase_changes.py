@@ -16,6 +16,7 @@ from levada.runtime.config import TableConfig
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.source_tables import SourceTables
 from levada.schema import IdentityKind, ReplicatedTableSchema
+from levada.schema.stored_types import ColumnChoice
 from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
@@ -34,19 +35,19 @@ def store() -> MemoryStore:
 
 def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path, store: MemoryStore) -> None:
     """A crash leaves no changes with the next copy's columns to a table that streams under those of its last copy."""
-    seen: list[tuple[frozenset[str], TableReplicationPhase | None]] = []
+    seen: list[tuple[ColumnChoice, TableReplicationPhase | None]] = []
 
-    def exclude(table: TableId, columns: frozenset[str]) -> None:
-        seen.append((columns, store.get_table_replication_state(table)))
+    def choose(table: TableId, choice: ColumnChoice) -> None:
+        seen.append((choice, store.get_table_replication_state(table)))
 
     store.update_table_replication_states({TABLE: Ready()})
     ref = config_ref(tmp_path)
-    registry = TableRegistry(ref, store, Recording(), lambda: 1, exclude)
+    registry = TableRegistry(ref, store, Recording(), lambda: 1, choose)
     registry.membership.adopt(FOUND, (), resync=False)
     seen.clear()
     ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
     registry.requests.apply_manifest()
-    assert seen == [(frozenset({"note"}), Init())]
+    assert seen == [(ColumnChoice(frozenset({"note"})), Init())]
 
 
 @pytest.mark.parametrize("version", [frozenset({"note"}), frozenset({"other"}), None])
@@ -55,7 +56,7 @@ def test_a_start_sets_the_excluded_columns_of_the_stream(
     tmp_path: Path, store: MemoryStore, phase: TableReplicationPhase, version: frozenset[str] | None
 ) -> None:
     """Also if the newest version has them. The slot may send the row before which that version was stored again."""
-    seen: dict[TableId, frozenset[str]] = {}
+    seen: dict[TableId, ColumnChoice] = {}
     ref = config_ref(tmp_path)
     ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
     store.update_table_replication_states({TABLE: phase})
@@ -67,7 +68,7 @@ def test_a_start_sets_the_excluded_columns_of_the_stream(
         )
     registry = TableRegistry(ref, store, Recording(), lambda: 1, seen.__setitem__)
     registry.membership.adopt(FOUND, (), resync=False)
-    assert seen == {TABLE: frozenset({"note"})}
+    assert seen == {TABLE: ColumnChoice(frozenset({"note"}))}
     assert registry.tables[TABLE].copy.after_session == (1 if version == {"other"} else 0)
 
 
