@@ -42,10 +42,12 @@ CONFIG = PipelineConfig(
 )  # fmt: skip
 
 ELSEWHERE = {
-    "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
+    "TableSyncFields.on_partition_gone",
+    "Columns.exclude", "Columns.mask", "Mask.length",
+    "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -139,6 +141,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "copy_mode": "None",
         "copy_where": 1,
         "keyless": "Append",
+        "on_partition_gone": "Keep",
     }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
@@ -158,6 +161,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
         "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
         "tables[public.orders].keyless",
+        "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"
@@ -193,11 +197,18 @@ def test_a_column_has_a_mask_or_a_stored_type() -> None:
     assert broken(replace(CONFIG, default_table=both)).keys() == {"default_table.masks"}
 
 
+@pytest.mark.parametrize(("length", "refused"), [(0, True), (1, False), (1_000_000, False), (1_000_001, True)])
+def test_a_mask_keeps_as_many_characters_as_the_manifest_allows(length: int, refused: bool) -> None:
+    """The last 0 characters would be the whole text."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.LAST, length)})
+    assert ("default_table.masks" in broken(replace(CONFIG, default_table=TableConfig(masks=masks)))) is refused
+
+
 def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
-        "take_over_from", "limits", "staging", "copied_otherwise",
+        "take_over_from", "limits", "staging", "copied_otherwise", "mask_keys",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {

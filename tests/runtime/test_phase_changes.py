@@ -16,11 +16,12 @@ from levada.runtime.config import TableConfig
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.source_tables import SourceTables
 from levada.schema import IdentityKind, ReplicatedTableSchema
+from levada.schema.masks import Mask, TableMasks
 from levada.schema.stored_types import ColumnChoice
 from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
-from levada.values import SnapshotId, TableId
+from levada.values import MaskMethod, SnapshotId, TableId
 
 FOUND = SourceTables((StreamedTable(TABLE, NAME),), PublicationState("levada_shop", None, {}, {}))
 
@@ -31,6 +32,9 @@ def store() -> MemoryStore:
     made = MemoryStore("shop")
     made.next_epoch()
     return made
+
+
+MASKS = TableMasks.of({"secret": Mask(MaskMethod.NULL)})
 
 
 def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path, store: MemoryStore) -> None:
@@ -45,9 +49,10 @@ def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path,
     registry = TableRegistry(ref, store, Recording(), lambda: 1, choose)
     registry.membership.adopt(FOUND, (), resync=False)
     seen.clear()
-    ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
+    configured = TableConfig(excluded_columns=frozenset({"note"}), masks=MASKS)
+    ref.replace(replace(ref.current, tables={NAME: configured}))
     registry.requests.apply_manifest()
-    assert seen == [(ColumnChoice(frozenset({"note"})), Init())]
+    assert seen == [(ColumnChoice(frozenset({"note"}), masks=MASKS), Init())]
 
 
 @pytest.mark.parametrize("version", [frozenset({"note"}), frozenset({"other"}), None])
@@ -76,7 +81,7 @@ def test_a_retry_without_a_phase_before_the_error_parks_the_table(tmp_path: Path
     """Other tables continue. The table waits for a resync, which needs no earlier phase."""
     due = Errored("a", "it failed", "", RetryPolicy.TIMED_RETRY, next_retry=datetime.now(UTC))
     store.update_table_replication_states({TABLE: due})
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns, masks: None)
     registry.membership.adopt(FOUND, (), resync=False)
     record = registry.tables[TABLE]
     registry.step()

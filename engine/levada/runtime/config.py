@@ -18,7 +18,16 @@ from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import CopyMode, Deletes, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    OnPartitionGone,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -128,6 +137,7 @@ class TableConfig:
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
     deletes: Deletes = Deletes.APPLY
+    on_partition_gone: OnPartitionGone = OnPartitionGone.DELETE
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0
