@@ -237,6 +237,18 @@ class Durability(Enum):
     """The destination has taken the write over. A later DURABLE covers it."""
 
 
+class MaskMethod(StrEnum):
+    """The way in which the mask of a column changes a value."""
+
+    HMAC = "HMAC"
+    """The HMAC-SHA256 of the value's text, as 64 hexadecimal digits."""
+    NULL = "Null"
+    TRUNCATE = "Truncate"
+    """The first characters of the text."""
+    LAST = "Last"
+    """The last characters of the text."""
+
+
 class OnUnrepresentable(StrEnum):
     """The treatment of a value that the destination's type cannot hold, such as an infinite date or a NaN numeric."""
 
@@ -265,6 +277,30 @@ class TableMode(StrEnum):
     """The last state of each row."""
     CHANGELOG = "Changelog"
     """Every change, one row each."""
+
+
+class CopyMode(StrEnum):
+    """The rows of a table that its copy takes."""
+
+    ALL = "All"
+    NONE = "None"
+    """No row: the table begins empty, and receives the changes since then."""
+
+
+class Keyless(StrEnum):
+    """The treatment of tables without a replica identity, whose UPDATEs and DELETEs cannot be streamed."""
+
+    LEAVE_OUT = "LeaveOut"
+    APPEND = "Append"
+    """Their INSERTs and TRUNCATEs are streamed into a changelog."""
+
+
+class CopiedRows(StrEnum):
+    """The part of a table's rows at the time of its copy that the copy took."""
+
+    ALL = "All"
+    NONE = "None"
+    PART = "Part"
 
 
 class OnUnstreamable(StrEnum):

@@ -19,7 +19,6 @@ from levada.postgres.membership import PublicationState
 from levada.postgres.seal import DdlSeal
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.storage import TableStorage
-from levada.schema.stored_types import ColumnChoice
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
@@ -164,8 +163,8 @@ def test_a_table_keeps_its_excluded_columns_until_others_are_set(catalog: Catalo
     secret = ExcludedColumn(3, "secret", TEXT, -1)
     catalog.columns = ID, NOTE, column(3, "secret")
     catalog.keep(version(ID, NOTE, excluded=(secret,)))
-    resolver = catalog.resolver(column_choice=lambda table: ColumnChoice(frozenset({"note"})))
+    resolver = catalog.resolver(excluded_columns=lambda table: frozenset({"note"}))
     assert names(resolver.relation(relation(*catalog.columns), COMMIT)) == ["id", "note"]
     resolver.begin_session()
-    resolver.choose_columns(TABLE, ColumnChoice(frozenset({"note"})))
+    resolver.exclude_columns(TABLE, frozenset({"note"}))
     assert names(resolver.relation(relation(*catalog.columns), SnapshotId(200))) == ["id", "secret"]

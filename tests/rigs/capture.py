@@ -18,7 +18,7 @@ from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.stored_types import AS_RESOLVED, ColumnChoice
+from levada.schema.stored_types import AS_RESOLVED
 from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
@@ -81,7 +81,8 @@ class Capture:
         host = hosting(
             table_failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
-            column_choice=lambda table: ColumnChoice(self.excluded_columns(table), self.stored_types),
+            excluded_columns=lambda table: self.excluded_columns(table),
+            stored_types=lambda table: self.stored_types,
             segment_staged=segment_staged or self.segments.append,
             session_begins=verify,
             persist_ack=self.persist_ack,

@@ -42,6 +42,8 @@ CONFIG = PipelineConfig(
 ELSEWHERE = {
     "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
+    "TableCopy.mode", "TableCopy.where",
+    "TableSyncFields.keyless",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -56,6 +58,7 @@ NOT_CONFIGURED = {
     "PipelineSpec.restart_nonce": "a program restarts itself",
     "Health.lag_probe_seconds": "the operator's",
     "TableCopy.executors": "the operator's",
+    "Copy.except_for": "a selector of any names",
 }
 """Fields and models of the manifest that no PipelineConfig has, each with the reason."""
 OF_OTHERS = ("Driver", "Executor", "DeletionPolicy", "Destination", "Store", "Metadata", "Volume", "Resources", "Spark")
@@ -127,7 +130,14 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
 def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     """Each field that breaks a rule is named with what it must be."""
     name = QualifiedTable("public", "orders")
-    texts: dict[str, Any] = {"mode": "Upsert", "on_unstreamable": "Hold", "deletes": "Mark"}
+    texts: dict[str, Any] = {
+        "mode": "Upsert",
+        "on_unstreamable": "Hold",
+        "deletes": "Mark",
+        "copy_mode": "None",
+        "copy_where": 1,
+        "keyless": "Append",
+    }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
         replace(
@@ -144,6 +154,8 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "largest_own_copy",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
+        "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
+        "tables[public.orders].keyless",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"
@@ -174,7 +186,7 @@ def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
-        "take_over_from", "limits", "staging",
+        "take_over_from", "limits", "staging", "copied_otherwise",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {

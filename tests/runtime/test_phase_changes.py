@@ -37,12 +37,12 @@ def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path,
     """A crash leaves no changes with the next copy's columns to a table that streams under those of its last copy."""
     seen: list[tuple[ColumnChoice, TableReplicationPhase | None]] = []
 
-    def choose(table: TableId, choice: ColumnChoice) -> None:
-        seen.append((choice, store.get_table_replication_state(table)))
+    def exclude(table: TableId, columns: ColumnChoice) -> None:
+        seen.append((columns, store.get_table_replication_state(table)))
 
     store.update_table_replication_states({TABLE: Ready()})
     ref = config_ref(tmp_path)
-    registry = TableRegistry(ref, store, Recording(), lambda: 1, choose)
+    registry = TableRegistry(ref, store, Recording(), lambda: 1, exclude)
     registry.membership.adopt(FOUND, (), resync=False)
     seen.clear()
     ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))

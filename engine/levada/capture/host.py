@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
-from levada.schema.stored_types import ColumnChoice
+from levada.schema.masks import NO_KEYS, NO_MASKS, MaskKeys, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, StoredTypes
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -30,12 +31,32 @@ class CaptureHost:
         """Return True if a table without a version is to replicate. A table with a version is, under any name."""
         return True
 
-    def column_choice(self, table: QualifiedTable) -> ColumnChoice:
-        """Return the excluded columns and the chosen types of a table that has no version yet."""
-        return ColumnChoice()
+    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
+        """Return the excluded columns of a table that has no version yet."""
+        return frozenset()
+
+    def column_masks(self, table: QualifiedTable) -> TableMasks:
+        """Return the masks of the columns of a table that has no version yet."""
+        return NO_MASKS
+
+    def stored_types(self, table: QualifiedTable) -> StoredTypes:
+        """Return the chosen types of the columns of a table that has no version yet."""
+        return AS_RESOLVED
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        """The keys of masked columns."""
+        return NO_KEYS
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""
+
+    def append_publication(self, start: Lsn) -> int:
+        """Return the OID of the second publication that a session from this LSN on may stream, 0 without one."""
+        return 0
+
+    def append_streamed(self, oid: int) -> None:
+        """Record the second publication that the session streams, 0 for none, before the session begins."""
 
     def session_begins(self) -> None:
         """Report failures of tables, which are recorded before the session stages changes."""

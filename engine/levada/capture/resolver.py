@@ -23,6 +23,7 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
+from levada.postgres.append_publication import PublicationNames, read_state
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
@@ -37,12 +38,14 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
-from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
+from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
-from levada.schema.stored_types import ColumnChoice, with_stored_types
+from levada.schema.masking import require_same_masks, with_masks
+from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes, with_stored_types
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -65,9 +68,10 @@ class TableResolver(SchemaResolver):
     If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
     changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    Each version of a table keeps the excluded columns and the chosen types of the version before it, until
-    `choose_columns` sets others.
+    Each version of a table keeps the excluded columns and the masks of the version before it, until `exclude_columns`
+    sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
+    ``append`` is the name of the second publication.
     """
 
     def __init__(
@@ -79,16 +83,22 @@ class TableResolver(SchemaResolver):
         *,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         marks: ColumnMarks | None = None,
+        append: str = "",
     ) -> None:
         self._connection = connection
         self._store = store
         self._publication = publication
+        self._append = append
         self._host = host
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
-        self._choices: queue.SimpleQueue[tuple[TableId, ColumnChoice]] = queue.SimpleQueue()
-        self._chosen: dict[TableId, ColumnChoice] = {}
+        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str], TableMasks, StoredTypes]] = (
+            queue.SimpleQueue()
+        )
+        self._excluded: dict[TableId, frozenset[str]] = {}
+        self._masks: dict[TableId, TableMasks] = {}
+        self._types: dict[TableId, StoredTypes] = {}
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -112,12 +122,18 @@ class TableResolver(SchemaResolver):
         self._alterations.discard()
         self._withdrawn.clear()
 
-    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
-        """Give all versions of the table that are read from now on these columns. From any thread.
+    def exclude_columns(
+        self,
+        table: TableId,
+        columns: frozenset[str],
+        masks: TableMasks = NO_MASKS,
+        types: StoredTypes = AS_RESOLVED,
+    ) -> None:
+        """Exclude and mask columns in all versions of the table that are read from now on. From any thread.
 
         A table whose columns were read in the current session has them until the next session.
         """
-        self._choices.put((table, choice))
+        self._exclusions.put((table, columns, masks, types))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -190,8 +206,9 @@ class TableResolver(SchemaResolver):
             self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
         if ddl.kept:
             self._host.identity_lost()
-        if partitions := ddl.partitions.get(self._publication):
-            self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
+        for publication in (self._publication, self._append):
+            if partitions := ddl.partitions.get(publication):
+                self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
@@ -229,9 +246,9 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema | None:
         """Return the version with the columns of ``description``, or None if it is ``before``."""
         table, name = description.id, before.name
-        choice = self._choice(table, name, before)
-        excluded = choice.excluded
-        if choice != ColumnChoice.of(before):
+        excluded, masks = self._exclusion(table, name, before), self._table_masks(table, name, before)
+        types = self._stored_types(table, name, before)
+        if ColumnChoice(excluded, masks, types) != ColumnChoice.of(before):
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
@@ -242,10 +259,11 @@ class TableResolver(SchemaResolver):
                 columns=columns,
                 exclude=excluded,
                 policy=self._policy,
-                types=choice.types,
+                types=types,
                 snapshot_id=at,
             )
             require_usable_names(name, announced.columns)
+            announced = self._masked(announced, masks, before)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -313,8 +331,9 @@ class TableResolver(SchemaResolver):
         self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
-        choice = self._choice(relation.oid, name, before)
-        excluded = choice.excluded
+        excluded = self._exclusion(relation.oid, name, before)
+        masks = self._table_masks(relation.oid, name, before)
+        types = self._stored_types(relation.oid, name, before)
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
         unchanged = (
@@ -323,7 +342,8 @@ class TableResolver(SchemaResolver):
             and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
             and _same_identity(relation, before)
         )
-        if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
+        same_rules = before is not None and ColumnChoice(excluded, masks, types) == ColumnChoice.of(before)
+        if before is not None and unchanged and same_rules and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
@@ -340,14 +360,30 @@ class TableResolver(SchemaResolver):
             require_same_exclusion(before, excluded, seen)
         replicated = {a: c for a, c in by_attnum.items() if a not in left_out}
         version = replace(
-            self._version(relation, list(replicated.values()), list(replicated), before, description, at, choice),
+            self._version(relation, list(replicated.values()), list(replicated), before, description, at, types),
             name=name,
             excluded_columns=excluded,
             excluded=tuple(
                 ExcludedColumn(a, c.name, c.type_oid, c.typmod) for a, c in by_attnum.items() if a in left_out
             ),
         )
-        return self._adopt(version, before, at)
+        return self._adopt(self._masked(version, masks, before, {c.attnum: c.name for c in now}), before, at)
+
+    def _masked(
+        self,
+        version: ReplicatedTableSchema,
+        masks: TableMasks,
+        before: ReplicatedTableSchema | None,
+        now: Mapping[int, str] | None = None,
+    ) -> ReplicatedTableSchema:
+        """Return a version with its columns masked, so that no clear value of the catalog is in it.
+
+        ``now`` has the names in the catalog.
+        """
+        masked = with_masks(version, masks, before, self._host.mask_keys, now)
+        if before is not None:
+            require_same_masks(before, masked)
+        return masked
 
     def _published(
         self, before: ReplicatedTableSchema | None, description: TableDescription | None
@@ -359,15 +395,32 @@ class TableResolver(SchemaResolver):
         listed = self._column_list(description.id) if known else None
         return [c for c in description.columns if listed is None or c.attnum in listed or c.attnum not in known]
 
-    def _choice(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> ColumnChoice:
-        """Return the columns of the table's next version. ``before`` is the version before it, if any."""
+    def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
+        """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
+        self._take_exclusions()
+        if table in self._excluded:
+            return self._excluded[table]
+        return self._host.excluded_columns(name) if before is None else before.excluded_columns
+
+    def _table_masks(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> TableMasks:
+        """Return the masks of the table's next version. ``before`` is the version before it, if any."""
+        self._take_exclusions()
+        if table in self._masks:
+            return self._masks[table]
+        return self._host.column_masks(name) if before is None else before.masks
+
+    def _stored_types(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> StoredTypes:
+        """Return the chosen types of the table's next version. ``before`` is the version before it, if any."""
+        self._take_exclusions()
+        if table in self._types:
+            return self._types[table]
+        return self._host.stored_types(name) if before is None else StoredTypes(before.stored_types)
+
+    def _take_exclusions(self) -> None:
         with suppress(queue.Empty):
             while True:
-                changed, choice = self._choices.get_nowait()
-                self._chosen[changed] = choice
-        if table in self._chosen:
-            return self._chosen[table]
-        return self._host.column_choice(name) if before is None else ColumnChoice.of(before)
+                changed, columns, masks, types = self._exclusions.get_nowait()
+                self._excluded[changed], self._masks[changed], self._types[changed] = columns, masks, types
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
@@ -400,12 +453,14 @@ class TableResolver(SchemaResolver):
         before: ReplicatedTableSchema | None,
         description: TableDescription | None,
         at: SnapshotId,
-        choice: ColumnChoice,
+        types: StoredTypes,
     ) -> ReplicatedTableSchema:
         now = {} if description is None else description.schema(policy=self._policy).by_attnum
-        # A column whose type was chosen may have another choice now, by its new name.
+        # Of a masked column the catalog alone has the type at the source, and of one with a chosen type the one that
+        # it has without the choice.
         chosen = dict(before.stored_types) if before is not None else {}
-        old = {} if before is None else {a: c for a, c in before.by_attnum.items() if c.name not in chosen}
+        former = before.by_attnum.items() if before is not None else ()
+        old = {a: c for a, c in former if c.mask is None and c.name not in chosen}
         pairs = list(zip(columns, attnums, strict=True))
         resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
@@ -419,17 +474,17 @@ class TableResolver(SchemaResolver):
             key=_key(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
-        return self._with_stored_types(version, choice, description)
+        return self._with_stored_types(version, types, description)
 
     def _with_stored_types(
-        self, version: ReplicatedTableSchema, choice: ColumnChoice, description: TableDescription | None
+        self, version: ReplicatedTableSchema, types: StoredTypes, description: TableDescription | None
     ) -> ReplicatedTableSchema:
-        if not choice.types.chosen:
+        if not types.chosen:
             return version
         oids = [c.type_oid for c in version.columns if not is_builtin(c.type_oid)]
         known = {} if description is None else description.types
         read = read_type_infos(self._connected(), oids) if set(oids) - known.keys() else {}
-        return with_stored_types(version, choice.types, {**read, **known})
+        return with_stored_types(version, types, {**read, **known})
 
     def _column(
         self, column: RelationColumn, attnum: int, now: Mapping[int, Column], old: Mapping[int, Column]
@@ -457,7 +512,8 @@ class TableResolver(SchemaResolver):
 
     def _column_list(self, table: TableId) -> tuple[int, ...] | None:
         # Only catalog tables: a table that another session has locked must not stop the capture of all others.
-        membership = read_publication_state(self._connected(), self._publication, [table]).members.get(table)
+        names = PublicationNames(self._publication, self._append)
+        membership = read_state(self._connected(), names, [table]).members.get(table)
         return None if membership is None else membership.columns
 
     def _connected(self) -> psycopg.Connection[Any]:
@@ -520,6 +576,6 @@ def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> b
 
 
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
-    columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
+    columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod, c.mask) for c in version.columns)
     excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
-    return columns, version.identity, version.identity_attnums, version.key, excluded, version.stored_types
+    return columns, version.identity, version.identity_attnums, version.key, excluded, ColumnChoice.of(version)

@@ -51,6 +51,8 @@ class CaptureSettings:
     connection: PostgresConnection
     slot: str
     publication: str
+    append: str = ""
+    """The name of the second publication, see `CaptureHost.append_publication`."""
     batch_bytes: int = 64 << 20
     fill_s: float = 1.0
     failover: bool = False
@@ -112,7 +114,7 @@ class CaptureSession:
         self._position = position = state.position
         self._epoch = epoch
         self._clock = clock
-        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
+        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes, keys=host.mask_keys)
         self._slices = state.settings.slices
         self._read_bytes = _DECODED_BYTES * self._slices.bytes
         self._buffer = MessageBuffer(self._slices)

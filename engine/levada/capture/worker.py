@@ -15,11 +15,13 @@ from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
 from levada.errors import StatementRefused, Transient
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
-from levada.postgres.stream import ReplicationStream
-from levada.schema.stored_types import ColumnChoice
+from levada.postgres.stream import ReplicationStream, SecondPublication
+from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, StoredTypes
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId
@@ -93,9 +95,15 @@ class CaptureWorker:
         """
         self._reopen.set()
 
-    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
-        """Stage these columns of a table from the next session on. See `TableResolver.choose_columns`."""
-        self._resolver.choose_columns(table, choice)
+    def exclude_columns(
+        self,
+        table: TableId,
+        columns: frozenset[str],
+        masks: TableMasks = NO_MASKS,
+        types: StoredTypes = AS_RESOLVED,
+    ) -> None:
+        """Exclude and mask columns, and choose types of others, of a table from the next session on. See `TableResolver.exclude_columns`."""
+        self._resolver.exclude_columns(table, columns, masks, types)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""
@@ -130,12 +138,17 @@ class CaptureWorker:
             enable_failover(self._state.settings.connection, self._state.settings.slot)
         self._host.session_begins()
         self._resolver.begin_session()
+        settings = self._state.settings
+        oid = self._host.append_publication(plan.start) if settings.append else 0
         with ReplicationStream(
-            self._state.settings.connection,
-            slot=self._state.settings.slot,
-            publication=self._state.settings.publication,
+            settings.connection,
+            slot=settings.slot,
+            publication=settings.publication,
+            append=SecondPublication(settings.append, oid) if oid else None,
             start_lsn=plan.start,
         ) as stream:
+            if settings.append:
+                self._host.append_streamed(oid if stream.appends else 0)
             confirmed = self._require_unchanged(known, server)
             self._host.source_verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))
@@ -174,10 +187,10 @@ class CaptureWorker:
         server was restarted since it was verified.
         """
         # Read over SQL, because all walsenders of the server may be in use.
-        with self._state.settings.connection.connect(application="start") as connection:
+        with SESSIONS.session(self._state.settings.connection, "start") as connection:
             started_at, slot = read_start_time(connection), inspect_slot(connection, self._state.settings.slot)
-        if started_at != before.identity.started_at or slot is None:
-            raise Transient("source_stopping", "the source was restarted during its verification")
+            if started_at != before.identity.started_at or slot is None:
+                raise Transient("source_stopping", "the source was restarted during its verification")
         require_own_position(known, slot)
         return slot.confirmed_flush_lsn or Lsn(0)
 

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +39,14 @@ _REPLY_S: Final = 5.0
 _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
+@dataclass(frozen=True, slots=True)
+class SecondPublication:
+    """A publication that is streamed too, unless the one of this name has another OID by now."""
+
+    name: str
+    oid: int
+
+
 class ReplicationStream:
     """The messages of one slot. The stream occupies the slot until `close`.
 
@@ -51,7 +60,13 @@ class ReplicationStream:
     """
 
     def __init__(
-        self, connection: PostgresConnection, *, slot: str, publication: str, start_lsn: Lsn | None = None
+        self,
+        connection: PostgresConnection,
+        *,
+        slot: str,
+        publication: str,
+        append: SecondPublication | None = None,
+        start_lsn: Lsn | None = None,
     ) -> None:
         """Connect, and start streaming at ``start_lsn``, or at the slot's confirmed position if that is later.
 
@@ -76,7 +91,9 @@ class ReplicationStream:
             self._status_interval_s = self._read_status_interval()
             self._require_publication(publication)
             execute_replication(self._pg, GROW, self._doing, connection.silence(), self._names)
-            names = quote_literal(quote_identifier(publication))
+            self.appends = append is not None and self._has_publication(append.name, append.oid)
+            second = f",{quote_identifier(append.name)}" if append is not None and self.appends else ""
+            names = quote_literal(quote_identifier(publication) + second)
             options = f"proto_version '1', publication_names {names}, messages 'true'"
             execute_replication(
                 self._pg,
@@ -285,9 +302,13 @@ class ReplicationStream:
 
     def _require_publication(self, publication: str) -> None:
         # Since version 18 the server streams nothing, without an error, for a publication that does not exist.
-        query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
-        if not execute_replication(self._pg, query, self._doing, self._silence, self._names).ntuples:
+        if not self._has_publication(publication):
             raise source_error(self._doing, None, f'publication "{publication}" does not exist')
+
+    def _has_publication(self, name: str, oid: int | None = None) -> bool:
+        query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(name)}"
+        query += "" if oid is None else f" AND oid = {oid}"
+        return execute_replication(self._pg, query, self._doing, self._silence, self._names).ntuples > 0
 
     def _read_status_interval(self) -> float:
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"

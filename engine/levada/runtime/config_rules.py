@@ -15,15 +15,17 @@ from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
+from levada.schema.masks import TableMasks
 from levada.schema.stored_types import StoredTypes
+from levada.spec.columns import Columns
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
-from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableSyncFields
+from levada.spec.pipeline import PipelineMetadata, PipelineSpec, TableSyncFields
 from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import Deletes, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import CopyMode, Deletes, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
 
 Least = Literal["manifest", "positive"]
 
@@ -227,9 +229,21 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".stored_types", "must be StoredTypes"
     elif problem := value_problem(Columns, "types", dict(table.stored_types.chosen)):
         yield ".stored_types", problem
+    if not isinstance(table.masks, TableMasks):
+        yield ".masks", "must be a TableMasks"
+    elif problem := value_problem(Columns, "exclude", tuple(table.masks.names)):
+        yield ".masks", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):
         yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.keyless, Keyless):
+        yield ".keyless", "must be a member of levada.Keyless"
+    if not isinstance(table.copy_mode, CopyMode):
+        yield ".copy_mode", "must be a member of levada.CopyMode"
+    if not isinstance(table.copy_where, str):
+        yield ".copy_where", "must be a string"
+    elif table.copy_where and table.copy_mode is CopyMode.NONE:
+        yield ".copy_where", "must be empty with CopyMode.NONE"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

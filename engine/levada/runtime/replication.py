@@ -106,7 +106,10 @@ def prepare_replication(
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with config.source.connect(application="discover") as connection:
-            return discover(config, connection, store, owner)
+            found = discover(config, connection, store, owner)
+        if found.append_waits:
+            capture.reopen()
+        return found
 
     assembled = assemble_supervisor(
         around,

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from levada.errors import NeedsOperator
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
 from levada.schema.types import NUMERIC_OID, ColumnType, Kind, Notation, TypeInfo, base_type
 from levada.values import QualifiedTable, resync_command
@@ -62,15 +63,16 @@ AS_RESOLVED: Final = StoredTypes()
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """The columns that a table's copy and stream leave out, and the types of the others."""
+    """The columns that a table's copy and stream leave out, and the masks and the types of the others."""
 
     excluded: frozenset[str] = frozenset()
+    masks: TableMasks = NO_MASKS
     types: StoredTypes = AS_RESOLVED
 
     @classmethod
     def of(cls, version: ReplicatedTableSchema) -> ColumnChoice:
         """Return the choice that a version of a table belongs to."""
-        return cls(version.excluded_columns, StoredTypes(version.stored_types))
+        return cls(version.excluded_columns, version.masks, StoredTypes(version.stored_types))
 
 
 def with_stored_types(

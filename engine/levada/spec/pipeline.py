@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
+from levada.spec.columns import Columns
 from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
-from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, StoredType, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, append_name, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
@@ -38,7 +39,17 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
-from levada.values import Deletes, OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    MaskMethod,
+    OnSchemaChange,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -137,6 +148,15 @@ class PipelineSpec(Model):
             " || self.destination.postgres.ordering != 'Pipeline'",
             lambda s: s.tables.deletes is Deletes.APPLY or not s.destination.in_one_transaction,
             field="tables.deletes",
+        ),
+        Rule(
+            "Append needs a managed publication: give the tables REPLICA IDENTITY FULL instead",
+            "self.source.publication.management != 'External' || self.tables.keyless != 'Append'",
+            lambda s: (
+                s.source.publication.management is not PublicationManagement.EXTERNAL
+                or s.tables.keyless is not Keyless.APPEND
+            ),
+            field="tables.keyless",
         ),
     )
 
@@ -237,6 +257,11 @@ class PipelineManifest(Model):
         return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
+    def append_publication_name(self) -> str:
+        """The name of the second publication, of tables without a replica identity that are only appended to."""
+        return append_name(self.publication_name)
+
+    @property
     def publication_name(self) -> str:
         """The publication's name, configured or default."""
         return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
@@ -257,6 +282,20 @@ OptionalMode = Annotated[
     TableMode | None,
     BeforeValidator(_unset),
     WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in TableMode)]}),
+]
+
+
+OptionalKeyless = Annotated[
+    Keyless | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(k.value for k in Keyless)]}),
+]
+
+
+OptionalCopyMode = Annotated[
+    CopyMode | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in CopyMode)]}),
 ]
 
 
@@ -295,19 +334,6 @@ class TableRef(Model):
         return QualifiedTable(self.schema_name, self.name)
 
 
-class Columns(Model):
-    """The replicated columns."""
-
-    exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
-    """Columns that are not replicated, as the catalog spells them."""
-    types: Annotated[dict[Identifier, StoredType], Field(max_length=1600)] = setting(Change.RESYNC, {})
-    """The types in which columns are stored, by column, in place of those in docs/types.md. Text: any column, as
-    PostgreSQL's text. Uuid: uuid, in Iceberg's own type in place of text. Decimal(p, s): numeric, with p digits of
-    which s are after the point, and onUnrepresentable for values that do not fit. List: vector and halfvec of pgvector,
-    as a list of 32-bit floats.
-    """
-
-
 class CopyResources(Resources):
     """Resource requests and limits of the container of a dedicated copy. A change applies to the next copy."""
 
@@ -336,6 +362,12 @@ class TableCopy(Model):
             lambda c: c.driver is CopyDriver.DEDICATED or not c.executors,
             field="executors",
         ),
+        Rule(
+            "needs a mode other than None, with which no row is copied",
+            "self.mode != 'None' || !has(self.where)",
+            lambda c: c.mode is not CopyMode.NONE or c.where is None,
+            field="where",
+        ),
     )
 
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
@@ -348,6 +380,14 @@ class TableCopy(Model):
     """The number of executors that copy the table, as pods of their own with the resources of spec.executor. 0: the
     copy's own pod copies it. No more than copy.connectionsPerTable tasks run at a time. Only for driver Dedicated, and
     for a Pipeline with driver.mode Cluster.
+    """
+    mode: OptionalCopyMode = setting(Change.HOT, "")
+    """The rows that a copy of this table takes. All: every row. None: no row. Empty: as the Pipeline's copy says. A
+    change applies to the next copy.
+    """
+    where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
+    """The rows that a copy of this table takes, as a condition in SQL on its columns. All changes are streamed, also
+    those of other rows. A change applies to the next copy. Unset: every row.
     """
 
 
@@ -394,6 +434,8 @@ class TableSyncFields(Model):
     """
     deletes: OptionalDeletes = setting(Change.RESYNC, "")
     """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
+    keyless: OptionalKeyless = setting(Change.HOT, "")
+    """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -426,9 +468,16 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, deletes that it does not keep, and executors without
-    driver.mode Cluster.
+    They are settings for another destination than the Pipeline's, deletes that it does not keep, executors without
+    driver.mode Cluster, masks by HMAC without a key, and keyless Append with an External publication.
     """
+    hashed = [name for name, mask in table.columns.mask.items() if mask.method is MaskMethod.HMAC]
+    if hashed and pipeline.tables.mask_key_secret_ref is None:
+        path = ("spec", "columns", "mask", hashed[0], "method")
+        return SpecProblem(path, "needs tables.maskKeySecretRef in the Pipeline, which names the Secret with the key")
+    external = pipeline.source.publication.management is PublicationManagement.EXTERNAL
+    if table.keyless is Keyless.APPEND and external:
+        return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
     if (table.deletes or Deletes.APPLY) is not Deletes.APPLY:

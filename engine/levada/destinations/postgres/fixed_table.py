@@ -30,6 +30,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, Kind, ReplicatedTableSchema
 from levada.schema.kept_rows import DELETED_AT_ATTNUM
+from levada.schema.masking import plain_column
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, quote_identifier
 
 _SETTINGS: Final = "SELECT set_config('extra_float_digits', '3', true), set_config('bytea_output', 'hex', true)"
@@ -177,6 +178,7 @@ class PostgresVersion(FixedTable):
 
 def _at_destination(column: Column, held: HeldColumn) -> Column:
     """Return the source's column as the destination has it: its name, and text in place of a type that it lacks."""
+    column = plain_column(column)
     oid = column.type_oid
     if column_type(column) != column.type_name:
         oid = _TEXT_ARRAY if column.type.kind is Kind.ARRAY else _TEXT

@@ -15,6 +15,7 @@ from levada.destinations.regions import column_missing
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema.masking import plain_column
 from levada.schema.partitions import Box, Condition, End, Region, Value
 from levada.values import QualifiedTable
 
@@ -29,7 +30,7 @@ def keys_in(
     for attnum in sorted({*schema.key, *region.columns}):
         if attnum not in held or attnum not in schema.by_attnum:
             raise column_missing(schema, attnum)
-    key = tuple(replace(c, name=held[c.attnum]) for c in schema.key_columns)
+    key = tuple(replace(plain_column(c), name=held[c.attnum]) for c in schema.key_columns)
     names = [c.name for c in schema.key_columns]
     columns = {n: replace(schema.by_attnum[n], name=held[n]) for n in region.columns}
     command = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(

@@ -27,6 +27,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.copied_rows import rows_to_copy
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -241,8 +242,8 @@ class TableCopy:
         self.require_order()
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
-        # Another attempt must still know the excluded columns, which may be renamed before the snapshot.
-        if former is not None and (isinstance(plan, ReplaceInPlace) or former.excluded):
+        # Another attempt must still know the excluded and masked columns, which may be renamed before the snapshot.
+        if former is not None and (isinstance(plan, ReplaceInPlace) or former.excluded or former.masks):
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         return former
 
@@ -366,7 +367,7 @@ class TableCopy:
                 self.tasks,
                 config.source,
                 snapshot,
-                published,
+                rows_to_copy(published, plan.settings),
                 schema,
                 connections=config.copy_connections,
                 policy=policy,
@@ -374,6 +375,7 @@ class TableCopy:
                 guard=guard,
                 note=note,
                 limits=config.limits.ranges,
+                mask_keys=config.mask_keys,
             )
             yield rows, read.description.storage
 
@@ -390,6 +392,8 @@ class TableCopy:
             return "the table is a changelog"
         if not has_literals(read.schema):
             return "a column of its key has a type without exact literals"
+        if any(c.mask is not None for c in read.schema.key_columns):
+            return "a column of its key is masked"
         if not read.rows_stay:
             return "the table is no heap"
         if isinstance(plan, Shadow):

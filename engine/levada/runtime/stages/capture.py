@@ -69,9 +69,9 @@ class CaptureThread:
         self._worker.reopen()
         return number
 
-    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
+    def exclude_columns(self, table: TableId, choice: ColumnChoice) -> None:
         """Stage these columns of a table from the next session on. From any thread. See `reopen`."""
-        self._worker.choose_columns(table, choice)
+        self._worker.exclude_columns(table, choice.excluded, choice.masks, choice.types)
 
     def configure(self, config: PipelineConfig) -> None:
         """Let the changed settings take effect, which are not read from a `ConfigRef` in the layer of capture."""

@@ -150,6 +150,7 @@ def lost_region(before: TableStorage, gone: Collection[TableId], version: Replic
     columns = {
         held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
         for attnum, held in before.columns.items()
-        if (column := version.by_attnum.get(attnum)) is not None
+        # The destination has no value of a masked column that could be compared with a bound.
+        if (column := version.by_attnum.get(attnum)) is not None and column.mask is None
     }
     return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)

@@ -64,7 +64,7 @@ class TableRegistry:
         store: PipelineStore,
         destination: Destination,
         reopen: Callable[[], int],
-        choose: Callable[[TableId, ColumnChoice], None],
+        exclude: Callable[[TableId, ColumnChoice], None],
         ledger: Ledger | None = None,
     ) -> None:
         outage = Outage(together=destination.capabilities.ordering is Ordering.PIPELINE)
@@ -72,7 +72,7 @@ class TableRegistry:
         self._store = store
         unverified = UnverifiedTables(store)
         handled, shadows = HandledRequests(config_ref, store), ShadowCopies(store, tables)
-        columns = ExcludedColumns(config_ref, reopen, choose)
+        columns = ExcludedColumns(config_ref, reopen, exclude)
         shared = SharedParts(config_ref, store, destination, tables, handled, columns, shadows)
         self.handled, self.shadows = handled, shadows
         self.phases = PhaseChanges(shared, unverified)

@@ -10,16 +10,19 @@ from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Deletes, QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """The settings that a table's copy depends on. A change of them resyncs the table.
+    """The settings that a table's copy depends on. A change of them resyncs the table, except that of the copied rows.
 
-    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
+    These are ``copy_mode`` and ``copy_where``, see `TableConfig`. ``table`` is the table's name at the time of the
+    copy. A table that is renamed at the source keeps its settings. ``named`` is the name by which the manifest gives
+    its columns, None for ``table``.
     """
 
     table: QualifiedTable
@@ -30,16 +33,44 @@ class CopySettings:
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
     deletes: Deletes = Deletes.APPLY
+    masks: TableMasks = NO_MASKS
+    named: QualifiedTable | None = None
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
     stored_types: StoredTypes = AS_RESOLVED
 
     @property
     def choice(self) -> ColumnChoice:
-        """The columns and their types."""
-        return ColumnChoice(self.excluded_columns, self.stored_types)
+        """The columns, their masks and their types."""
+        return ColumnChoice(self.excluded_columns, self.masks, self.stored_types)
 
     def with_choice(self, choice: ColumnChoice) -> CopySettings:
         """Return the settings with other columns."""
-        return replace(self, excluded_columns=choice.excluded, stored_types=choice.types)
+        return replace(self, excluded_columns=choice.excluded, masks=choice.masks, stored_types=choice.types)
+
+    @property
+    def copied_rows(self) -> CopiedRows:
+        """The rows that the copy takes."""
+        if self.copy_mode is CopyMode.NONE:
+            return CopiedRows.NONE
+        return CopiedRows.PART if self.copy_where else CopiedRows.ALL
+
+    @property
+    def lack(self) -> str:
+        """Return why the table at the destination lacks rows of the source, empty if its copy took all of them."""
+        match self.copied_rows:
+            case CopiedRows.ALL:
+                return ""
+            case CopiedRows.NONE:
+                return "its copy took no row (copy.mode None), so it has only rows that have changed since then"
+            case CopiedRows.PART:
+                return (
+                    f"its copy took only the rows where {self.copy_where} (copy.where), and no others until they change"
+                )
+
+    def with_rows_of(self, other: CopySettings) -> CopySettings:
+        """Return the settings for the rows that a copy with other settings takes."""
+        return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -51,15 +82,20 @@ class CopySettings:
             place = before.place
         else:
             place = QualifiedTable(table.schema, table_config.destination_table or table.name)
+        columns = CopyColumns.of(config, table, before)
         return cls(
             table,
             table_config.mode,
             table_config.destination_table,
-            table_config.excluded_columns,
+            columns.choice.excluded,
             config.copies_depend_on,
             place,
             table_config.deletes,
-            table_config.stored_types,
+            columns.choice.masks,
+            columns.named,
+            table_config.copy_mode,
+            table_config.copy_where,
+            columns.choice.types,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -73,18 +109,24 @@ class CopySettings:
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
-        return json.dumps(
-            {
-                "table": [self.table.schema, self.table.name],
-                "mode": self.mode.value,
-                "destinationTable": self.destination_table,
-                "excludedColumns": sorted(self.excluded_columns),
-                "dependsOn": self.depends_on,
-                "place": [self.place.schema, self.place.name],
-                "deletes": self.deletes.value,
-                **({"storedTypes": self.stored_types.by_column} if self.stored_types.chosen else {}),
-            }
-        )
+        data = {
+            "table": [self.table.schema, self.table.name],
+            "mode": self.mode.value,
+            "destinationTable": self.destination_table,
+            "excludedColumns": sorted(self.excluded_columns),
+            "dependsOn": self.depends_on,
+            "place": [self.place.schema, self.place.name],
+            "deletes": self.deletes.value,
+            "copyMode": self.copy_mode.value,
+            "copyWhere": self.copy_where,
+        }
+        if self.masks:
+            data["masks"] = self.masks.to_json()
+        if self.stored_types.chosen:
+            data["storedTypes"] = self.stored_types.by_column
+        if self.named is not None:
+            data["named"] = [self.named.schema, self.named.name]
+        return json.dumps(data)
 
     @classmethod
     def from_text(cls, text: str) -> CopySettings:
@@ -97,9 +139,35 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
-            Deletes(data["deletes"]),
+            Deletes(data.get("deletes", Deletes.APPLY)),
+            TableMasks.from_json(data.get("masks", ())),
+            QualifiedTable(*data["named"]) if "named" in data else None,
+            CopyMode(data.get("copyMode", CopyMode.ALL)),
+            data.get("copyWhere", ""),
             StoredTypes.of(data.get("storedTypes", {})),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyColumns:
+    """The columns that the manifest chooses for a table. ``named`` is that of `CopySettings`."""
+
+    choice: ColumnChoice
+    named: QualifiedTable | None = None
+
+    @classmethod
+    def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None) -> CopyColumns:
+        """Return what the manifest says now. ``before`` are the settings of the last copy, None before the first.
+
+        A table that was renamed keeps the columns of its former name, until the manifest has settings of the present
+        one. Otherwise columns that are excluded or masked would be replicated in clear after a rename of their table.
+        """
+        former = None if before is None else before.named or before.table
+        if before is None or table in config.tables or former in (None, table):
+            return cls(config.table(table).choice)
+        if former in config.tables:
+            return cls(config.table(former).choice, former)
+        return cls(before.choice, former)
 
 
 class TableRequest(StrEnum):
@@ -125,11 +193,15 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
-    After a rename at the source only the place is compared, because the settings are given by name.
+    Other rows of a copy are no change, because a copy that takes fewer would remove what the table has. After a rename
+    at the source only the place and the columns are compared, because the other settings are given by name.
     """
     if before is None:
         return False
-    return before != wanted if before.table == wanted.table else before.place != wanted.place
+    if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
+        return True
+    same = replace(before, named=wanted.named).with_rows_of(wanted) == wanted
+    return not same if before.table == wanted.table else before.place != wanted.place
 
 
 def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
