@@ -102,7 +102,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(module, "describe_without_waiting", made.describe)
     monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
-    monkeypatch.setattr(module, "read_publication_state", lambda *_: PublicationState("levada", None, {}, {}))
+    monkeypatch.setattr(module, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 
 

@@ -81,7 +81,7 @@ def test_a_retry_without_a_phase_before_the_error_parks_the_table(tmp_path: Path
     """Other tables continue. The table waits for a resync, which needs no earlier phase."""
     due = Errored("a", "it failed", "", RetryPolicy.TIMED_RETRY, next_retry=datetime.now(UTC))
     store.update_table_replication_states({TABLE: due})
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns, masks: None)
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, choice: None)
     registry.membership.adopt(FOUND, (), resync=False)
     record = registry.tables[TABLE]
     registry.step()

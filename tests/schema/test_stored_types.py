@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from levada.errors import NeedsOperator
 from levada.schema import Column, ColumnType, IdentityKind, Kind, ReplicatedTableSchema, TypeInfo, resolve_type
-from levada.schema.stored_types import StoredTypes, with_stored_types
+from levada.schema.masking import MASKED_TEXT, with_masks
+from levada.schema.masks import NO_KEYS, Mask, TableMasks
+from levada.schema.stored_types import ColumnChoice, StoredTypes, with_stored_types
 from levada.schema.types import Notation
-from levada.values import QualifiedTable, TableId
+from levada.values import MaskMethod, QualifiedTable, TableId
 
 PRICE, VECTOR = 90_001, 90_002
 CATALOG = {PRICE: TypeInfo(PRICE, "price", "d", base_oid=1700, base_typmod=-1)}
@@ -65,6 +69,20 @@ def test_types_that_columns_do_not_take(column: str, name: str, key: tuple[str, 
         chosen(column, name, *key)
     assert raised.value.code == "stored_type_refused"
     assert f"s.t: columns.types has {name} for column {column} of type {TYPES[column][1]}" in raised.value.message
+
+
+def test_a_masked_column_with_the_name_of_a_choice_stays_masked() -> None:
+    """A rename can give it that name. Its values are those of the mask, and the version belongs to the whole choice."""
+    masks = TableMasks.of({"t": Mask(MaskMethod.HMAC)})
+    before = with_masks(version("id"), masks, None, NO_KEYS)
+    named = {"t": "old", "n": "t", "u": "n"}
+    renamed = replace(before, columns=tuple(replace(c, name=named.get(c.name, c.name)) for c in version("id").columns))
+    types = StoredTypes.of({"old": "Text", "m": "Text"})
+    found = with_masks(with_stored_types(renamed, types, CATALOG), masks, before, NO_KEYS)
+    assert {c.name for c in found.columns if c.mask is not None} == {"old", "t"}
+    assert {c.name: c.type for c in found.columns}["old"] == MASKED_TEXT
+    assert ColumnChoice.of(found) == ColumnChoice(types=types, masks=masks)
+    assert ReplicatedTableSchema.from_json(found.to_json()) == found
 
 
 def test_a_version_without_a_choice_is_the_same_json() -> None:
