@@ -323,6 +323,15 @@ class Deletes(StrEnum):
     """The rows stay, and a column has the time of the delete."""
 
 
+class OnPartitionGone(StrEnum):
+    """The effect of a partition that is detached, dropped or truncated on its rows in a destination's table."""
+
+    DELETE = "Delete"
+    """They are deleted, as `Deletes` says."""
+    KEEP = "Keep"
+    """They stay as they were."""
+
+
 class OnSchemaChange(StrEnum):
     """The reaction to a change of a source table's columns."""
 

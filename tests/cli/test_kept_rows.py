@@ -38,9 +38,9 @@ def write(path: Path, db: Database, deletes: str, **spec: Any) -> None:
     path.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}}, tables=tables, **spec)))
 
 
-def verified(path: Path, *options: str) -> dict[str, Any]:
-    """Return the result of the comparison of the orders."""
-    shown = on(path, "verify", "--table", "public.orders", "--output", "json", *options)
+def verified(path: Path, *options: str, table: str = "public.orders") -> dict[str, Any]:
+    """Return the result of the comparison of a table."""
+    shown = on(path, "verify", "--table", table, "--output", "json", *options)
     [found] = json.loads(shown.stdout)["tables"]
     return dict(found)
 
@@ -138,3 +138,29 @@ def test_destinations_that_keep_nothing(
         assert refused.exit_code == Exit.USAGE
         where = "spec.deletes" if one else "spec.tables.deletes"
         assert f"{where}: {problem}" in " ".join(refused.output.split())
+
+
+def test_rows_of_partitions_are_kept(orders: Path, db: Database) -> None:
+    """A verification and a repair know them, also with marks, and another setting removes them with the next copy."""
+    db.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO parts SELECT i, 'n' FROM generate_series(8, 11) i",
+    )
+    tables = {"include": [{"schema": "public", "name": "*"}], "onPartitionGone": "Keep", "deletes": "Mark"}
+    orders.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}}, tables=tables)))
+    run(orders)
+    db.execute("DROP TABLE parts_1", "DELETE FROM parts WHERE id = 10")
+    run(orders)
+    shown = "SELECT id, _levada_deleted_at IS NULL FROM replica.parts ORDER BY id"
+    kept = [(8, True), (9, True), (10, False), (11, True)]
+    assert db.query(shown) == kept
+    found = verified(orders, "--repair", table="public.parts")
+    assert (found["equal"], found["kept"]) == (True, 3)
+    assert on(orders, "resync", "public.parts").exit_code == Exit.OK
+    run(orders)
+    assert db.query(shown) == kept
+    write(orders, db, "Apply")
+    run(orders)
+    assert db.query("SELECT id FROM replica.parts") == [(11,)]

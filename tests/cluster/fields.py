@@ -38,6 +38,7 @@ PATCHES: dict[str, Any] = {
     "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
     "tables.onUnstreamable": "Hold",
     "tables.deletes": "Mark",
+    "tables.onPartitionGone": "Keep",
     "copy.maxConcurrentTables": 2,
     "copy.connectionsPerTable": 2,
     "apply.maxConcurrentTables": 2,

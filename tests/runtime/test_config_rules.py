@@ -27,12 +27,13 @@ from levada.runtime.config import (
 )
 from levada.runtime.config_rules import NUMBERS, TABLE_NUMBERS, TABLE_TEXT, TEXTS, Number, problems
 from levada.runtime.pipeline import Pipeline
+from levada.schema.masks import Mask, TableMasks
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncFields
 from levada.spec.problems import bounds
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import MemoryStore
-from levada.values import QualifiedTable
+from levada.values import MaskMethod, QualifiedTable
 
 CONFIG = PipelineConfig(
     "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"), PublicationConfig("levada_shop"),
@@ -44,6 +45,8 @@ ELSEWHERE = {
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
+    "TableSyncFields.on_partition_gone",
+    "Columns.mask", "Mask.length",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -137,6 +140,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "copy_mode": "None",
         "copy_where": 1,
         "keyless": "Append",
+        "on_partition_gone": "Keep",
     }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
@@ -156,6 +160,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
         "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
         "tables[public.orders].keyless",
+        "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"
@@ -182,11 +187,19 @@ def test_settings_that_would_be_ignored_are_refused() -> None:
     assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
 
 
+@pytest.mark.parametrize(("length", "refused"), [(0, True), (1, False), (1_000_000, False), (1_000_001, True)])
+def test_a_mask_keeps_as_many_characters_as_the_manifest_allows(length: int, refused: bool) -> None:
+    """The last 0 characters would be the whole text."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.LAST, length)})
+    assert ("default_table.masks" in broken(replace(CONFIG, default_table=TableConfig(masks=masks)))) is refused
+
+
 def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
         "take_over_from", "limits", "staging", "copied_otherwise",
+        "mask_keys",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {

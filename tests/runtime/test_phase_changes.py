@@ -16,11 +16,12 @@ from levada.runtime.config import TableConfig
 from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.source_tables import SourceTables
 from levada.schema import IdentityKind, ReplicatedTableSchema
-from levada.schema.stored_types import ColumnChoice
+from levada.schema.masks import Mask, TableMasks
+from levada.schema.stored_types import ColumnChoice, StoredTypes
 from levada.status import RetryPolicy
 from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
-from levada.values import SnapshotId, TableId
+from levada.values import MaskMethod, SnapshotId, TableId
 
 FOUND = SourceTables((StreamedTable(TABLE, NAME),), PublicationState("levada_shop", None, {}, {}))
 
@@ -31,6 +32,10 @@ def store() -> MemoryStore:
     made = MemoryStore("shop")
     made.next_epoch()
     return made
+
+
+MASKS = TableMasks.of({"secret": Mask(MaskMethod.NULL)})
+TYPES = StoredTypes.of({"note": "Text"})
 
 
 def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path, store: MemoryStore) -> None:
@@ -45,9 +50,10 @@ def test_init_is_stored_before_the_stream_excludes_other_columns(tmp_path: Path,
     registry = TableRegistry(ref, store, Recording(), lambda: 1, exclude)
     registry.membership.adopt(FOUND, (), resync=False)
     seen.clear()
-    ref.replace(replace(ref.current, tables={NAME: TableConfig(excluded_columns=frozenset({"note"}))}))
+    configured = TableConfig(excluded_columns=frozenset({"note"}), masks=MASKS, stored_types=TYPES)
+    ref.replace(replace(ref.current, tables={NAME: configured}))
     registry.requests.apply_manifest()
-    assert seen == [(ColumnChoice(frozenset({"note"})), Init())]
+    assert seen == [(ColumnChoice(frozenset({"note"}), MASKS, TYPES), Init())]
 
 
 @pytest.mark.parametrize("version", [frozenset({"note"}), frozenset({"other"}), None])

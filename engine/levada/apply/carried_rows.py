@@ -11,38 +11,47 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from levada.copy.marked_rows import marked
 from levada.destinations import Destination
 from levada.destinations.answers import require_flag
+from levada.destinations.regions import deciding_columns, is_in
 from levada.pgoutput.events import Event
 from levada.schema import TableTarget
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL
-from levada.schema.kept_rows import has_deleted_at
+from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.files import SegmentFile
 from levada.segments.projection import layout
-from levada.values import Lsn, TableId, Watermark
+from levada.values import Deletes, Lsn, TableId, Watermark
 
 
-def carry_over(destination: Destination, target: TableTarget, mark: Watermark) -> bool | None:
+def carry_over(
+    destination: Destination, target: TableTarget, mark: Watermark, region: Region | None = None
+) -> bool | None:
     """Write the kept rows of a table to its shadow copy, which has all changes below ``mark``.
+
+    ``region`` has the rows of partitions that are kept. If the table keeps no others, only these are carried over.
 
     Return True if it has them now. Then swap it in, or make it again. Return None if there are none, and False if the
     shadow copy cannot take them and must be made again.
     """
-    if not any(rows.num_rows for rows in destination.rows_left_out(target)):
+    if target.deletes is Deletes.APPLY and region is None:
+        return None
+    batch = CarriedRows(destination, target, mark.lsn, region)
+    if not any(rows.num_rows for rows in batch.changes(target.id).scan()):
         return None
     write = destination.write_replacement_events
-    batch = CarriedRows(destination, target, mark.lsn)
     return require_flag(write(batch, Watermark(mark.pipeline, mark.epoch, batch.until)), write)
 
 
 class _CarriedEvents(TableEvents):
     """The kept rows of a table as inserts at one LSN."""
 
-    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn) -> None:
+    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn, region: Region | None) -> None:
         self._destination = destination
+        self._region = region
         self._now = datetime.now(UTC)
         self.target, self.versions, self.files, self.truncates = target, (target.schema,), (), ()
         self.after, self.until = lsn, Lsn(lsn + 1)
@@ -54,7 +63,7 @@ class _CarriedEvents(TableEvents):
         form = layout(self.schema)
         chosen = form if columns is None else pa.schema([form.field(name) for name in columns])
         for kept in self._destination.rows_left_out(self.target):
-            rows = marked(kept, self._now) if has_deleted_at(self.schema) else kept
+            rows = self._chosen(kept)
             known = {
                 **dict(zip(rows.schema.names, rows.columns, strict=True)),
                 OP: pa.repeat(pa.scalar("I"), rows.num_rows),
@@ -65,13 +74,28 @@ class _CarriedEvents(TableEvents):
             arrays = [known[f.name] if f.name in known else pa.nulls(rows.num_rows, f.type) for f in chosen]
             yield pa.RecordBatch.from_arrays(arrays, schema=chosen)
 
+    def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are kept, with the mark of those that need one."""
+        region, deletes = self._region, self.target.deletes
+        if deletes is Deletes.IGNORE:
+            return rows
+        if region is None or not self.target.keeps_partitions:
+            return marked(rows, self._now) if deletes is Deletes.MARK else rows.slice(0, 0)
+        found = {c.attnum: rows.column(c.name) for c in deciding_columns(region, self.schema)}
+        of_partitions = is_in(region, self.schema, found, rows.num_rows)
+        kept = rows.filter(of_partitions)
+        if deletes is Deletes.APPLY:
+            return kept
+        others = marked(rows.filter(pc.invert(of_partitions)), self._now)
+        return pa.Table.from_batches([kept, others]).combine_chunks().to_batches()[0] if rows.num_rows else rows
+
 
 class CarriedRows(EventBatch):
     """A batch with the kept rows of one table. It cannot be read as events."""
 
-    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn) -> None:
+    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn, region: Region | None = None) -> None:
         self.tables = (target.id,)
-        self._events = _CarriedEvents(destination, target, lsn)
+        self._events = _CarriedEvents(destination, target, lsn, region)
         self.until = self._events.until
 
     def changes(self, table: TableId) -> TableEvents:

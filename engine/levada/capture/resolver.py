@@ -93,9 +93,7 @@ class TableResolver(SchemaResolver):
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
-        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str], TableMasks, StoredTypes]] = (
-            queue.SimpleQueue()
-        )
+        self._exclusions: queue.SimpleQueue[tuple[TableId, ColumnChoice]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
         self._masks: dict[TableId, TableMasks] = {}
         self._types: dict[TableId, StoredTypes] = {}
@@ -133,7 +131,7 @@ class TableResolver(SchemaResolver):
 
         A table whose columns were read in the current session has them until the next session.
         """
-        self._exclusions.put((table, columns, masks, types))
+        self._exclusions.put((table, ColumnChoice(columns, masks, types)))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -419,8 +417,8 @@ class TableResolver(SchemaResolver):
     def _take_exclusions(self) -> None:
         with suppress(queue.Empty):
             while True:
-                changed, columns, masks, types = self._exclusions.get_nowait()
-                self._excluded[changed], self._masks[changed], self._types[changed] = columns, masks, types
+                changed, its = self._exclusions.get_nowait()
+                self._excluded[changed], self._masks[changed], self._types[changed] = its.excluded, its.masks, its.types
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId

@@ -102,7 +102,7 @@ class CaptureWorker:
         masks: TableMasks = NO_MASKS,
         types: StoredTypes = AS_RESOLVED,
     ) -> None:
-        """Exclude and mask columns, and choose types of others, of a table from the next session on. See `TableResolver.exclude_columns`."""
+        """Set the columns of a table from the next session on. See `TableResolver.exclude_columns`."""
         self._resolver.exclude_columns(table, columns, masks, types)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:

@@ -19,6 +19,7 @@ from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
 from levada.postgres.masked_columns import mask_errors
 from levada.postgres.problems import Problem, Severity
@@ -154,7 +155,7 @@ FROM pg_roles r, pg_roles l WHERE r.rolname = current_user AND l.rolname = sessi
 def preflight(connection: PostgresConnection, request: PreflightRequest) -> tuple[Problem, ...]:
     """Return every problem, errors first. An unreachable source is returned as the only problem."""
     try:
-        with connection.connect(application="preflight") as conn, locks_named(conn, request.selects):
+        with SESSIONS.session(connection, "preflight") as conn, locks_named(conn, request.selects):
             return find_problems(conn, request)
     except LevadaError as error:
         passes = isinstance(error, Transient)

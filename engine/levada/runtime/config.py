@@ -18,7 +18,16 @@ from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import CopyMode, Deletes, Keyless, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    OnPartitionGone,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -112,8 +121,8 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``masks``, ``stored_types``, ``mode``, ``deletes`` or ``destination_table`` resyncs
-    the table. An empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``,
+    A change of ``excluded_columns``, ``masks``, ``stored_types``, ``mode``, ``deletes`` or ``destination_table``
+    resyncs the table. An empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``,
     ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
@@ -129,6 +138,7 @@ class TableConfig:
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
     deletes: Deletes = Deletes.APPLY
+    on_partition_gone: OnPartitionGone = OnPartitionGone.DELETE
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0

@@ -57,6 +57,11 @@ class DestinationSection(Model):
         return getattr(self.section, "ordering", None) == "Pipeline"
 
     @property
+    def keeps_rows(self) -> bool:
+        """True if the destination keeps rows that the source does not have any more, or may do so."""
+        return self.section.keeps_deleted and not self.in_one_transaction
+
+    @property
     def mode(self) -> TableMode:
         """The mode of tables whose TableSync does not set one."""
         return TableMode(getattr(self.section, "mode", TableMode.UPSERT))

@@ -44,6 +44,7 @@ from levada.values import (
     Deletes,
     Keyless,
     MaskMethod,
+    OnPartitionGone,
     OnSchemaChange,
     OnUnrepresentable,
     OnUnstreamable,
@@ -119,6 +120,9 @@ _SPARK_SETTINGS: Final = (
 
 _KEEPS_NOTHING: Final = f"must be Apply, except with a destination of {', '.join(map(to_camel, KEEPING_SECTIONS))}"
 _KEEPS_TOGETHER: Final = "must be Apply with ordering: Pipeline, whose tables are dropped before they are copied again"
+_KEEPS_NO_PARTITION: Final = (
+    f"must be Delete, except with {', '.join(map(to_camel, KEEPING_SECTIONS))}, ordering: Table"
+)
 
 
 class PipelineSpec(Model):
@@ -157,6 +161,14 @@ class PipelineSpec(Model):
                 or s.tables.keyless is not Keyless.APPEND
             ),
             field="tables.keyless",
+        ),
+        Rule(
+            _KEEPS_NO_PARTITION,
+            "self.tables.onPartitionGone == 'Delete' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS if name != "postgres")
+            + " || (has(self.destination.postgres) && self.destination.postgres.ordering != 'Pipeline')",
+            lambda s: s.tables.on_partition_gone is OnPartitionGone.DELETE or s.destination.keeps_rows,
+            field="tables.onPartitionGone",
         ),
     )
 
@@ -313,6 +325,13 @@ OptionalDeletes = Annotated[
 ]
 
 
+OptionalOnPartitionGone = Annotated[
+    OnPartitionGone | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(o.value for o in OnPartitionGone)]}),
+]
+
+
 class PipelineRef(Model):
     """A Pipeline in the same namespace."""
 
@@ -436,6 +455,8 @@ class TableSyncFields(Model):
     """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
     keyless: OptionalKeyless = setting(Change.HOT, "")
     """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
+    on_partition_gone: OptionalOnPartitionGone = setting(Change.HOT, "")
+    """The effect of a partition that is gone, as tables.onPartitionGone of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -480,6 +501,8 @@ def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> Sp
         return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
+    if table.on_partition_gone is OnPartitionGone.KEEP and not pipeline.destination.keeps_rows:
+        return SpecProblem(("spec", "onPartitionGone"), _KEEPS_NO_PARTITION)
     if (table.deletes or Deletes.APPLY) is not Deletes.APPLY:
         if not pipeline.destination.section.keeps_deleted:
             return SpecProblem(("spec", "deletes"), _KEEPS_NOTHING)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import Deletes, Keyless, OnUnstreamable, QualifiedTable
+from levada.values import Deletes, Keyless, OnPartitionGone, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -219,6 +219,10 @@ class Tables(Model):
     one. LeaveOut: they are not replicated. Append: they are copied, and their INSERTs and TRUNCATEs are streamed
     through a second publication, with which PostgreSQL refuses none of their UPDATEs and DELETEs. These are not seen,
     so it is for tables that are only appended to. Needs a managed publication.
+    """
+    on_partition_gone: OnPartitionGone = setting(Change.HOT, OnPartitionGone.DELETE)
+    """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its
+    rows are deleted, as the field deletes says. Keep: they stay as they were, nothing is copied, and resyncs keep them.
     """
 
 

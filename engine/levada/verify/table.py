@@ -15,7 +15,7 @@ from levada import codes
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.printable import counted
-from levada.schema import Column, ReplicatedTableSchema
+from levada.schema import Column, ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import DELETED_AT, DELETED_AT_ATTNUM
 from levada.values import Deletes, Lsn
 from levada.verify.differences import (
@@ -74,13 +74,14 @@ class VerifyOptions:
 class Scope:
     """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`.
 
-    ``deletes`` is the effect of deletes on the table.
+    ``marks`` is True if the table marks deleted rows, and ``keeps`` if it may have some without a mark.
     """
 
     columns: tuple[Column, ...]
     problems: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
-    deletes: Deletes = Deletes.APPLY
+    marks: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +103,16 @@ def scope_of(
     schema: ReplicatedTableSchema,
     known: ReplicatedTableSchema,
     lake: FixedTable,
-    deletes: Deletes = Deletes.APPLY,
+    target: TableTarget | None = None,
 ) -> Scope:
     """Return the columns to compare.
 
     ``schema`` is the table in the source's snapshot, and ``known`` the version that the stream had reached at its LSN.
-    A column that only one side has is a problem, unless the destination does not follow changes of columns. ``deletes``
-    is the effect of deletes on the table, which may have a column for them.
+    A column that only one side has is a problem, unless the destination does not follow changes of columns. ``target``
+    shows which rows the table keeps, and None stands for one that keeps none.
     """
     columns, problems, skipped = [], [], []
+    marks = target is not None and target.deletes is Deletes.MARK
     streamed = known.by_attnum
     for column in schema.columns:
         at_lake, stored = lake.columns.get(column.attnum), streamed.get(column.attnum)
@@ -128,13 +130,13 @@ def scope_of(
         columns.append(column)
     if not lake.keeps_columns:
         at_source = schema.by_attnum
-        own = {DELETED_AT_ATTNUM} if deletes is Deletes.MARK else set()
+        own = {DELETED_AT_ATTNUM} if marks else set()
         gone = (name for attnum, name in lake.columns.items() if attnum not in at_source.keys() | own)
         problems += [f"column {name} is at the destination, and not at the source" for name in gone]
-    if deletes is Deletes.MARK and DELETED_AT_ATTNUM not in lake.columns:
+    if marks and DELETED_AT_ATTNUM not in lake.columns:
         problems.append(f"column {DELETED_AT} is missing at the destination")
-        deletes = Deletes.APPLY
-    return Scope(tuple(columns), tuple(problems), tuple(skipped), deletes)
+        marks = False
+    return Scope(tuple(columns), tuple(problems), tuple(skipped), marks, target is not None and target.keeps_unmarked)
 
 
 def compare(
@@ -224,8 +226,7 @@ def _comparison(
     rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
     chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // options.limits.chunk_rows))
     parts = max(1, round(options.sample * SAMPLE_PARTS))
-    marked = False if scope.deletes is Deletes.MARK else None
-    keeps = scope.deletes is Deletes.IGNORE and bool(key)
+    marked, keeps = False if scope.marks else None, scope.keeps and bool(key)
     return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS), marked, keeps)
 
 

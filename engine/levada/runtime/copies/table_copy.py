@@ -32,6 +32,7 @@ from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
+from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import has_deleted_at, without_deleted_at
@@ -132,7 +133,7 @@ class TableCopy:
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
             else:
                 self._recreate(plan, former, rows, mark, cancelled)
@@ -185,7 +186,7 @@ class TableCopy:
             perform(self.destination.check_place, target)
             self.store.require_epoch()
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
-            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
             elif self.destination.applied(table) is not None:
                 # It is complete, and would have to be dropped before.
@@ -274,7 +275,7 @@ class TableCopy:
         self._write(target, rows, mark, cancelled)
         rows.check()
 
-    def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, mark: Watermark) -> bool:
+    def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, storage: TableStorage, mark: Watermark) -> bool:
         """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
         copy, swap, target = (
             self.destination.copy_replacement,
@@ -288,8 +289,10 @@ class TableCopy:
                 return False
             rows.check()
             self.require_order()
-            if target.keeps_rows and carry_over(self.destination, target, mark) is False:
-                raise _replacement_lost(rows.schema)
+            if target.keeps_rows:
+                region = add_gone_partitions(self.store, target.id, storage, rows.schema)
+                if carry_over(self.destination, target, mark, region) is False:
+                    raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
                 return True
             raise _replacement_lost(rows.schema)

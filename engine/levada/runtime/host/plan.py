@@ -12,6 +12,7 @@ from psycopg import sql
 
 from levada.postgres.append_publication import existing_names, read_state
 from levada.postgres.estimates import TableEstimate, estimate_tables
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.publications import CoverageReport
 from levada.postgres.rates import SourceRates, measure_rates
 from levada.postgres.slots import inspect_slot
@@ -121,11 +122,16 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     Raise the error of the source or of the store.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    with SESSIONS.keeping(config.source):
+        return _plan(manifests, config, secrets, work_dir)
+
+
+def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, work_dir: Path) -> RunPlan:
     coverage = publication_coverage(manifests, secrets=secrets)
     names = sorted({*coverage.present, *coverage.missing})
     known = stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables
     copied = {table.table: table.id for table in known if table.phase not in _NOT_COPIED}
-    with config.source.connect(application="plan") as connection:
+    with SESSIONS.session(config.source, "plan") as connection:
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage, copied=bool(copied))
         lost = _slot_lost(config, connection)

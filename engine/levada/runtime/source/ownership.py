@@ -19,6 +19,7 @@ import psycopg
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.staging_place import require_same_staging
@@ -151,7 +152,7 @@ def holdings(config: PipelineConfig, record: OwnerRecord | None, staging: Stagin
     """Yield the owner of each place that has one. Raise the error of a place that cannot be read."""
     yield from store_holdings(config, record)
     yield from staging_holdings(config, staging)
-    with config.source.connect(application="owner") as connection:
+    with SESSIONS.session(config.source, "owner") as connection:
         yield from source_holdings(config, connection)
 
 
@@ -209,7 +210,7 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     store.next_epoch()
     _add_former_name(config, store, owner, held)
     if config.publication.managed:
-        with config.source.connect(application="owner") as connection:
+        with SESSIONS.session(config.source, "owner") as connection:
             for publication in config.publication.names:
                 mark_publication(connection, publication, owner)
     return Takeover(replace(owner, new=False), places)
@@ -224,7 +225,7 @@ def release(
     it has the UID that the other places are compared with. ``forget`` deletes the store's whole owner record, for a
     store that keeps no state. Otherwise the record keeps the slot and the publication that the state belongs to.
     """
-    with config.source.connect(application="owner") as connection:
+    with SESSIONS.session(config.source, "owner") as connection:
         for publication in config.publication.names:
             named = read_publication_owner(connection, publication)
             if named is not None and named.uid == owner.uid:

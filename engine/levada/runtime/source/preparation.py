@@ -27,6 +27,7 @@ from levada.postgres.catalog import StreamedTable, list_tables
 from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
@@ -125,7 +126,7 @@ def prepare_source(
         if problem.severity is Severity.WARNING and problem.code not in _REPORTED_WITH_TABLES:
             _log.warning("%s [%s]", problem.message, problem.code)
     refuse(problems)
-    with config.source.connect(application="start") as connection:
+    with SESSIONS.session(config.source, "start") as connection:
         if owner is not None:
             claim_source(config, store, connection, owner)
         store.require_epoch()

@@ -16,6 +16,7 @@ from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.ddl_functions import TRIGGER
 from levada.postgres.failures import source_errors
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot, is_foreign
 from levada.postgres.withdrawals import withdraw_statement
@@ -53,7 +54,7 @@ def read_source_objects(config: PipelineConfig) -> SourceObjects | None:
     Return None if they cannot be read. The start then fails with the same error before it creates anything.
     """
     try:
-        with config.source.connect(application="start") as connection:
+        with SESSIONS.session(config.source, "start") as connection:
             return _read(connection, config)
     except LevadaError as error:
         _log.debug("the objects at the source cannot be read, which the start reports as well: %s", error)
@@ -77,7 +78,7 @@ def roll_back_start(config: PipelineConfig, store: PipelineStore, before: Source
         _log.warning("the objects that the failed start created at the source are kept: %s", refused)
         return
     try:
-        with config.source.connect(application="start") as connection:
+        with SESSIONS.session(config.source, "start") as connection:
             _roll_back(connection, config, before)
     except LevadaError as failure:
         _log.warning(

@@ -24,6 +24,7 @@ from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
+from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
@@ -35,6 +36,7 @@ from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import ShadowCutWanted
 from levada.runtime.verifications.verifier import Verifier
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.storage import TableStorage
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.workers import table_worker
 from levada.threads import MarkedPool, marked_thread
@@ -178,8 +180,10 @@ class ResyncStage(Stage):
                 return
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
-            assert resync.shadow.schema is not None
-            swap = partial(self._swap, record.name, self._applier.targets(resync.shadow.schema), mark)
+            shadow = resync.shadow
+            assert shadow.schema is not None
+            assert shadow.storage is not None
+            swap = partial(self._swap, record.name, self._applier.targets(shadow.schema), shadow.storage, mark)
             self._submit(self._batches, record, ResyncJob.SWAP, swap)
             return
         pending, config = backlog.pending(table), self._config_ref.current
@@ -196,10 +200,15 @@ class ResyncStage(Stage):
             self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests, end)
         )
 
-    def _swap(self, name: QualifiedTable, target: TableTarget, mark: Watermark) -> Watermark | None:  # in a pool
+    def _swap(
+        self, name: QualifiedTable, target: TableTarget, storage: TableStorage, mark: Watermark
+    ) -> Watermark | None:  # in a pool
         """Replace the table by its shadow copy. Return ``mark``, or None if the resync has to start again."""
         swap = self._destination.swap_replacement
-        carried = carry_over(self._destination, target, mark) if target.keeps_rows else None
+        carried = None
+        if target.keeps_rows:
+            region = add_gone_partitions(self._store, target.id, storage, target.schema)
+            carried = carry_over(self._destination, target, mark, region)
         if carried is False:
             return None
         try:

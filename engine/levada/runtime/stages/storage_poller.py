@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from levada.errors import LevadaError
 from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import describe_without_waiting
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.storage import read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
 from levada.runtime.stages.stage import Stage, StageParts
@@ -116,7 +117,7 @@ class StoragePoller(Stage):
         self, tables: list[TableId], wanted: frozenset[TableId], examined: Mapping[TableId, int | None]
     ) -> None:  # in a pool
         try:
-            with self._config_ref.current.source.connect(application="rewrites") as connection:
+            with SESSIONS.session(self._config_ref.current.source, "rewrites") as connection:
                 marked, unmarked = self._write_marks(connection, wanted)
                 self._refused = frozenset(unmarked)
                 self._inbox.put(StorageRead(read_storage(connection, tables, examined), marked, unmarked))

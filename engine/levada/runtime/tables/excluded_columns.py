@@ -17,8 +17,8 @@ class ExcludedColumns:
     """Keeps each copied table's excluded columns, masks and chosen types until the next copy.
 
     ``reopen`` requests a new replication session, and returns its number. ``exclude`` sets the columns of a table that
-    the stream leaves out, and the masks and types of others, from the next session on. Without that, each schema version keeps
-    those of the one before.
+    the stream leaves out, and the masks and types of others, from the next session on. Without that, each schema
+    version keeps those of the one before.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.postgres.append_publication import PublicationNames, list_published, read_state
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.identity_remedies import publish_all_hint
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.membership import Membership, PublicationState, find_gap
 from levada.postgres.publications import leave_out_unidentified
 from levada.postgres.streamed import streamed_names
@@ -168,7 +169,7 @@ def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, 
     """Read the publication and return the gaps that `find_gaps` finds."""
     # Listed before the publication is read: a copy that ends later has seen this publication or a newer one.
     tables = store.get_table_replication_states().keys()
-    with config.source.connect(application="publication") as connection:
+    with SESSIONS.session(config.source, "publication") as connection:
         return find_gaps(store, read_state(connection, publication_names(config, store), list(tables)))
 
 
@@ -177,7 +178,7 @@ def has_identified(config: PipelineConfig, store: PipelineStore) -> bool:
     names = publication_names(config, store)
     if not names.append:
         return False
-    with config.source.connect(application="publication") as connection:
+    with SESSIONS.session(config.source, "publication") as connection:
         members = streamed_names(connection, names.append)
         return bool(members) and bool(leave_out_unidentified(connection, names.main, members)[0])
 

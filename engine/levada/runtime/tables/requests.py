@@ -13,7 +13,7 @@ from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import CopiedRows, CopyMode, Deletes, QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, OnPartitionGone, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,12 @@ class CopySettings:
         its former name, unless the manifest names it by the new one.
         """
         named = config.tables.get(schema.name) or config.table(self.table)
-        return TableTarget(schema, self.mode, self.place, named.settings).keeping(self.deletes)
+        target = TableTarget(schema, self.mode, self.place, named.settings)
+        return target.keeping(self.deletes, partitions=named.on_partition_gone is OnPartitionGone.KEEP)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
-        data = {
+        data: dict[str, object] = {
             "table": [self.table.schema, self.table.name],
             "mode": self.mode.value,
             "destinationTable": self.destination_table,
@@ -214,12 +215,15 @@ def check_table_settings(config: PipelineConfig, destination: Destination) -> No
 
     The code is ``deletes_unsupported`` for tables that keep deleted rows, else ``table_settings_refused``.
     """
-    keeping = any(c.deletes is not Deletes.APPLY for c in (config.default_table, *config.tables.values()))
+    keeping = any(
+        c.deletes is not Deletes.APPLY or c.on_partition_gone is OnPartitionGone.KEEP
+        for c in (config.default_table, *config.tables.values())
+    )
     if keeping and not (destination.capabilities.keeps_deleted and can_replace(destination)):
         raise NeedsOperator(
             "deletes_unsupported",
             f"tables of {config.name} keep the rows that the source deletes, and {destination.name} cannot do that",
-            hint="set tables.deletes, and deletes of each TableSync, to Apply",
+            hint="set deletes to Apply and onPartitionGone to Delete, for all tables and in each TableSync",
         )
     model = destination.table_settings_model
     for table, its in config.tables.items():

@@ -153,7 +153,7 @@ class Verifier:
             keys = config.mask_keys
             source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys)
             known = self.store.get_table_schema(table, SnapshotId(max(0, snapshot.lsn - 1))) or schema
-            scope = scope_of(schema, known, lake, target.deletes)
+            scope = scope_of(schema, known, lake, target)
             found = compare(source, lake, schema, scope, snapshot.lsn, VerifyOptions())
             guard.release()
             return found.report
@@ -223,7 +223,7 @@ class Verifier:
     def _compare(
         self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None = None
     ) -> Compared:
-        scope = scope_of(moment.schema, self._known(moment), lake, moment.target.deletes)
+        scope = scope_of(moment.schema, self._known(moment), lake, moment.target)
         if not scope.columns:
             raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
         if moment.schema.identity is IdentityKind.MISSING:
