@@ -46,7 +46,7 @@ ELSEWHERE = {
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
     "TableSyncFields.on_partition_gone",
-    "Columns.exclude", "Columns.mask", "Mask.length",
+    "Columns.exclude", "Columns.mask", "Columns.types", "Mask.length",
     "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
@@ -202,6 +202,14 @@ def test_a_mask_keeps_as_many_characters_as_the_manifest_allows(length: int, ref
     """The last 0 characters would be the whole text."""
     masks = TableMasks.of({"card": Mask(MaskMethod.LAST, length)})
     assert ("default_table.masks" in broken(replace(CONFIG, default_table=TableConfig(masks=masks)))) is refused
+
+
+@pytest.mark.parametrize(("name", "refused"), [("Text", False), ("Decimal(38, 9)", False), ("Decimal(39, 9)", True)])
+def test_a_type_is_one_of_those_that_the_manifest_allows(name: str, refused: bool) -> None:
+    """Another name would be refused only when the table is copied."""
+    types = StoredTypes.of({"price": name})
+    found = broken(replace(CONFIG, default_table=TableConfig(stored_types=types)))
+    assert ("default_table.stored_types" in found) is refused
 
 
 def test_no_field_is_left_unseen() -> None:

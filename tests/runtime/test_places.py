@@ -160,7 +160,7 @@ def test_a_renamed_table_keeps_its_destination_table() -> None:
 
 
 def test_a_renamed_table_keeps_its_columns() -> None:
-    """What is excluded, masked or of another type stays so, until a TableSync of the new name says otherwise."""
+    """Its exclusions, masks and types stay, until a TableSync of the new name says otherwise."""
     masks = TableMasks.of({"card": Mask(MaskMethod.NULL)})
     chosen = TableConfig(
         excluded_columns=frozenset({"note"}), stored_types=StoredTypes.of({"price": "Text"}), masks=masks
