@@ -42,12 +42,13 @@ CONFIG = PipelineConfig(
 )  # fmt: skip
 
 ELSEWHERE = {
-    "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
     "TableSyncFields.on_partition_gone",
-    "Columns.mask", "Mask.length", "Columns.types",
+    "Columns.exclude", "Columns.mask", "Mask.length",
+    "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
+    "Columns.types",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 

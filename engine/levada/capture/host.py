@@ -48,6 +48,10 @@ class CaptureHost:
         """The keys of masked columns."""
         return NO_KEYS
 
+    def keeps_messages(self) -> bool:
+        """Return False if no message of the stream may be on a disk as it is received, as values are masked."""
+        return True
+
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""
 

@@ -67,8 +67,11 @@ class ReplicationStream:
         publication: str,
         append: SecondPublication | None = None,
         start_lsn: Lsn | None = None,
+        in_progress: bool = False,
     ) -> None:
         """Connect, and start streaming at ``start_lsn``, or at the slot's confirmed position if that is later.
+
+        With ``in_progress`` large transactions are sent while they are open, by protocol version 2.
 
         Raise Transient ``slot_active``, SlotLost ``slot_missing`` or ``slot_lost``, NeedsOperator
         ``publication_missing``, or the error of a rejected login.
@@ -94,7 +97,8 @@ class ReplicationStream:
             self.appends = append is not None and self._has_publication(append.name, append.oid)
             second = f",{quote_identifier(append.name)}" if append is not None and self.appends else ""
             names = quote_literal(quote_identifier(publication) + second)
-            options = f"proto_version '1', publication_names {names}, messages 'true'"
+            version = "'2', streaming 'on'" if in_progress else "'1'"
+            options = f"proto_version {version}, publication_names {names}, messages 'true'"
             execute_replication(
                 self._pg,
                 f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
@@ -110,6 +114,16 @@ class ReplicationStream:
         self._silence.reset()
         args = (weakref.ref(self), self._closed, self._status_interval_s / 2)
         threading.Thread(target=_keep_alive, args=args, name="levada-keepalive", daemon=True).start()
+
+    @property
+    def in_progress_bytes(self) -> int:
+        """0, because each message is returned when it arrives, also those of transactions in progress."""
+        return 0
+
+    @property
+    def server_version(self) -> int:
+        """The server's version as libpq has it, such as 150004."""
+        return self._pg.server_version
 
     @property
     def acknowledged(self) -> Lsn:

@@ -91,6 +91,11 @@ class PipelineHost(CaptureHost):
         """The keys of the Secrets that the manifest names."""
         return self._config_ref.current.mask_keys
 
+    def keeps_messages(self) -> bool:
+        """Return False if a column of any table is masked."""
+        config = self._config_ref.current
+        return not any(table.masks for table in (config.default_table, *config.tables.values()))
+
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""
         self._store.require_epoch()
@@ -196,5 +201,6 @@ def assemble_worker(
         fill_s=config.batch_fill_s,
         failover=config.slot.failover,
         heartbeat_s=config.heartbeat_s,
+        work_dir=config.work_dir,
     )
     return CaptureWorker(settings, log, resolver, host, epoch=epoch, known=known, memory=memory)
