@@ -266,7 +266,8 @@ def unrepresentable_hint(*, key: bool) -> str:
     Rows whose keys become NULL would be one row.
     """
     policies = "Text" if key else '"Null" (in quotes) or Text'
-    return f"set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"
+    own = "" if key else "give the column the type Text in columns.types of the table's TableSync, or "
+    return f"{own}set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"
 
 
 class TableMode(StrEnum):

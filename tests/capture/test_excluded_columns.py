@@ -11,6 +11,7 @@ from tests.rigs.database import Database
 from levada.errors import LevadaError
 from levada.postgres.catalog import read_table_schema
 from levada.schema import ReplicatedTableSchema
+from levada.schema.stored_types import ColumnChoice
 
 SEC = frozenset({"sec"})
 SWAP = ("ALTER TABLE a RENAME sec TO t", "ALTER TABLE a RENAME pub TO sec", "ALTER TABLE a RENAME t TO pub")
@@ -161,7 +162,7 @@ def test_other_excluded_names_apply_to_rows_from_before_the_rename(capture: Capt
     assert run(capture) == []
     with capture.running() as worker:
         session = worker.position.sessions + 1
-        worker.exclude_columns(capture.table("a"), frozenset({"sec2"}))
+        worker.choose_columns(capture.table("a"), ColumnChoice(frozenset({"sec2"})))
         capture.db.execute(
             "INSERT INTO a VALUES (2, 'secret', 'p2')",
             "ALTER TABLE a RENAME sec TO sec2",

@@ -19,6 +19,7 @@ from levada.postgres.membership import PublicationState
 from levada.postgres.seal import DdlSeal
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.storage import TableStorage
+from levada.schema.stored_types import ColumnChoice
 from levada.stores.memory import MemoryStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId
 
@@ -101,7 +102,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(module, "describe_without_waiting", made.describe)
     monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
-    monkeypatch.setattr(module, "read_publication_state", lambda *_: PublicationState("levada", None, {}, {}))
+    monkeypatch.setattr(module, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 
 
@@ -163,8 +164,8 @@ def test_a_table_keeps_its_excluded_columns_until_others_are_set(catalog: Catalo
     secret = ExcludedColumn(3, "secret", TEXT, -1)
     catalog.columns = ID, NOTE, column(3, "secret")
     catalog.keep(version(ID, NOTE, excluded=(secret,)))
-    resolver = catalog.resolver(excluded_columns=lambda table: frozenset({"note"}))
+    resolver = catalog.resolver(column_choice=lambda table: ColumnChoice(frozenset({"note"})))
     assert names(resolver.relation(relation(*catalog.columns), COMMIT)) == ["id", "note"]
     resolver.begin_session()
-    resolver.exclude_columns(TABLE, frozenset({"note"}))
+    resolver.choose_columns(TABLE, ColumnChoice(frozenset({"note"})))
     assert names(resolver.relation(relation(*catalog.columns), SnapshotId(200))) == ["id", "secret"]

@@ -9,6 +9,7 @@ from tests.rigs.capture import Capture
 from tests.rigs.database import Database
 
 from levada.schema import IdentityKind
+from levada.schema.stored_types import ColumnChoice
 from levada.segments import Manifest
 from levada.values import SnapshotId, TableId
 
@@ -279,7 +280,7 @@ def test_versions_keep_their_excluded_columns_until_others_are_set(db: Database,
         capture.catch_up()
         assert versions(capture, capture.table("a")) == [["id", "y"], ["id", "y", "z"]]
         session = worker.position.sessions + 1
-        worker.exclude_columns(capture.table("a"), frozenset({"z"}))
+        worker.choose_columns(capture.table("a"), ColumnChoice(frozenset({"z"})))
         worker.reopen()
         capture.wait(lambda position: position.sessions >= session)
         db.execute("INSERT INTO a VALUES (3, 3, 'three', 3)")

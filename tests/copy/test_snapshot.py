@@ -190,6 +190,7 @@ def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
     assert "odd" in raised.value.message
     assert "fine" not in raised.value.message
     assert raised.value.hint == (
+        "give the column the type Text in columns.types of the table's TableSync, or "
         'set spec.onUnrepresentable to "Null" (in quotes) or Text, which copies tables again: levada plan MANIFEST'
         " lists them. Or change the values, then: levada retry MANIFEST public.t"
     )

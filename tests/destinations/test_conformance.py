@@ -114,7 +114,8 @@ class PartitionedIceberg(IcebergDestination):
 
 def _with_settings(target: TableTarget) -> TableTarget:
     """Return the target with partitions by its key and by one other column, which an added column changes."""
-    fitting = [c for c in target.schema.columns if c.type.kind not in (Kind.FLOAT4, Kind.FLOAT8, Kind.ARRAY)]
+    unfit = (Kind.FLOAT4, Kind.FLOAT8, Kind.ARRAY)
+    fitting = [c for c in target.schema.columns if c.type.kind not in unfit and not c.type.native]
     names = {c.attnum: f"`{c.name.replace('`', '``')}`" for c in fitting}
     buckets = [f"bucket(3, {names[c.attnum]})" for c in fitting[:2] if c.type.kind is not Kind.BOOL]
     last = [names[c.attnum] for c in fitting[2:]][-1:]

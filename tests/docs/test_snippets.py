@@ -41,6 +41,7 @@ RUN = {
     "docs/python.md": "tests/docs/test_python_runs.py",
     "docs/guard.md": "tests/docs/test_guard_page.py",
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
+    "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/guides/masks.md": "tests/cli/test_masks.py",
     "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",

@@ -31,6 +31,9 @@ are those after 9999 up to there.
 
 Generated columns are not replicated: the source computes them from the other columns.
 
+`columns.types` of a TableSync [chooses other types](guides/stored-types.md) for columns: text for any, a decimal for a
+numeric without precision, a list for a vector.
+
 ## Reading a changelog
 
 A changelog has one row for each change, with the operation in `_levada_op`: `I`, `U`, `D`, or `T` for a TRUNCATE. The

@@ -14,6 +14,7 @@ from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
 from levada.postgres.table_checks import read_table_properties, reading_problems
 from levada.postgres.unselected import NamedTables
+from levada.schema.stored_types import ColumnChoice
 from levada.spec.source import TableSelector
 from levada.values import QualifiedTable
 
@@ -70,7 +71,8 @@ def test_all_problems_come_at_once(db: Database, role: str) -> None:
     assert 'ALTER TABLE "public"."Odd" RENAME COLUMN "_levada_op"' in hints
     assert f'GRANT SELECT ON "public"."plain" TO "{role}"' in hints
     assert all(p.hint for p in problems)
-    excluded = preflight(db.connection, replace(REQUEST, managed=False, excluded_columns=lambda t: {"_levada_op"}))
+    choice = ColumnChoice(frozenset({"_levada_op"}))
+    excluded = preflight(db.connection, replace(REQUEST, managed=False, choice=lambda table: choice))
     assert "reserved_column_name" not in codes(excluded)
 
 
@@ -81,7 +83,7 @@ def test_each_excluded_name_without_a_column_is_reported(db: Database) -> None:
         "CREATE TABLE others (id int PRIMARY KEY)",
     )
     excluded = {QualifiedTable("public", "people"): frozenset({"ssn", "len", "snn", "born"})}
-    request = replace(REQUEST, excluded_columns=lambda table: excluded.get(table, frozenset()))
+    request = replace(REQUEST, choice=lambda table: ColumnChoice(excluded.get(table, frozenset())))
     (problem,) = preflight(db.connection, request)
     assert (problem.severity, problem.code) == (Severity.WARNING, "excluded_column_missing")
     assert problem.message == "columns.exclude of table public.people has born, snn, which is no column"

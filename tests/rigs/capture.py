@@ -18,6 +18,7 @@ from levada.errors import LevadaError
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.slots import create_slot
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice
 from levada.segments import Manifest, SegmentLog, StagedBatch, StagedTable, Staging, TableStart
 from levada.stores.interface import PipelineStore
 from levada.stores.memory import MemoryStore
@@ -56,6 +57,7 @@ class Capture:
         self.known = KnownSource()
         self.persisting: Callable[[], None] = lambda: None
         self.excluded_columns: Callable[[QualifiedTable], frozenset[str]] = lambda table: frozenset()
+        self.stored_types = AS_RESOLVED
         self.worker = self.new_worker()
 
     def prepare(self) -> None:
@@ -79,7 +81,7 @@ class Capture:
         host = hosting(
             table_failed=lambda table, error: self.failures.append((table, error)),
             selects=lambda table: not table.name.startswith("skipped"),
-            excluded_columns=lambda table: self.excluded_columns(table),
+            column_choice=lambda table: ColumnChoice(self.excluded_columns(table), self.stored_types),
             segment_staged=segment_staged or self.segments.append,
             session_begins=verify,
             persist_ack=self.persist_ack,

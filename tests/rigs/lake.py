@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -112,9 +113,15 @@ class Lake:
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table's rows, after both readers agreed on them."""
-        seen = [sorted(t.to_pylist(), key=repr) for t in (self.by_pyiceberg(table), self.by_spark(table))]
+        read = (self.by_pyiceberg(table), self.by_spark(table))
+        seen = [sorted(map(_uuids_as_text, t.to_pylist()), key=repr) for t in read]
         assert repr(_plain(seen[0])) == repr(_plain(seen[1]))
         return sorted(seen[0], key=lambda r: tuple(map(repr, r.values())))
+
+
+def _uuids_as_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row in which a UUID has the form that Spark reads."""
+    return {n: str(v) if isinstance(v, UUID) else v for n, v in row.items()}
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from levada.runtime.config import (
 from levada.runtime.config_rules import NUMBERS, TABLE_NUMBERS, TABLE_TEXT, TEXTS, Number, problems
 from levada.runtime.pipeline import Pipeline
 from levada.schema.masks import Mask, TableMasks
+from levada.schema.stored_types import StoredTypes
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncFields
 from levada.spec.problems import bounds
@@ -45,7 +46,7 @@ ELSEWHERE = {
     "TableCopy.mode", "TableCopy.where",
     "TableSyncFields.keyless",
     "TableSyncFields.on_partition_gone",
-    "Columns.exclude", "Columns.mask", "Mask.length",
+    "Columns.exclude", "Columns.mask", "Columns.types", "Mask.length",
     "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
@@ -187,11 +188,28 @@ def test_settings_that_would_be_ignored_are_refused() -> None:
     assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
 
 
+def test_a_column_has_a_mask_or_a_stored_type() -> None:
+    """Both would say which type its values have."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.LAST, 4)})
+    other = TableConfig(stored_types=StoredTypes.of({"n": "Text"}), masks=masks)
+    assert broken(replace(CONFIG, default_table=other)) == {}
+    both = TableConfig(stored_types=StoredTypes.of({"n": "Text", "card": "Text"}), masks=masks)
+    assert broken(replace(CONFIG, default_table=both)).keys() == {"default_table.masks"}
+
+
 @pytest.mark.parametrize(("length", "refused"), [(0, True), (1, False), (1_000_000, False), (1_000_001, True)])
 def test_a_mask_keeps_as_many_characters_as_the_manifest_allows(length: int, refused: bool) -> None:
     """The last 0 characters would be the whole text."""
     masks = TableMasks.of({"card": Mask(MaskMethod.LAST, length)})
     assert ("default_table.masks" in broken(replace(CONFIG, default_table=TableConfig(masks=masks)))) is refused
+
+
+@pytest.mark.parametrize(("name", "refused"), [("Text", False), ("Decimal(38, 9)", False), ("Decimal(39, 9)", True)])
+def test_a_type_is_one_of_those_that_the_manifest_allows(name: str, refused: bool) -> None:
+    """Another name would be refused only when the table is copied."""
+    types = StoredTypes.of({"price": name})
+    found = broken(replace(CONFIG, default_table=TableConfig(stored_types=types)))
+    assert ("default_table.stored_types" in found) is refused
 
 
 def test_no_field_is_left_unseen() -> None:

@@ -19,6 +19,7 @@ from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, plan_copy
 from levada.runtime.tables.requests import CopySettings, can_replace
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
+from levada.schema.stored_types import StoredTypes
 from levada.schema.table import COPY_VERSION
 from levada.stores import CopyOrder, MemoryStore
 from levada.values import QualifiedTable, SnapshotId, TableId, TableMode
@@ -34,10 +35,11 @@ FORMER: dict[str, CopySettings | None] = {
     "catalog": replace(WANTED, depends_on="another lake"),
     "renamed": replace(WANTED, table=BILLS, mode=TableMode.CHANGELOG),
     "renamed, columns": replace(WANTED, table=BILLS, excluded_columns=frozenset()),
+    "renamed, types": replace(WANTED, table=BILLS, stored_types=StoredTypes.of({"id": "Text"})),
     "renamed, place": replace(WANTED, table=BILLS, place=BILLS),
     "renamed, catalog": replace(WANTED, table=BILLS, depends_on="another lake"),
 }
-STAYS = {"same", "mode", "columns", "renamed", "renamed, columns"}
+STAYS = {"same", "mode", "columns", "renamed", "renamed, columns", "renamed, types"}
 """The former copies that are in the place of the next one."""
 UNCHANGED = {"same", "renamed"}
 """The former copies whose settings the next one has. After a rename only the place and the columns are compared."""

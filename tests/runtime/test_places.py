@@ -15,7 +15,9 @@ from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.exchanged_names import find_followers
 from levada.runtime.tables.places import find_misplaced, place_problems
 from levada.runtime.tables.requests import CopySettings, settings_changed
-from levada.values import OnUnstreamable, QualifiedTable, TableId
+from levada.schema.masks import Mask, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
+from levada.values import MaskMethod, OnUnstreamable, QualifiedTable, TableId
 
 ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
 CATALOGS: dict[str, dict[str, Any]] = {
@@ -41,6 +43,7 @@ def config(**tables: TableConfig) -> PipelineConfig:
     object.__setattr__(made, "default_table", TableConfig())
     object.__setattr__(made, "copies_depend_on", "")
     object.__setattr__(made, "largest_own_copy", None)
+    object.__setattr__(made, "copied_otherwise", ())
     result: PipelineConfig = made
     return result
 
@@ -155,6 +158,25 @@ def test_a_renamed_table_keeps_its_destination_table() -> None:
     assert not settings_changed(before, same)
     taken_back = CopySettings.of(config(), ORDERS, before)
     assert taken_back.place == ORDERS
+    assert settings_changed(before, taken_back)
+
+
+def test_a_renamed_table_keeps_its_columns() -> None:
+    """Its exclusions, masks and types stay, until a TableSync of the new name says otherwise."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.NULL)})
+    chosen = TableConfig(
+        excluded_columns=frozenset({"note"}), stored_types=StoredTypes.of({"price": "Text"}), masks=masks
+    )
+    before = CopySettings.of(config(orders=chosen), ORDERS)
+    assert CopySettings.from_text(before.to_text()) == before
+    for now in (config(orders=chosen), config()):
+        again = CopySettings.of(now, BILLS, before)
+        assert again.choice == before.choice == chosen.choice
+        assert not settings_changed(before, again)
+    changed = CopySettings.of(config(orders=replace(chosen, stored_types=AS_RESOLVED)), BILLS, before)
+    assert settings_changed(before, changed)
+    taken_back = CopySettings.of(config(bills=TableConfig()), BILLS, before)
+    assert taken_back.choice == ColumnChoice()
     assert settings_changed(before, taken_back)
 
 

@@ -28,6 +28,7 @@ from levada.runtime.config import (
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.limits import Limits, VerificationLimits
 from levada.runtime.verifications.verifier import Verifier
+from levada.schema.stored_types import StoredTypes
 from levada.segments.batch import EventBatch
 from levada.status import RetryPolicy, TablePhase, TableProgress
 from levada.values import Durability, OnUnrepresentable, Watermark
@@ -490,3 +491,17 @@ def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatc
     assert ended.code == "verify_cancelled"
     assert isinstance(compared, TableReport), compared
     assert compared.equal
+
+
+def test_every_type_as_text_is_equal(replicated: Replicated) -> None:
+    """A type that the manifest chooses changes nothing where the destination has the column's own type."""
+    replicated.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
+    replicated.db.execute(insert(1))  # type: ignore[arg-type]  # made of constants
+    chosen = StoredTypes.of(dict.fromkeys([*COLUMNS, "id"], "Text"))
+    replicated.start(tables={T: TableConfig(stored_types=chosen)})
+    replicated.db.execute(insert(11))  # type: ignore[arg-type]  # made of constants
+    replicated.wait_caught_up()
+    report = replicated.verify()
+    assert report.equal, report
+    replicated.damage("UPDATE t SET c_timestamptz = c_timestamptz + interval '1 microsecond' WHERE id = 2")
+    assert [d.columns for d in replicated.verify().examples] == [("c_timestamptz",)]

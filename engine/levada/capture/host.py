@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
-from levada.schema.masks import NO_KEYS, NO_MASKS, MaskKeys, TableMasks
+from levada.schema.masks import NO_KEYS, MaskKeys
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -30,13 +31,9 @@ class CaptureHost:
         """Return True if a table without a version is to replicate. A table with a version is, under any name."""
         return True
 
-    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the excluded columns of a table that has no version yet."""
-        return frozenset()
-
-    def column_masks(self, table: QualifiedTable) -> TableMasks:
-        """Return the masks of the columns of a table that has no version yet."""
-        return NO_MASKS
+    def column_choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the excluded columns, the chosen types and the masks of a table that has no version yet."""
+        return ColumnChoice()
 
     @property
     def mask_keys(self) -> MaskKeys:

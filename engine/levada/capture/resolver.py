@@ -44,7 +44,7 @@ from levada.postgres.table_checks import generated_error, published_generated_co
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.masking import require_same_masks, with_masks
-from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import ColumnChoice, with_stored_types
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -67,8 +67,8 @@ class TableResolver(SchemaResolver):
     If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
     changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    Each version of a table keeps the excluded columns and the masks of the version before it, until `exclude_columns`
-    sets others.
+    Each version of a table keeps the excluded columns, the chosen types and the masks of the version before it, until
+    `choose_columns` sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
     ``append`` is the name of the second publication.
     """
@@ -92,9 +92,8 @@ class TableResolver(SchemaResolver):
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
-        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str], TableMasks]] = queue.SimpleQueue()
-        self._excluded: dict[TableId, frozenset[str]] = {}
-        self._masks: dict[TableId, TableMasks] = {}
+        self._choices: queue.SimpleQueue[tuple[TableId, ColumnChoice]] = queue.SimpleQueue()
+        self._chosen: dict[TableId, ColumnChoice] = {}
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -118,12 +117,12 @@ class TableResolver(SchemaResolver):
         self._alterations.discard()
         self._withdrawn.clear()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks = NO_MASKS) -> None:
-        """Exclude and mask columns in all versions of the table that are read from now on. From any thread.
+    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
+        """Give all versions of the table that are read from now on these columns. From any thread.
 
         A table whose columns were read in the current session has them until the next session.
         """
-        self._exclusions.put((table, columns, masks))
+        self._choices.put((table, choice))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -236,8 +235,9 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema | None:
         """Return the version with the columns of ``description``, or None if it is ``before``."""
         table, name = description.id, before.name
-        excluded, masks = self._exclusion(table, name, before), self._table_masks(table, name, before)
-        if excluded != before.excluded_columns or masks != before.masks:
+        choice = self._choice(table, name, before)
+        excluded = choice.excluded
+        if choice != ColumnChoice.of(before):
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
@@ -248,10 +248,11 @@ class TableResolver(SchemaResolver):
                 columns=columns,
                 exclude=excluded,
                 policy=self._policy,
+                types=choice.types,
                 snapshot_id=at,
             )
             require_usable_names(name, announced.columns)
-            announced = self._masked(announced, masks, before)
+            announced = self._masked(announced, choice, before)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -319,8 +320,8 @@ class TableResolver(SchemaResolver):
         self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
-        excluded = self._exclusion(relation.oid, name, before)
-        masks = self._table_masks(relation.oid, name, before)
+        choice = self._choice(relation.oid, name, before)
+        excluded = choice.excluded
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
         unchanged = (
@@ -329,8 +330,7 @@ class TableResolver(SchemaResolver):
             and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
             and _same_identity(relation, before)
         )
-        same_rules = before is not None and (excluded, masks) == (before.excluded_columns, before.masks)
-        if before is not None and unchanged and same_rules and self._announced(at):
+        if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
@@ -347,19 +347,19 @@ class TableResolver(SchemaResolver):
             require_same_exclusion(before, excluded, seen)
         replicated = {a: c for a, c in by_attnum.items() if a not in left_out}
         version = replace(
-            self._version(relation, list(replicated.values()), list(replicated), before, description, at),
+            self._version(relation, list(replicated.values()), list(replicated), before, description, at, choice),
             name=name,
             excluded_columns=excluded,
             excluded=tuple(
                 ExcludedColumn(a, c.name, c.type_oid, c.typmod) for a, c in by_attnum.items() if a in left_out
             ),
         )
-        return self._adopt(self._masked(version, masks, before, {c.attnum: c.name for c in now}), before, at)
+        return self._adopt(self._masked(version, choice, before, {c.attnum: c.name for c in now}), before, at)
 
     def _masked(
         self,
         version: ReplicatedTableSchema,
-        masks: TableMasks,
+        choice: ColumnChoice,
         before: ReplicatedTableSchema | None,
         now: Mapping[int, str] | None = None,
     ) -> ReplicatedTableSchema:
@@ -367,7 +367,7 @@ class TableResolver(SchemaResolver):
 
         ``now`` has the names in the catalog.
         """
-        masked = with_masks(version, masks, before, self._host.mask_keys, now)
+        masked = with_masks(version, choice.masks, before, self._host.mask_keys, now)
         if before is not None:
             require_same_masks(before, masked)
         return masked
@@ -382,25 +382,15 @@ class TableResolver(SchemaResolver):
         listed = self._column_list(description.id) if known else None
         return [c for c in description.columns if listed is None or c.attnum in listed or c.attnum not in known]
 
-    def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
-        """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
-        self._take_exclusions()
-        if table in self._excluded:
-            return self._excluded[table]
-        return self._host.excluded_columns(name) if before is None else before.excluded_columns
-
-    def _table_masks(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> TableMasks:
-        """Return the masks of the table's next version. ``before`` is the version before it, if any."""
-        self._take_exclusions()
-        if table in self._masks:
-            return self._masks[table]
-        return self._host.column_masks(name) if before is None else before.masks
-
-    def _take_exclusions(self) -> None:
+    def _choice(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> ColumnChoice:
+        """Return the columns of the table's next version. ``before`` is the version before it, if any."""
         with suppress(queue.Empty):
             while True:
-                changed, columns, masks = self._exclusions.get_nowait()
-                self._excluded[changed], self._masks[changed] = columns, masks
+                changed, choice = self._choices.get_nowait()
+                self._chosen[changed] = choice
+        if table in self._chosen:
+            return self._chosen[table]
+        return self._host.column_choice(name) if before is None else ColumnChoice.of(before)
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
@@ -433,15 +423,19 @@ class TableResolver(SchemaResolver):
         before: ReplicatedTableSchema | None,
         description: TableDescription | None,
         at: SnapshotId,
+        choice: ColumnChoice,
     ) -> ReplicatedTableSchema:
         now = {} if description is None else description.schema(policy=self._policy).by_attnum
-        # Of a masked column the catalog alone has the type at the source.
-        old = {} if before is None else {a: c for a, c in before.by_attnum.items() if c.mask is None}
+        # Of a masked column, and of one whose type was chosen, the catalog alone has the type at the source. They may
+        # have another choice now.
+        chosen = dict(before.stored_types) if before is not None else {}
+        known = {} if before is None else before.by_attnum
+        old = {a: c for a, c in known.items() if c.mask is None and c.name not in chosen}
         pairs = list(zip(columns, attnums, strict=True))
         resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
         identity = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
-        return ReplicatedTableSchema(
+        version = ReplicatedTableSchema(
             id=relation.oid,
             name=relation.table,
             columns=resolved,
@@ -450,6 +444,17 @@ class TableResolver(SchemaResolver):
             key=_key(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
+        return self._with_stored_types(version, choice, description)
+
+    def _with_stored_types(
+        self, version: ReplicatedTableSchema, choice: ColumnChoice, description: TableDescription | None
+    ) -> ReplicatedTableSchema:
+        if not choice.types.chosen:
+            return version
+        oids = [c.type_oid for c in version.columns if not is_builtin(c.type_oid)]
+        known = {} if description is None else description.types
+        read = read_type_infos(self._connected(), oids) if set(oids) - known.keys() else {}
+        return with_stored_types(version, choice.types, {**read, **known})
 
     def _column(
         self, column: RelationColumn, attnum: int, now: Mapping[int, Column], old: Mapping[int, Column]
@@ -542,5 +547,5 @@ def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> b
 
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
     columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod, c.mask) for c in version.columns)
-    excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
-    return columns, version.identity, version.identity_attnums, version.key, excluded, version.masks
+    excluded = tuple((c.attnum, c.name) for c in version.excluded)
+    return columns, version.identity, version.identity_attnums, version.key, excluded, ColumnChoice.of(version)

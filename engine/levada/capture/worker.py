@@ -25,7 +25,7 @@ from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
 from levada.postgres.stream import ReplicationStream, SecondPublication
-from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId
@@ -103,9 +103,9 @@ class CaptureWorker:
         """
         self._reopen.set()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks = NO_MASKS) -> None:
-        """Exclude and mask columns of a table from the next session on. See `TableResolver.exclude_columns`."""
-        self._resolver.exclude_columns(table, columns, masks)
+    def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
+        """Stage these columns of a table from the next session on. See `TableResolver.choose_columns`."""
+        self._resolver.choose_columns(table, choice)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""

@@ -7,7 +7,7 @@ They are for the source, and for a destination in PostgreSQL. The statements rel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -18,9 +18,9 @@ from levada.copy.plan import BlockRange
 from levada.copy.range_reader import in_blocks, quote_table
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, is_framed_by_length
 from levada.pgoutput.copybinary import text_expression
-from levada.schema import Column, ColumnType, Kind
+from levada.schema import Column, ColumnType, Kind, resolve_type
 from levada.schema.masking import has_text_mask, is_null_mask
-from levada.schema.types import is_builtin
+from levada.schema.types import NUMERIC_OID, Notation, is_builtin
 from levada.values import OnUnrepresentable, quote_identifier
 
 _JOIN_ARGUMENTS: Final = 64
@@ -29,6 +29,7 @@ _ELEMENT: Final = "_levada_element"
 _INDEX: Final = "_levada_index"
 """Names of an array's elements and their positions, which no column of a table has."""
 _PLACE: Final = "place"
+_REAL_ARRAY: Final = 1021
 _ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
 _LAST: Final = {
     Kind.TIMESTAMP: "294247-01-10 04:00:54.775807",
@@ -176,6 +177,8 @@ class ChecksumSql:
                 return f"CASE WHEN {value} = 'NaN' THEN 'nan' ELSE encode(float8send({value}::float8), 'hex') END"
             case Kind.DECIMAL:
                 text = f"round({value}, {kind.scale})::text"
+                if not element and (column.type_oid != NUMERIC_OID or kind != resolve_type(NUMERIC_OID, column.typmod)):
+                    return self._decimal(value, kind, text)
             case Kind.BYTEA:
                 return f"md5({value})"
             case Kind.DATE:
@@ -198,6 +201,17 @@ class ChecksumSql:
                 return f"{value}::text"
         return self._represented(value, kind, text)
 
+    def _decimal(self, value: str, kind: ColumnType, text: str) -> str:
+        """Return the text of a numeric whose digits its type at the source does not limit to those of ``kind``.
+
+        A value that the destination cannot hold keeps all of its digits, unless the destination has NULL.
+        """
+        whole = kind.precision - kind.scale
+        # NaN and infinity are beyond any number.
+        fits = f"abs({value}) < '1e{whole}'::numeric AND round({value}, {kind.scale}) = {value}"
+        other = "NULL" if self.policy is OnUnrepresentable.NULL else f"{value}::text"
+        return f"CASE WHEN {fits} THEN {text} ELSE {other} END"
+
     def _represented(self, value: str, kind: ColumnType, text: str) -> str:
         """Return ``text``, or no text for a value that the destination has as NULL."""
         odd = unrepresentable(value, kind)
@@ -209,6 +223,9 @@ class ChecksumSql:
 
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None
+        if kind.notation is not Notation.ARRAY:
+            # The cast of pgvector, which a destination's column of type real[] takes too.
+            value, column = f"({value}::real[])", replace(column, type_oid=_REAL_ARRAY)
         element = f"{value}[{_INDEX}]" if _is_subscripted(column) else _ELEMENT
         framed = self._frame(self._text(element, kind.element, column, element=True), kind.element)
         if _is_subscripted(column):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from levada.pgoutput.messages import POSTGRES_EPOCH_US
 from levada.pgoutput.numeric import decode_numeric
 from levada.pgoutput.temporal import US_PER_DAY, timestamp_text
+from levada.pgoutput.vectors import decode_binary_vector
 from levada.pgoutput.wire import (
     Bools,
     Decoded,
@@ -24,6 +25,7 @@ from levada.pgoutput.wire import (
     strings,
 )
 from levada.schema import ColumnType, Kind
+from levada.schema.types import Notation
 
 _EPOCH_DAYS: Final = POSTGRES_EPOCH_US // US_PER_DAY
 _INT4: Final = np.iinfo(np.int32)
@@ -171,3 +173,10 @@ BINARY: Final[Mapping[Kind, BinaryDecoder]] = {
     Kind.JSON: _json,
 }
 """The decoders by kind. Arrays and TEXT (any type without an Arrow type of its own) are sent as text and have none."""
+
+
+def binary_decoder(column: ColumnType) -> BinaryDecoder | None:
+    """Return the decoder of a column's binary format, None for a type whose copy reads text."""
+    if column.notation is not Notation.ARRAY:
+        return decode_binary_vector
+    return BINARY.get(column.kind)

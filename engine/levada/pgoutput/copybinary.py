@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from levada.errors import DecodeError
-from levada.pgoutput.binary import BINARY
+from levada.pgoutput.binary import binary_decoder
 from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
@@ -42,7 +42,7 @@ def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
     if column.mask is not None:
         return _masked(name, column.mask.mask)
-    if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
+    if binary_decoder(column.type) is not None or column.type_oid in _SENT_AS_TEXT:
         return name
     return _output(name)
 
@@ -83,7 +83,7 @@ class CopyDecoder:
     def __init__(self, schema: ReplicatedTableSchema, keys: MaskKeys = NO_KEYS) -> None:
         self._schema = schema
         self._keys = keys
-        self._decoders = [BINARY.get(c.type.kind, decode_text) for c in schema.columns]
+        self._decoders = [binary_decoder(c.type) or decode_text for c in schema.columns]
         self._layout = schema.arrow
         self._rows = 0
 

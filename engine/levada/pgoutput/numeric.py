@@ -28,7 +28,7 @@ _LIMB_BITS: Final = 32
 
 
 def decode_numeric(values: Values, column: ColumnType) -> Decoded:
-    """Decode a column of numerics. Raise `RowError` for a value that exceeds the precision and scale."""
+    """Decode a column of numerics. A value that exceeds the precision and scale is refused, as NaN is."""
     count, weight, sign = (values.read(">i2", 2 * k).astype(np.int64) for k in range(3))
     if values.valid is not None:
         count, weight, sign = (np.where(values.valid, n, 0) for n in (count, weight, sign))
@@ -36,43 +36,60 @@ def decode_numeric(values: Values, column: ColumnType) -> Decoded:
     groups = -(-column.scale // 4)
     fits = (count == 0) | ((count - 1 - weight <= groups) & (4 * weight < column.precision - column.scale))
     wrong_size = values.only_valid(values.length != _HEADER + 2 * count)
-    _require(fits & (count >= 0) & ~wrong_size)
+    _require((count >= 0) & ~wrong_size)
+    excess = ~fits
+    # A value that is too large for its type must not exceed the bits of the sums either.
+    count = count if fits.all() else np.where(fits, count, 0)
     top = int(weight.max(initial=0, where=count > 0))
-    steps = _steps(values, count, weight, top, groups, groups * 4 - column.scale)
+    steps = _steps(values, count, weight, top, groups, groups * 4 - column.scale, excess)
     horner = _in_64_bits if column.precision <= _INT64_PRECISION else _in_128_bits
-    low, high = horner(len(values), steps, 10**column.precision)
+    low, high = horner(len(values), steps, 10**column.precision, excess)
     negative = sign == _NEGATIVE
     words = np.empty((len(values), 2), np.uint64)
     words[:, 0] = np.where(negative, ~low + np.uint64(1), low)
     words[:, 1] = np.where(negative, ~high + (low == 0), high)
-    special = sign > _NEGATIVE
-    valid = values.where(~special).valid if special.any() else values.valid
+    refused = (sign > _NEGATIVE) | excess
+    valid = values.where(~refused).valid if refused.any() else values.valid
     validity = None if valid is None else bitmap(valid)
     array = pa.Array.from_buffers(column.arrow, len(values), [validity, pa.py_buffer(words)])
-    return Decoded(array, _refused(sign, special))
+    return Decoded(array, _refused(values, sign, refused))
 
 
-def _refused(sign: Ints, special: Bools) -> Refused | None:
-    rows = np.flatnonzero(special)
+def _refused(values: Values, sign: Ints, refused: Bools) -> Refused | None:
+    rows = np.flatnonzero(refused)
     if not len(rows):
         return None
-    unknown = ~np.isin(sign[rows], list(_SPECIALS))
+    unknown = (sign[rows] > _NEGATIVE) & ~np.isin(sign[rows], list(_SPECIALS))
     if unknown.any():
         raise RowError(int(rows[unknown.argmax()]), "an invalid numeric")
-    return Refused(rows, [_SPECIALS[s] for s in sign[rows].tolist()])
+    signs = sign[rows].tolist()
+    return Refused(rows, [_SPECIALS.get(s) or _text(values, r) for r, s in zip(rows.tolist(), signs, strict=True)])
+
+
+def _text(values: Values, row: int) -> str:
+    """Return PostgreSQL's text of one value. Values that do not fit are expected to be rare."""
+    start, size = int(values.start[row]), int(values.length[row])
+    words = np.frombuffer(values.buffer.bytes[start : start + size].tobytes(), ">i2").astype(int).tolist()
+    (_, weight, sign, scale), groups = words[:4], "".join(f"{group:04}" for group in words[4:])
+    # Of the text, because Python refuses to write an integer of so many digits.
+    point = 4 * (weight + 1)
+    whole = groups[: max(point, 0)].ljust(point, "0").lstrip("0") or "0"
+    rest = ("0" * -point + groups[max(point, 0) :]).ljust(scale, "0")[: max(scale, 0)]
+    return ("-" if sign == _NEGATIVE else "") + whole + (f".{rest}" if rest else "")
 
 
 def _require(good: Bools) -> None:
     if not good.all():
-        raise RowError(int(good.argmin()), "an invalid numeric for its column's precision and scale")
+        raise RowError(int(good.argmin()), "an invalid numeric")
 
 
 def _steps(
-    values: Values, count: Ints, weight: Ints, top: int, groups: int, left_out: int
+    values: Values, count: Ints, weight: Ints, top: int, groups: int, left_out: int, excess: Bools
 ) -> Iterator[tuple[int, Ints]]:
     """Yield the steps of Horner's rule from the highest power of 10000: a factor, and the digits to add.
 
-    Only ``4 - left_out`` decimal digits of the last group belong to the scale. The others must be zero.
+    Only ``4 - left_out`` decimal digits of the last group belong to the scale. If the others are not zero, the row is
+    marked in ``excess``.
     """
     first = values.start + _HEADER
     for power in range(top, -groups - 1, -1):
@@ -84,20 +101,24 @@ def _steps(
             yield _BASE, digits
         else:
             unit = 10**left_out
-            _require(digits % unit == 0)
+            excess |= digits % unit != 0
             yield _BASE // unit, digits // unit
 
 
-def _in_64_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tuple[Words, Words]:
+def _in_64_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int, excess: Bools) -> tuple[Words, Words]:
+    """Compute the total. A row that reaches ``limit`` is marked in ``excess``."""
     total = np.zeros(size, np.int64)
     for factor, digits in steps:
         total = total * factor + digits
-    _require(total < limit)
+    excess |= total >= limit
     return total.view(np.uint64), np.zeros(size, np.uint64)
 
 
-def _in_128_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tuple[Words, Words]:
-    """Compute the total in limbs, lowest first. Each is in 64 bits, so that its product with a factor fits."""
+def _in_128_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int, excess: Bools) -> tuple[Words, Words]:
+    """Compute the total in limbs, lowest first. Each is in 64 bits, so that its product with a factor fits.
+
+    A row that reaches ``limit`` is marked in ``excess``.
+    """
     limbs = [np.zeros(size, np.uint64) for _ in range(_LIMBS)]
     mask, shift = np.uint64((1 << _LIMB_BITS) - 1), np.uint64(_LIMB_BITS)
     for factor, digits in steps:
@@ -105,8 +126,8 @@ def _in_128_bits(size: int, steps: Iterable[tuple[int, Ints]], limit: int) -> tu
         for k, limb in enumerate(limbs):
             total = limb * np.uint64(factor) + carry
             limbs[k], carry = total & mask, total >> shift
-        _require(carry == 0)
+        excess |= carry != 0
     low, high = limbs[0] | limbs[1] << shift, limbs[2] | limbs[3] << shift
     limit_low, limit_high = np.uint64(limit & ((1 << 64) - 1)), np.uint64(limit >> 64)
-    _require((high < limit_high) | ((high == limit_high) & (low < limit_low)))
+    excess |= (high > limit_high) | ((high == limit_high) & (low >= limit_low))
     return low, high

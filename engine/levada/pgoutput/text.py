@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from levada.errors import DecodeError
 from levada.pgoutput.arrays import decode_array
 from levada.pgoutput.temporal import date_days, timestamp_us
+from levada.pgoutput.vectors import decode_vector
 from levada.pgoutput.wire import (
     PADDING,
     Bools,
@@ -32,6 +33,7 @@ from levada.pgoutput.wire import (
     views,
 )
 from levada.schema import ColumnType, Kind
+from levada.schema.types import Notation
 
 
 def decode_text(values: Values, column: ColumnType) -> Decoded:
@@ -89,15 +91,27 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
 
 
 def _decimal(values: Values, column: ColumnType) -> Decoded:
+    """Decode numerics. A value that exceeds the precision and scale is refused, as NaN is."""
     try:
         return Decoded(pc.cast(views(values), column.arrow))
     except pa.ArrowInvalid:
         octets = values.first_bytes()
         second = values.buffer.bytes[values.start + 1]
-        special = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
-        special = values.only_valid(special)
-        array = cast(views(values.where(~special)), column.arrow)
-        return Decoded(array, values.refuse(special))
+        refused = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
+        refused = values.only_valid(refused)
+        texts = strings(values.where(~refused))
+        refused |= pc.fill_null(_exceeds(texts, column), False).to_numpy(zero_copy_only=False)
+        # Arrow refuses zeros after the scale, but only if it does not have the digits for them.
+        texts = pc.replace_substring_regex(strings(values.where(~refused)), rf"(\.\d{{{column.scale}}})0+$", r"\1")
+        return Decoded(cast(texts, column.arrow), values.refuse(refused))
+
+
+def _exceeds(texts: pa.Array, column: ColumnType) -> pa.Array:
+    """Return a mask of the numbers with more digits than the type has, before or after the point."""
+    whole, scale = column.precision - column.scale, column.scale
+    digits = rf"(0|\d{{1,{whole}}})" if whole else "0"
+    fits = pc.match_substring_regex(texts, rf"^-?{digits}(\.\d{{0,{scale}}}0*)?$")
+    return pc.and_(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?$"), pc.invert(fits))
 
 
 def _bytea(values: Values, _: ColumnType) -> Decoded:
@@ -225,7 +239,9 @@ def _time(values: Values, _: ColumnType) -> Decoded:
 
 
 def _array(values: Values, column: ColumnType) -> Decoded:
-    return decode_array(values, column, decode_text)
+    if column.notation is Notation.ARRAY:
+        return decode_array(values, column, decode_text)
+    return decode_vector(values, column, decode_text)
 
 
 _DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {

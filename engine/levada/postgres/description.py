@@ -11,6 +11,7 @@ from psycopg import sql
 from levada.errors import NeedsOperator
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
+from levada.schema.stored_types import AS_RESOLVED, StoredTypes, with_stored_types
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
 
 _TYPES: Final[LiteralString] = """
@@ -485,18 +486,20 @@ class TableDescription:
         columns: Collection[int] | None = None,
         exclude: Collection[str] = (),
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
+        types: StoredTypes = AS_RESOLVED,
         snapshot_id: SnapshotId | None = None,
     ) -> ReplicatedTableSchema:
         """Return the replicated schema version: the columns with these attnums, except those named in ``exclude``.
 
-        ``columns`` None means all columns.
+        ``columns`` None means all columns. Raise NeedsOperator ``stored_type_refused`` if ``types`` has a type for a
+        column that does not take it.
         """
         published = [c for c in self.columns if columns is None or c.attnum in columns]
         replicated = tuple(_typed(c, self.types, policy) for c in published if c.name not in exclude)
         attnums = {c.attnum for c in replicated}
         full = self.identity is IdentityKind.FULL
         key = self.primary_key if full else self.identity_key
-        return ReplicatedTableSchema(
+        version = ReplicatedTableSchema(
             id=self.id,
             name=self.name,
             columns=replicated,
@@ -509,6 +512,7 @@ class TableDescription:
                 ExcludedColumn(c.attnum, c.name, c.type_oid, c.typmod) for c in published if c.name in exclude
             ),
         )
+        return with_stored_types(version, types, self.types)
 
 
 def key_not_streamed(table: QualifiedTable, lacking: Collection[int]) -> NeedsOperator:

@@ -33,6 +33,7 @@ from levada.postgres.read_only import setting_owner
 from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
+from levada.postgres.stored_types import stored_type_problems
 from levada.postgres.streamed import streamed_names
 from levada.postgres.table_checks import (
     TableProperties,
@@ -48,7 +49,7 @@ from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
-from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import ColumnChoice
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -70,8 +71,7 @@ class PreflightRequest:
     selects: Callable[[QualifiedTable], bool]
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
-    excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
-    masks: Callable[[QualifiedTable], TableMasks] = lambda table: NO_MASKS
+    choice: Callable[[QualifiedTable], ColumnChoice] = lambda table: ColumnChoice()
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
     appends: Callable[[QualifiedTable], bool] = lambda table: False
@@ -243,15 +243,17 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from upgrade_problems(conn, wanted & streamed)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
         yield _warning(table_locked("tables are published and copied once their locks end", locks))
+    choices = {table: request.choice(table) for table in wanted}
     for table in read_table_properties(conn, wanted):
         yield from reading_problems(table, server.role)
         yield from _table_problems(conn, table, publication, table.name in streamed)
-        yield from map(_warning, column_errors(table, request.excluded_columns(table.name)))
-    for name, missing in missing_columns(conn, {table: request.excluded_columns(table) for table in wanted}):
+        yield from map(_warning, column_errors(table, choices[table.name].excluded))
+    for name, missing in missing_columns(conn, {table: choice.excluded for table, choice in choices.items()}):
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
-    yield from map(_warning, mask_errors(conn, {table: request.masks(table) for table in wanted}))
+    yield from map(_warning, mask_errors(conn, {table: choice.masks for table, choice in choices.items()}))
+    yield from stored_type_problems(conn, {table: choice.types for table, choice in choices.items()})
     partly = {table: where for table in wanted if (where := request.copied_part(table)) is not None}
     if partly:
         yield from copy_problems(conn, partly, [table for table in partly if request.is_upserted(table)])

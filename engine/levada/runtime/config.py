@@ -15,6 +15,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
 from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
@@ -120,18 +121,19 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``masks``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An
-    empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
-    ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
-    process copies the table. ``settings`` are those of the destination for the table, an instance of its
-    `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
-    whose history a copy removes, and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a
-    condition in SQL, are the rows that a copy takes. A change of them applies to the next copy.
-    ``keyless`` is the treatment of the table if it has no replica identity.
+    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes`` or ``destination_table``
+    resyncs the table. No column has both a stored type and a mask. An empty ``destination_table`` stands for the name
+    at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one retry, resync or
+    verification, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings`` are those
+    of the destination for the table, an instance of its `table_settings_model`. With ``on_unstreamable`` None, the
+    table is resynced by itself, except in mode CHANGELOG, whose history a copy removes, and unless a copy takes a part
+    of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that a copy takes. A change of them
+    applies to the next copy. ``keyless`` is the treatment of the table if it has no replica identity.
     """
 
     suspended: bool = False
     excluded_columns: frozenset[str] = frozenset()
+    stored_types: StoredTypes = AS_RESOLVED
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
     deletes: Deletes = Deletes.APPLY
@@ -151,6 +153,11 @@ class TableConfig:
     def copies_part(self) -> bool:
         """True if a copy leaves out rows, so that it removes what the stream has brought of them."""
         return self.copy_mode is CopyMode.NONE or bool(self.copy_where)
+
+    @property
+    def choice(self) -> ColumnChoice:
+        """The columns with their types and masks."""
+        return ColumnChoice(self.excluded_columns, self.stored_types, self.masks)
 
     @property
     def resyncs_by_itself(self) -> bool:

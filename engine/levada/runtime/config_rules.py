@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema.masks import TableMasks
+from levada.schema.stored_types import StoredTypes
 from levada.spec.columns import SHORTENING, Columns
 from levada.spec.columns import Mask as MaskSpec
 from levada.spec.guard import WalPercentLimits
@@ -245,10 +246,16 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", "must be a frozenset of names"
     elif problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
         yield ".excluded_columns", problem
+    if not isinstance(table.stored_types, StoredTypes):
+        yield ".stored_types", "must be StoredTypes"
+    elif problem := value_problem(Columns, "types", dict(table.stored_types.chosen)):
+        yield ".stored_types", problem
     if not isinstance(table.masks, TableMasks):
         yield ".masks", "must be a TableMasks"
     elif problem := _mask_problem(table.masks):
         yield ".masks", problem
+    elif isinstance(table.stored_types, StoredTypes) and table.masks.names & dict(table.stored_types.chosen).keys():
+        yield ".masks", "must have no column of stored_types, because a mask decides the type of its values"
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):

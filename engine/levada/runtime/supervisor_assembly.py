@@ -146,7 +146,7 @@ def assemble_supervisor(
         config.limits.batches,
     )
     registry = TableRegistry(
-        config_ref, store, destination, capture.thread.reopen, capture.thread.exclude_columns, Ledger(log.ledger.ends)
+        config_ref, store, destination, capture.thread.reopen, capture.thread.choose_columns, Ledger(log.ledger.ends)
     )
     parts = StageParts(config_ref, registry, store, destination, inbox)
     TableReports(parts)

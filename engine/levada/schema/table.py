@@ -116,6 +116,7 @@ class ReplicatedTableSchema:
     ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
     of the copy that the version belongs to, and ``excluded`` the columns of the table that it leaves out, in attnum
     order. ``masks`` are those of the manifest at that copy. The columns have their own, also after a rename.
+    ``stored_types`` has the types that ``columns.types`` chooses, as pairs of a column's name and a type's name.
     """
 
     id: TableId
@@ -127,6 +128,7 @@ class ReplicatedTableSchema:
     snapshot_id: SnapshotId = COPY_VERSION
     excluded_columns: frozenset[str] = frozenset()
     excluded: tuple[ExcludedColumn, ...] = ()
+    stored_types: frozenset[tuple[str, str]] = frozenset()
     masks: TableMasks = NO_MASKS
 
     def __post_init__(self) -> None:
@@ -151,7 +153,7 @@ class ReplicatedTableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as plain values for JSON."""
-        data = {
+        return {
             "id": int(self.id),
             "schema": self.name.schema,
             "name": self.name.name,
@@ -162,8 +164,9 @@ class ReplicatedTableSchema:
             "snapshotId": str(self.snapshot_id),
             "excludedColumns": sorted(self.excluded_columns),
             "excluded": [c.to_json() for c in self.excluded],
+            **({"storedTypes": dict(sorted(self.stored_types))} if self.stored_types else {}),
+            **({"masks": self.masks.to_json()} if self.masks else {}),
         }
-        return {**data, "masks": self.masks.to_json()} if self.masks else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ReplicatedTableSchema:
@@ -178,5 +181,6 @@ class ReplicatedTableSchema:
             snapshot_id=SnapshotId.parse(data["snapshotId"]),
             excluded_columns=frozenset(data["excludedColumns"]),
             excluded=tuple(ExcludedColumn.from_json(c) for c in data["excluded"]),
+            stored_types=frozenset(data.get("storedTypes", {}).items()),
             masks=TableMasks.from_json(data.get("masks", ())),
         )

@@ -36,10 +36,20 @@ class Kind(StrEnum):
     TIMESTAMP = "timestamp"
     TIMESTAMPTZ = "timestamptz"
     UUID = "uuid"
-    """Stored as canonical text, because some engines that read Iceberg have no uuid type."""
+    """In Iceberg canonical text by default, because some engines that read it have no uuid type."""
     JSON = "json"
     """json and jsonb, stored as PostgreSQL's text."""
     ARRAY = "array"
+
+
+class Notation(StrEnum):
+    """The text in which PostgreSQL writes the values of a list."""
+
+    ARRAY = "array"
+    VECTOR = "vector"
+    """``[1,2.5]``, the type vector of the extension pgvector, with 32-bit floats."""
+    HALFVEC = "halfvec"
+    """The same text. The binary format has 16-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +71,16 @@ class TypeInfo:
 class ColumnType:
     """The type of a column's values.
 
-    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` only for ARRAY.
+    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY. ``native`` is
+    True for a UUID that Iceberg stores in its own type, and not as text.
     """
 
     kind: Kind
     precision: int = 0
     scale: int = 0
     element: ColumnType | None = None
+    notation: Notation = Notation.ARRAY
+    native: bool = False
 
     @property
     def arrow(self) -> pa.DataType:
@@ -86,6 +99,10 @@ class ColumnType:
             out |= {"precision": self.precision, "scale": self.scale}
         if self.element is not None:
             out["element"] = self.element.to_json()
+        if self.notation is not Notation.ARRAY:
+            out["notation"] = self.notation.value
+        if self.native:
+            out["native"] = True
         return out
 
     @classmethod
@@ -97,6 +114,8 @@ class ColumnType:
             data.get("precision", 0),
             data.get("scale", 0),
             None if element is None else cls.from_json(element),
+            Notation(data.get("notation", Notation.ARRAY)),
+            data.get("native", False),
         )
 
 
@@ -197,6 +216,13 @@ def resolve_type(
     if policy is OnUnrepresentable.TEXT and shape.kind in _HAS_UNREPRESENTABLE:
         return ColumnType(Kind.TEXT)
     return shape
+
+
+def base_type(oid: int, typmod: int, catalog: Mapping[int, TypeInfo]) -> tuple[int, int]:
+    """Return the OID and modifier of the type below all domains, which may be the type itself."""
+    while (info := catalog.get(oid)) is not None and info.typtype == "d":
+        oid, typmod = info.base_oid, info.base_typmod
+    return oid, typmod
 
 
 def _resolve(oid: int, typmod: int, catalog: Mapping[int, TypeInfo]) -> ColumnType:

@@ -46,7 +46,7 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
         case (Kind.DECIMAL, Kind.DECIMAL):
             integer_digits_fit = target.precision - target.scale >= source.precision - source.scale
             return integer_digits_fit and target.scale >= source.scale
-        case (Kind.UUID | Kind.JSON, Kind.TEXT):
+        case (Kind.UUID | Kind.JSON, Kind.TEXT) | (Kind.UUID, Kind.UUID):
             return True
         case (Kind.ARRAY, Kind.ARRAY):
             assert source.element is not None

@@ -1,4 +1,4 @@
-"""The manifest's ``columns`` of a TableSync: those that are left out, and those that are masked."""
+"""The manifest's ``columns`` of a TableSync: those that are left out, stored as another type, or masked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from levada.spec.model import Change, Model, Rule, StrictInt, setting
-from levada.spec.names import Identifier
+from levada.spec.names import Identifier, StoredType
 from levada.values import MaskMethod
 
 LONGEST: Final = 1_000_000
@@ -48,8 +48,23 @@ class Mask(Model):
 class Columns(Model):
     """The replicated columns."""
 
+    rules = (
+        Rule(
+            "must have no column of mask, because a mask decides the type of its values",
+            "!has(self.types) || !has(self.mask) || !self.mask.exists(column, column in self.types)",
+            lambda m: m.types.keys().isdisjoint(m.mask),
+            field="types",
+        ),
+    )
+
     exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
     """Columns that are not replicated, as the catalog spells them."""
+    types: Annotated[dict[Identifier, StoredType], Field(max_length=1600)] = setting(Change.RESYNC, {})
+    """The types in which columns are stored, by column, in place of those in docs/types.md. Text: any column, as
+    PostgreSQL's text. Uuid: uuid, in Iceberg's own type in place of text. Decimal(p, s): numeric, with p digits of
+    which s are after the point, and onUnrepresentable for values that do not fit. List: vector and halfvec of pgvector,
+    as a list of 32-bit floats. A column of mask has none.
+    """
     mask: Annotated[dict[Identifier, Mask], Field(max_length=1600)] = setting(Change.RESYNC, {})
     """Masks by column, as the catalog spells it. A column is masked before anything of it is written, also under
     another name after a rename.

@@ -21,6 +21,8 @@ _LAKE_TABLE: Final = rf"^{_LAKE}*$"
 _HOST: Final = r"^([^\s/@?#:]*|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%\w+)?|/\S*)$"
 _STAGING_URI: Final = r"^(|/.*|file:/.*|(s3|s3a|gs|abfs|abfss)://.+)$"
 
+_STORED_TYPE: Final = r"^(Text|Uuid|List|Decimal\(([1-9]|[12][0-9]|3[0-8]), ?([0-9]|[12][0-9]|3[0-8])\))$"
+
 FORMS: Final = {
     _LABEL: "must consist of a-z, 0-9 and -, and begin and end with a letter or digit",
     _SUBDOMAIN: "must consist of a-z, 0-9, - and ., and begin and end with a letter or digit",
@@ -30,6 +32,7 @@ FORMS: Final = {
     " but none of { } / \\ # ? % and no control characters",
     _HOST: "must be a host name or an address, without scheme, user, port or path",
     _STAGING_URI: "must be a full path, such as /var/lake/staging, or a folder's URI: s3://, gs://, abfs:// or file://",
+    _STORED_TYPE: "must be Text, Uuid, List, or Decimal(p, s) with 1 to 38 digits, s of them after the point",
     _LAKE_TABLE: "must contain none of { } . / \\ # ? % and no control characters",
 }
 """The error message for each pattern."""
@@ -53,6 +56,8 @@ OptionalObjectName = Annotated[str, Field(pattern=_OPTIONAL_SUBDOMAIN, max_lengt
 SlotName = Annotated[str, Field(pattern=_SLOT, max_length=63)]
 Identifier = Annotated[str, Field(min_length=1, max_length=63)]
 """A PostgreSQL identifier, unquoted, as the catalog spells it."""
+StoredType = Annotated[str, Field(pattern=_STORED_TYPE, max_length=15)]
+"""The type in which a column is stored, see `levada.schema.stored_types`."""
 CatalogNamespace = Annotated[str, Field(pattern=_CATALOG_NAMESPACE, max_length=255)]
 Host = Annotated[str, Field(pattern=_HOST, min_length=1, max_length=253)]
 StagingUri = Annotated[str, Field(pattern=_STAGING_URI, max_length=2048)]

@@ -53,7 +53,7 @@ Item = TableChanges | RelationChange | Truncate
 
 def column(attnum: int, name: str, kind: Kind, **more: Any) -> Column:
     """Return a column. ``precision``, ``scale`` and ``element`` go to its type, and the rest to `Column`."""
-    shape = {k: more.pop(k) for k in ("precision", "scale", "element") if k in more}
+    shape = {k: more.pop(k) for k in ("precision", "scale", "element", "notation", "native") if k in more}
     return Column(attnum, name, ColumnType(kind, **shape), type_name=kind.value, type_oid=0, **more)
 
 

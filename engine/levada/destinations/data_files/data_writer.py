@@ -39,7 +39,7 @@ class DataWriter:
         self._storage = storage
         self._partition = partition
         self._schema = schema
-        self._statistics = _without_floats(schema)
+        self._statistics = _with_statistics(schema, uuids=storage.parquet.uuid_bounds)
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
@@ -128,8 +128,8 @@ class DataWriter:
         self._writer = None
 
 
-def _without_floats(schema: pa.Schema) -> list[str]:
-    """Return the Parquet paths of the columns that are not floats.
+def _with_statistics(schema: pa.Schema, *, uuids: bool) -> list[str]:
+    """Return the Parquet paths of the columns that have statistics: all but floats, and UUIDs as the caller wants.
 
     NaN has no place among the statistics of floats. Readers like DuckDB and Spark would skip it by them, although it is
     above all other values there, as in PostgreSQL.
@@ -139,7 +139,7 @@ def _without_floats(schema: pa.Schema) -> list[str]:
         path, kind = f.name, f.type
         while pa.types.is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
-        if not pa.types.is_floating(kind):
+        if not pa.types.is_floating(kind) and (uuids or kind != pa.uuid()):
             paths.append(path)
     return paths
 

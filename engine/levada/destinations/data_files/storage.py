@@ -31,11 +31,15 @@ TARGET_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class ParquetSettings:
-    """The form of new Parquet files: the codec by Parquet's name, its level or None, and the size of a data file."""
+    """The form of new Parquet files: the codec by Parquet's name, its level or None, and the size of a data file.
+
+    Without ``uuid_bounds`` a column of UUIDs has no statistics.
+    """
 
     compression: str = "zstd"
     level: int | None = None
     target_bytes: int = TARGET_BYTES
+    uuid_bounds: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from levada.destinations.iceberg.ownership import RecordedOwner, owner_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import TableFolder, folders_of
-from levada.destinations.iceberg.table_properties import DEFAULTS, changes
+from levada.destinations.iceberg.table_properties import DEFAULTS, changes, without_bounds
 from levada.destinations.iceberg.warehouse_check import try_warehouse
 from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.ownership import Owner
@@ -183,6 +183,7 @@ class IcebergCatalog:
             Property.MODE.value: mode.value,
             Property.KEY.value: key_property(schema),
             Property.COLUMNS.value: layout.columns_json(),
+            **{name: text for name, text in without_bounds(layout.uuids).items() if text is not None},
         }
         self.clock.check(f"create {name}")
         with java_errors(f"create {name}"):

@@ -21,6 +21,7 @@ from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.table_properties import without_bounds
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import unsupported
 from levada.pgoutput.text import parse_text
@@ -52,6 +53,7 @@ def evolve_to(
     table.evolve(
         step.layout,
         {
+            **without_bounds(step.layout.uuids, current.uuids),
             Property.COLUMNS.value: step.layout.columns_json(),
             Property.FILL.value: json.dumps(sorted(pending)) if pending else None,
         },

@@ -33,6 +33,7 @@ from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.snapshot_rows import all_files, index_snapshots
 from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.iceberg.table_properties import without_bounds
 from levada.destinations.iceberg.vectors import finish, new_deletes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
@@ -198,6 +199,7 @@ class Replacement:
                     properties={
                         Property.MODE.value: self.mode.value,
                         Property.KEY.value: key_property(self.schema),
+                        **without_bounds(self.layout.uuids, table.metadata.layout.uuids),
                         Property.COLUMNS.value: self.layout.columns_json(),
                         Property.FILL.value: None,
                         Property.COPY_LEASE.value: None,

@@ -71,7 +71,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", "UTC"),
-    "uuid": pa.binary(16),
+    "uuid": pa.uuid(),
 }
 
 CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
@@ -134,6 +134,11 @@ class IcebergSchema:
     def by_id(self) -> Mapping[int, NestedField]:
         """The columns by field ID."""
         return {f.id: f for f in self.fields}
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The names of the columns in Iceberg's type uuid, which have no bounds, see `storage.parquet_settings`."""
+        return tuple(f.name for f in self.fields if f.type == "uuid")
 
     def column(self, attnum: int) -> NestedField | None:
         """Return the column for a column of the source, or None if the table does not have it."""
@@ -279,7 +284,7 @@ def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:
         id_ = ids()
         element = _iceberg_type(kind.element, ids)
         return {"type": "list", "element-id": id_, "element": element, "element-required": False}
-    return _NAMES[kind.kind]
+    return "uuid" if kind.native else _NAMES[kind.kind]
 
 
 def _renumbered(kind: IcebergType, ids: _Ids) -> IcebergType:

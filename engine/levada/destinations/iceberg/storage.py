@@ -96,6 +96,9 @@ def parquet_settings(properties: Mapping[str, str]) -> ParquetSettings:
         "none" if codec == "uncompressed" else codec,
         level if level is not None and 1 <= level <= MAX_LEVELS[codec] else None,
         target if target is not None and 1 << 20 <= target <= 1 << 30 else TARGET_BYTES,
+        # Iceberg's library in Java, and so Spark, compares UUIDs as pairs of signed numbers, and passes over files and
+        # row groups with the value that a filter asks for (https://github.com/apache/iceberg/issues/14216).
+        uuid_bounds=False,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from pydantic_core import PydanticCustomError
@@ -128,3 +128,17 @@ def _recorded(properties: Mapping[str, str]) -> dict[str, str]:
         return {}
     # What a manifest must not set is not removed either.
     return {n: t for n, t in recorded.items() if isinstance(t, str) and not _wrong(n, t)}
+
+
+_WITHOUT_BOUNDS: Final = {"write.metadata.metrics.column.": "counts", "write.parquet.stats-enabled.column.": "false"}
+"""Prefixes of the properties with which Iceberg writes no bounds of a column, and their values."""
+
+
+def without_bounds(columns: Collection[str], before: Collection[str] = ()) -> dict[str, str | None]:
+    """Return the changes of properties after which Iceberg's library writes no bounds of these columns.
+
+    ``before`` are the columns that had such properties. Iceberg refuses every change of properties while one names a
+    column that does not exist.
+    """
+    found: dict[str, str | None] = {p + c: None for p in _WITHOUT_BOUNDS for c in before}
+    return found | {prefix + column: text for prefix, text in _WITHOUT_BOUNDS.items() for column in columns}

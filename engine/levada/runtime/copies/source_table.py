@@ -101,6 +101,7 @@ class SnapshotTables:
                 columns=published.column_attnums,
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
+                types=settings.stored_types,
             )
             schema = self._masked(connection, schema, settings.masks)
             basis = Basis(

@@ -48,6 +48,7 @@ from levada.runtime.resources.machine import apply_threads, available_cores, cha
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
+from levada.schema.stored_types import StoredTypes
 from levada.spec import (
     CopyDriver,
     Manifests,
@@ -323,6 +324,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles)
     return TableConfig(
         suspended=spec.suspend,
         excluded_columns=frozenset(spec.columns.exclude),
+        stored_types=StoredTypes.of(spec.columns.types),
         mode=spec.mode or pipeline.destination.mode,
         on_unstreamable=spec.on_unstreamable or _held(pipeline.tables.on_unstreamable),
         deletes=spec.deletes or pipeline.tables.deletes,

@@ -28,7 +28,8 @@ from levada.runtime.tables.storage_journal import (
     TablesUnpublished,
 )
 from levada.runtime.verifications.messages import CatalogChanged
-from levada.schema.masks import MaskKeys, TableMasks
+from levada.schema.masks import MaskKeys
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -73,13 +74,9 @@ class PipelineHost(CaptureHost):
         """Return True if the manifest selects the table."""
         return self._config_ref.selects(table)
 
-    def excluded_columns(self, table: QualifiedTable) -> frozenset[str]:
-        """Return the columns that the manifest excludes."""
-        return self._config_ref.current.table(table).excluded_columns
-
-    def column_masks(self, table: QualifiedTable) -> TableMasks:
-        """Return the masks of the manifest."""
-        return self._config_ref.current.table(table).masks
+    def column_choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the columns that the manifest excludes, and the types and masks that it gives others."""
+        return self._config_ref.current.table(table).choice
 
     @property
     def mask_keys(self) -> MaskKeys:

@@ -21,7 +21,7 @@ class NextCopy(Part):
         wanted, streams = self._handled.wanted_settings(record), stays_readable(record)
         return plan_copy(
             self._handled.last_settings(record),
-            wanted if streams else self._columns.with_columns(record, wanted),
+            wanted if streams else wanted.with_choice(self._columns.of(record)),
             replaces=self._can_replace,
             streams=streams,
             dedicated=self._config_ref.current.table(record.name).dedicated_copy,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from levada.destinations import Destination
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.excluded_columns import ExcludedColumns
+from levada.runtime.tables.column_choices import ColumnChoices
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.pipeline_tables import PipelineTables
 from levada.runtime.tables.shadow_copies import ShadowCopies
@@ -22,7 +22,7 @@ class SharedParts:
     destination: Destination
     tables: PipelineTables
     handled: HandledRequests
-    columns: ExcludedColumns
+    columns: ColumnChoices
     shadows: ShadowCopies
 
 

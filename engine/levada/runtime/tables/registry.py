@@ -8,7 +8,7 @@ from levada.apply.backlog import Backlog
 from levada.destinations import Destination, Ordering
 from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.excluded_columns import ExcludedColumns
+from levada.runtime.tables.column_choices import ColumnChoices
 from levada.runtime.tables.handled_requests import HandledRequests
 from levada.runtime.tables.next_copy import NextCopy
 from levada.runtime.tables.outage import Outage
@@ -28,7 +28,7 @@ from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.table_steps import TableSteps
 from levada.runtime.tables.unverified_tables import UnverifiedTables
-from levada.schema.masks import TableMasks
+from levada.schema.stored_types import ColumnChoice
 from levada.segments.ledger import Ledger
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn, TableId
@@ -64,7 +64,7 @@ class TableRegistry:
         store: PipelineStore,
         destination: Destination,
         reopen: Callable[[], int],
-        exclude: Callable[[TableId, frozenset[str], TableMasks], None],
+        choose: Callable[[TableId, ColumnChoice], None],
         ledger: Ledger | None = None,
     ) -> None:
         outage = Outage(together=destination.capabilities.ordering is Ordering.PIPELINE)
@@ -72,7 +72,7 @@ class TableRegistry:
         self._store = store
         unverified = UnverifiedTables(store)
         handled, shadows = HandledRequests(config_ref, store), ShadowCopies(store, tables)
-        columns = ExcludedColumns(config_ref, reopen, exclude)
+        columns = ColumnChoices(config_ref, reopen, choose)
         shared = SharedParts(config_ref, store, destination, tables, handled, columns, shadows)
         self.handled, self.shadows = handled, shadows
         self.phases = PhaseChanges(shared, unverified)

@@ -11,6 +11,7 @@ from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
 from levada.values import CopiedRows, CopyMode, Deletes, OnPartitionGone, QualifiedTable, TableMode
 
@@ -32,6 +33,7 @@ class CopySettings:
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
     deletes: Deletes = Deletes.APPLY
+    stored_types: StoredTypes = AS_RESOLVED
     masks: TableMasks = NO_MASKS
     named: QualifiedTable | None = None
     copy_mode: CopyMode = CopyMode.ALL
@@ -63,6 +65,15 @@ class CopySettings:
         """Return the settings for the rows that a copy with other settings takes."""
         return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
+    @property
+    def choice(self) -> ColumnChoice:
+        """The columns with their types and masks."""
+        return ColumnChoice(self.excluded_columns, self.stored_types, self.masks)
+
+    def with_choice(self, choice: ColumnChoice) -> CopySettings:
+        """Return the settings with other columns."""
+        return replace(self, excluded_columns=choice.excluded, stored_types=choice.types, masks=choice.masks)
+
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
         """Return the settings for a copy that begins now. ``before`` are those of the last copy."""
@@ -80,11 +91,12 @@ class CopySettings:
             table,
             table_config.mode,
             table_config.destination_table,
-            columns.excluded,
+            columns.choice.excluded,
             config.copies_depend_on,
             place,
             table_config.deletes,
-            columns.masks,
+            columns.choice.types,
+            columns.choice.masks,
             columns.named,
             table_config.copy_mode,
             table_config.copy_where,
@@ -113,6 +125,8 @@ class CopySettings:
             "copyMode": self.copy_mode.value,
             "copyWhere": self.copy_where,
         }
+        if self.stored_types.chosen:
+            data["storedTypes"] = self.stored_types.by_column
         if self.masks:
             data["masks"] = self.masks.to_json()
         if self.named is not None:
@@ -133,6 +147,7 @@ class CopySettings:
             data["dependsOn"],
             QualifiedTable(*data["place"]),
             Deletes(data.get("deletes", Deletes.APPLY)),
+            StoredTypes.of(data.get("storedTypes", {})),
             TableMasks.from_json(data.get("masks", ())),
             QualifiedTable(*data["named"]) if "named" in data else None,
             CopyMode(data.get("copyMode", CopyMode.ALL)),
@@ -143,10 +158,9 @@ class CopySettings:
 
 @dataclass(frozen=True, slots=True)
 class CopyColumns:
-    """The columns of a table that the manifest excludes or masks. ``named`` is that of `CopySettings`."""
+    """The columns that the manifest gives a table. ``named`` is that of `CopySettings`."""
 
-    excluded: frozenset[str]
-    masks: TableMasks
+    choice: ColumnChoice
     named: QualifiedTable | None = None
 
     @classmethod
@@ -158,11 +172,8 @@ class CopyColumns:
         """
         former = None if before is None else before.named or before.table
         if before is None or table in config.tables or former in (None, table):
-            its = config.table(table)
-            return cls(its.excluded_columns, its.masks)
-        if former in config.tables:
-            return cls(config.table(former).excluded_columns, config.table(former).masks, former)
-        return cls(before.excluded_columns, before.masks, former)
+            return cls(config.table(table).choice)
+        return cls(config.table(former).choice if former in config.tables else before.choice, former)
 
 
 class TableRequest(StrEnum):
@@ -193,7 +204,7 @@ def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """
     if before is None:
         return False
-    if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
+    if before.choice != wanted.choice:
         return True
     same = replace(before, named=wanted.named).with_rows_of(wanted) == wanted
     return not same if before.table == wanted.table else before.place != wanted.place

@@ -47,6 +47,7 @@ from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.turn import Turns
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.masking import with_masks
+from levada.schema.stored_types import AS_RESOLVED
 from levada.schema.table import NEWEST_VERSION
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
@@ -408,6 +409,7 @@ class Verifier:
                 columns=published.column_attnums,
                 exclude=() if settings is None else settings.excluded_columns,
                 policy=config.on_unrepresentable,
+                types=AS_RESOLVED if settings is None else settings.stored_types,
             )
         if settings is not None:
             former = self.store.get_table_schema(table, NEWEST_VERSION)

@@ -11,6 +11,7 @@ import pytest
 
 from levada.errors import NeedsOperator
 from levada.schema import Column, ColumnType, IdentityKind, Kind
+from levada.schema.types import Notation
 from levada.testing.destinations.steps import (
     ORDERS,
     OpenDestination,
@@ -36,8 +37,10 @@ KINDS: tuple[Column, ...] = (
     column(40, "int8", Kind.INT8),
     column(41, "decimal", Kind.DECIMAL, precision=38, scale=9),
     *(column(n, f"{e.value}s", Kind.ARRAY, element=ColumnType(e)) for n, e in enumerate(_ELEMENTS, 50)),
+    column(60, "vector", Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
+    column(61, "native", Kind.UUID, native=True),
 )
-"""A column of each kind, and arrays."""
+"""A column of each kind, arrays, and the types that a manifest chooses."""
 
 
 def _attnum(name: str) -> int:
@@ -69,6 +72,8 @@ def kind_rows() -> list[dict[str, Any]]:
         "texts": ["", "a,b", None],
         "bools": [True, False],
         "timestamptzs": [dt.datetime(2026, 1, 1, tzinfo=utc)],
+        "vector": [1.5, -2.0, 0.25],
+        "native": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
     }
     extreme: dict[str, Any] = ordinary | {
         "id": 2,
@@ -92,6 +97,8 @@ def kind_rows() -> list[dict[str, Any]]:
         "texts": ["x" * 10_000],
         "bools": [None],
         "timestamptzs": [None],
+        "vector": [2.0**20] * 10_000,
+        "native": "00000000-0000-0000-0000-000000000000",
     }
     infinite = ordinary | {"id": 3, "float4": float("inf"), "float8": float("-inf"), "decimal": Decimal(0)}
     return [ordinary, extreme, infinite, dict.fromkeys(ordinary) | {"id": 4}]

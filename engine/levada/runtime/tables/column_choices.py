@@ -1,56 +1,51 @@
-"""The excluded and the masked columns of each table, by which capture leaves them out of the stream or masks them."""
+"""The columns of each table that capture leaves out of the stream, and the types and masks of the others there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopyColumns, CopySettings
 from levada.schema import ReplicatedTableSchema
-from levada.schema.masks import TableMasks
+from levada.schema.stored_types import ColumnChoice
 from levada.stores.phases import Init
 from levada.values import TableId
 
 
-class ExcludedColumns:
-    """Keeps each copied table's excluded columns and masks until the next copy.
+class ColumnChoices:
+    """Keeps each copied table's excluded columns, chosen types and masks until the next copy.
 
-    ``reopen`` requests a new replication session, and returns its number. ``exclude`` sets the columns of a table that
-    the stream leaves out, and the masks of others, from the next session on. Without that, each schema version keeps
-    those of the one before.
+    ``reopen`` requests a new replication session, and returns its number. ``choose`` sets the columns of a table that
+    the stream has from the next session on. Without that, each schema version keeps those of the one before.
     """
 
     def __init__(
         self,
         config_ref: ConfigRef,
         reopen: Callable[[], int],
-        exclude: Callable[[TableId, frozenset[str], TableMasks], None],
+        choose: Callable[[TableId, ColumnChoice], None],
     ) -> None:
         self._config_ref = config_ref
         self._reopen = reopen
-        self._exclude = exclude
-        self._columns: dict[TableId, tuple[frozenset[str], TableMasks]] = {}
+        self._choose = choose
+        self._columns: dict[TableId, ColumnChoice] = {}
 
-    def with_columns(self, record: TableRecord, settings: CopySettings) -> CopySettings:
-        """Return the settings with the columns of the stream, from the session on that the next copy waits for."""
-        excluded, masks = self._columns[record.id]
-        return replace(settings, excluded_columns=excluded, masks=masks)
+    def of(self, record: TableRecord) -> ColumnChoice:
+        """Return the columns that the stream has, from the session on that the table's next copy waits for."""
+        return self._columns[record.id]
 
     def add(self, record: TableRecord, last: CopySettings | None, newest: ReplicatedTableSchema | None) -> None:
         """Keep the columns of the table's last copy, or apply the configured ones if it will be copied.
 
         ``newest`` is the newest schema version of the table, None if it has none.
         """
-        kept = self._configured(record, last)
-        if last is not None and not isinstance(record.phase, Init):
-            kept = (last.excluded_columns, last.masks)
+        kept = self._configured(record, last) if last is None or isinstance(record.phase, Init) else last.choice
         self._columns[record.id] = kept
         # Also if the newest version has them, because the stream may begin below that version. Without a version the
         # stream reads them from the configuration, which may change before the table's first row.
-        self._exclude(record.id, *kept)
-        if newest is not None and (newest.excluded_columns, newest.masks) != kept:
+        self._choose(record.id, kept)
+        if newest is not None and ColumnChoice.of(newest) != kept:
             self.wait_for_session(record)
 
     def forget(self, record: TableRecord) -> None:
@@ -58,19 +53,18 @@ class ExcludedColumns:
         self._columns.pop(record.id, None)
 
     def apply_configured(self, record: TableRecord, last: CopySettings | None) -> None:
-        """Apply the configured columns to the stream. The next copy waits for a session that excludes them.
+        """Apply the configured columns to the stream. The next copy waits for a session that has them.
 
         ``last`` are the settings of the table's last copy.
         """
         columns = self._configured(record, last)
         if self._columns[record.id] != columns:
             self._columns[record.id] = columns
-            self._exclude(record.id, *columns)
+            self._choose(record.id, columns)
             self.wait_for_session(record)
 
-    def _configured(self, record: TableRecord, last: CopySettings | None) -> tuple[frozenset[str], TableMasks]:
-        columns = CopyColumns.of(self._config_ref.current, record.name, last)
-        return columns.excluded, columns.masks
+    def _configured(self, record: TableRecord, last: CopySettings | None) -> ColumnChoice:
+        return CopyColumns.of(self._config_ref.current, record.name, last).choice
 
     def wait_for_session(self, record: TableRecord) -> None:
         """Request a new session of the stream. The table's next copy waits for it."""

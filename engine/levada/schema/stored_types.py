@@ -1,0 +1,132 @@
+"""The types that ``columns.types`` chooses for columns, in place of the ones that `resolve_type` gives. Pure.
+
+The names of the manifest are a closed set:
+
+=================== ============================================================ ===================================
+Name                Columns                                                      Stored as
+=================== ============================================================ ===================================
+``Text``            Any column                                                   PostgreSQL's text
+``Decimal(p, s)``   numeric                                                      decimal with p digits, s after the
+                                                                                 point
+``Uuid``            uuid                                                         Iceberg's uuid, in place of text
+``List``            vector and halfvec of the extension pgvector                 A list of 32-bit floats
+=================== ============================================================ ===================================
+
+A choice holds for the column that has the name, also after a rename. A column with a choice that its type does not take
+fails its table, because any other type would be a surprise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from levada.errors import NeedsOperator
+from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.table import Column, ReplicatedTableSchema
+from levada.schema.types import NUMERIC_OID, ColumnType, Kind, Notation, TypeInfo, base_type
+from levada.values import QualifiedTable, resync_command
+
+_DECIMAL: Final = re.compile(r"Decimal\((\d+), ?(\d+)\)", re.ASCII)
+_KEY_TEXTS: Final = frozenset(
+    {
+        *(Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BYTEA, Kind.UUID, Kind.TEXT),
+        *(Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ),
+    }
+)
+"""Kinds whose equal values have one text, so that a text identifies a row as the value does."""
+_VECTORS: Final[Mapping[str, Notation]] = {"vector": Notation.VECTOR, "halfvec": Notation.HALFVEC}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTypes:
+    """The chosen types of a table, as pairs of a column's name and the name of a type."""
+
+    chosen: frozenset[tuple[str, str]] = frozenset()
+
+    @classmethod
+    def of(cls, types: Mapping[str, str]) -> StoredTypes:
+        """Return the choice of a mapping by column name."""
+        return cls(frozenset(types.items()))
+
+    @property
+    def by_column(self) -> Mapping[str, str]:
+        """The names of types by column, in the order of the columns' names."""
+        return dict(sorted(self.chosen))
+
+
+AS_RESOLVED: Final = StoredTypes()
+"""No column has another type than `resolve_type` gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """The columns that a table's copy and stream leave out, and the types and masks of the others, by the manifest."""
+
+    excluded: frozenset[str] = frozenset()
+    types: StoredTypes = AS_RESOLVED
+    masks: TableMasks = NO_MASKS
+
+    @classmethod
+    def of(cls, version: ReplicatedTableSchema) -> ColumnChoice:
+        """Return the choice that a version of a table belongs to."""
+        return cls(version.excluded_columns, StoredTypes(version.stored_types), version.masks)
+
+
+def with_stored_types(
+    schema: ReplicatedTableSchema, types: StoredTypes, catalog: Mapping[int, TypeInfo]
+) -> ReplicatedTableSchema:
+    """Return the version with the chosen types. Raise NeedsOperator ``stored_type_refused`` for one that does not fit.
+
+    ``catalog`` describes the columns' types that are not built in. Names that no column has are ignored.
+    """
+    if not types.chosen:
+        return schema
+    by_column = types.by_column
+    columns = tuple(
+        replace(c, type=_stored(schema, c, by_column[c.name], catalog)) if c.name in by_column else c
+        for c in schema.columns
+    )
+    return replace(schema, columns=columns, stored_types=types.chosen)
+
+
+def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: Mapping[int, TypeInfo]) -> ColumnType:
+    in_key = column.attnum in schema.key
+    if name == "Text":
+        if in_key and column.type.kind not in _KEY_TEXTS:
+            raise _refused(schema.name, column, name, "its equal values may have several texts, and it is in the key")
+        return ColumnType(Kind.TEXT)
+    if name == "Uuid":
+        if column.type.kind is not Kind.UUID:
+            raise _refused(schema.name, column, name, "only uuid is stored as a Uuid")
+        return replace(column.type, native=True)
+    oid, _ = base_type(column.type_oid, column.typmod, catalog)
+    if (found := _DECIMAL.fullmatch(name)) is not None:
+        if oid != NUMERIC_OID:
+            raise _refused(schema.name, column, name, "only numeric is stored as a Decimal")
+        precision, scale = int(found[1]), int(found[2])
+        if scale > precision:
+            raise _refused(schema.name, column, name, f"of {precision} digits none can have {scale} after the point")
+        return ColumnType(Kind.DECIMAL, precision, scale)
+    # A base type of an extension has no OID of its own, and only a type that is one is not in the catalog's mapping.
+    notation = _VECTORS.get(_plain(column.type_name)) if column.type_oid not in catalog else None
+    if notation is None:
+        raise _refused(schema.name, column, name, "only vector and halfvec are stored as a List")
+    if in_key:
+        raise _refused(schema.name, column, name, "it is in the key")
+    return ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=notation)
+
+
+def _plain(type_name: str) -> str:
+    """Return the name of ``format_type`` without schema, quotes and modifier."""
+    return type_name.partition("(")[0].rpartition(".")[2].strip('"')
+
+
+def _refused(table: QualifiedTable, column: Column, name: str, why: str) -> NeedsOperator:
+    return NeedsOperator(
+        "stored_type_refused",
+        f"{table}: columns.types has {name} for column {column.name} of type {column.type_name}, but {why}",
+        hint=f"correct columns.types of the table's TableSync, then: {resync_command(table)}",
+    )

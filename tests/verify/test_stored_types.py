@@ -1,0 +1,155 @@
+"""The types that ``columns.types`` chooses, in Iceberg: copied and streamed values are the source's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import LiteralString
+from uuid import UUID
+
+import pytest
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import StaticTable
+from tests.rigs.verified_shop import Shop
+from tests.verify.every_type import COLUMNS, TYPES, create, insert
+
+from levada.runtime.config import TableConfig
+from levada.schema.stored_types import StoredTypes
+from levada.values import OnUnrepresentable, QualifiedTable
+
+TABLE = QualifiedTable("public", "t")
+
+
+def choose(shop: Shop, types: dict[str, str], **settings: object) -> None:
+    """Give columns of table t these types."""
+    shop.config["tables"] = {TABLE: TableConfig(stored_types=StoredTypes.of(types), **settings)}  # type: ignore[arg-type]
+
+
+def test_every_type_as_text(shop: Shop) -> None:
+    """Text holds the values of every type as PostgreSQL writes them, and the table verifies equal."""
+    choose(shop, dict.fromkeys([*COLUMNS, "id"], "Text"))
+    shop.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
+    shop.db.execute(insert(1))  # type: ignore[arg-type]  # made of constants
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute(insert(11))  # type: ignore[arg-type]  # made of constants
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert (report.source_rows, report.lake_rows, report.not_compared) == (8, 8, ())
+    texts = ", ".join(f'CASE WHEN "{c}" IS DISTINCT FROM NULL THEN concat("{c}") END' for c in ("id", *COLUMNS))
+    with shop.db.connect() as connection:
+        connection.execute("SET bytea_output = 'hex'; SET timezone = 'UTC'; SET extra_float_digits = 3")
+        expected = connection.execute(f"SELECT {texts} FROM t ORDER BY id").fetchall()  # type: ignore[call-overload]
+    assert [tuple(row) for row in shop.sql("SELECT * FROM {t} ORDER BY cast(id AS int)")] == expected
+
+
+NUMBERS: LiteralString = """
+    (1, 1.5), (2, -1.500000), (3, 0), (4, NULL), (5, 99999999999999999999.9999), (6, 0.0001), (7, -0.0001000)"""
+ODD: LiteralString = "(11, 'NaN'), (12, 'Infinity'), (13, 1e20), (14, 0.00001), (15, -1e300), (16, 1e-300)"
+
+
+def test_a_numeric_as_a_decimal(shop: Shop) -> None:
+    """A value that does not fit is NULL under that policy, in the copy and in the stream, and verifies equal."""
+    shop.policy = OnUnrepresentable.NULL
+    choose(shop, {"n": "Decimal(24, 4)"})
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric)", "INSERT INTO t VALUES " + NUMBERS + ", " + ODD)
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute("INSERT INTO t SELECT id + 100, n FROM t")
+    report = shop.verify()
+    assert report.equal, report.examples
+    fits = [str(n) for _, n in shop.db.query("SELECT id, round(n, 4) FROM t WHERE id < 10 ORDER BY id")]
+    lake = shop.sql("SELECT id, CAST(n AS string) AS n FROM {t} ORDER BY id")
+    assert [str(n) for i, n in lake if i % 100 < 10] == fits * 2
+    assert [n for i, n in lake if i % 100 > 10] == [None] * 12
+
+
+def test_a_value_that_does_not_fit_parks_the_table(shop: Shop) -> None:
+    """Under the policy Error, the message names the column, and no value is rounded."""
+    choose(shop, {"n": "Decimal(4, 2)"})
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric)", "INSERT INTO t VALUES (1, 1.25)")
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute("INSERT INTO t VALUES (2, 1.255)")
+    progress = shop.wait(lambda p: p.tables[0].error is not None)
+    error = progress.tables[0].error
+    assert error is not None
+    assert error.code == "unrepresentable_value"
+    assert "column n (numeric)" in error.reason
+
+
+VECTORS: LiteralString = """
+    (1, '[1,2.5,-0]', '[1,-0,0.1]'), (2, '[1e-45,3.4028235e38,0.1]', '[65504,6e-8,-1]'), (3, NULL, NULL),
+    (4, array_fill(0.1, ARRAY[3])::real[]::vector, array_fill(0.3, ARRAY[4000])::real[]::halfvec)"""
+
+
+def test_a_vector_as_a_list(shop: Shop) -> None:
+    """The numbers of vector and halfvec are equal, also in a vector of thousands of them, and any engine reads them."""
+    if not shop.db.query("SELECT FROM pg_available_extensions WHERE name = 'vector' AND default_version >= '0.7'"):
+        pytest.skip("the server has no pgvector with halfvec")
+    choose(shop, {"v": "List", "h": "List"})
+    shop.db.execute(
+        "CREATE EXTENSION vector",
+        "CREATE TABLE t (id int PRIMARY KEY, v vector(3), h halfvec)",
+        "INSERT INTO t VALUES " + VECTORS,
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute("INSERT INTO t SELECT id + 10, v, h FROM t", "UPDATE t SET v = '[7,7,7]' WHERE id = 3")
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert [(c, t) for c, t, _ in shop.sql("DESCRIBE {t}")[1:3]] == [("v", "array<float>"), ("h", "array<float>")]
+    expected = shop.db.query("SELECT id, v::real[]::text, h::real[]::text FROM t ORDER BY id")
+    read = shop.sql("SELECT id, CAST(v AS string) AS v, h FROM {t} ORDER BY id")
+    assert len(read[3].h) == 4000
+    assert [r.v is None for r in read] == [v is None for _, v, _ in expected]
+    shop.sql("UPDATE {t} SET h = transform(h, x -> if(x = 65504, 65505, x)) WHERE id = 2")
+    assert not shop.verify().equal
+
+
+def md5_of(text: str) -> str:
+    """Return the digits of PostgreSQL's md5."""
+    return hashlib.md5(text.encode()).hexdigest()  # as the source's statement
+
+
+def test_a_uuid_as_icebergs_own(shop: Shop) -> None:
+    """In the key, in the copy and in the stream. Spark reads text, and PyIceberg a uuid."""
+    choose(shop, {"id": "Uuid", "other": "Uuid", "another": "Uuid"})
+    shop.db.execute(
+        "CREATE TABLE t (id uuid PRIMARY KEY, other uuid, n int)",
+        "INSERT INTO t SELECT md5(g::text)::uuid, CASE WHEN g % 3 > 0 THEN md5(g || 'o')::uuid END, g"
+        " FROM generate_series(1, 100) g",
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute(
+        "UPDATE t SET n = -n WHERE n % 5 = 0",
+        "DELETE FROM t WHERE n % 7 = 0",
+        "UPDATE t SET id = 'FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF' WHERE n = 1",
+        "INSERT INTO t VALUES ('00000000-0000-0000-0000-000000000000', NULL, 0)",
+        "ALTER TABLE t ADD added uuid DEFAULT 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+        "INSERT INTO t VALUES ('00000000-0000-0000-0000-000000000001')",
+    )
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert shop.sql("SELECT CAST(other AS string) FROM {t} WHERE id = '" + str(UUID(md5_of("4"))) + "'") == [
+        (str(UUID(md5_of("4o"))),)
+    ]
+    ids = [str(i) for [i] in shop.db.query("SELECT id FROM t ORDER BY mod(n, 10), n LIMIT 8")]
+    # Each by a scan of its own. Spark compares UUIDs as signed numbers, and would pass over files by their bounds.
+    found = " UNION ALL ".join(f"SELECT count(*) FROM {{t}} WHERE id = '{i}'" for i in ids)
+    assert shop.sql(found) == [(1,)] * len(ids)
+    metadata = max((shop.folder / "lake").rglob("v*.metadata.json"), key=lambda p: int(p.name.split(".")[0][1:]))
+    table = StaticTable.from_metadata(str(metadata))
+    assert table.scan(row_filter=EqualTo("id", UUID(int=0))).to_arrow()["id"].to_pylist() == [UUID(int=0)]
+    whole = table.scan().to_arrow()["id"].to_pylist()
+    assert sorted(whole) == [i for [i] in shop.db.query("SELECT id FROM t ORDER BY id")]
+    # Also after a rename, which is a change of properties too, and in files that Spark writes.
+    shop.db.execute("ALTER TABLE t RENAME other TO another", "UPDATE t SET n = 0 WHERE n = 4")
+    shop.wait_caught_up()
+    shop.sql(
+        "REFRESH TABLE {t}; CALL {c}.system.rewrite_data_files(table => {p}, options => map('rewrite-all', 'true'))"
+    )
+    assert shop.sql(found) == [(1,)] * len(ids)
+    assert shop.verify().equal
+    shop.sql("UPDATE {t} SET n = 1 WHERE id = '00000000-0000-0000-0000-000000000000'")
+    assert [d.key for d in shop.verify().examples] == [("00000000-0000-0000-0000-000000000000",)]
