@@ -278,6 +278,30 @@ class TableMode(StrEnum):
     """Every change, one row each."""
 
 
+class CopyMode(StrEnum):
+    """The rows of a table that its copy takes."""
+
+    ALL = "All"
+    NONE = "None"
+    """No row: the table begins empty, and receives the changes since then."""
+
+
+class Keyless(StrEnum):
+    """The treatment of tables without a replica identity, whose UPDATEs and DELETEs cannot be streamed."""
+
+    LEAVE_OUT = "LeaveOut"
+    APPEND = "Append"
+    """Their INSERTs and TRUNCATEs are streamed into a changelog."""
+
+
+class CopiedRows(StrEnum):
+    """The part of a table's rows at the time of its copy that the copy took."""
+
+    ALL = "All"
+    NONE = "None"
+    PART = "Part"
+
+
 class OnUnstreamable(StrEnum):
     """The reaction to a change of a source table whose effect on its rows is not in the stream."""
 

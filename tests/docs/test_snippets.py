@@ -43,6 +43,8 @@ RUN = {
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/guides/masks.md": "tests/cli/test_masks.py",
+    "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",
+    "docs/guides/keyless.md": "tests/cli/test_keyless.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,
     "docs/destinations/ducklake.md": OF_MANIFESTS,

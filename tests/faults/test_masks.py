@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, LiteralString, cast
 
-from tests.faults.test_ducklake_destination import lake
+import pytest
 from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
 from tests.servers.ducklake import DuckLake
 
-__all__ = ["lake"]
+from levada.destinations import DestinationContext
+from levada.local.postgres import temporary_postgres
 
 KEY = "a key of sixteen bytes or more"
 CLEAR, OPEN = "zzclearzz", "zzopenzz"
@@ -27,7 +30,13 @@ MASKS: dict[str, dict[str, Any]] = {
     "swapped": {"sec": {"method": "Null"}},
     "typo": {"sceret": {"method": "Null"}},
 }
-TABLES = ("people", "accounts", "swapped", "control")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[DuckLake]:
+    """A server of its own for the catalog."""
+    with temporary_postgres() as server:
+        yield DuckLake(Database(server, "postgres"), tmp_path / "lake", DestinationContext("shop", tmp_path / "unused"))
 
 
 def hashed(text: str) -> str:
@@ -52,15 +61,15 @@ def run(db: Database, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def write(db: Database, number: int) -> None:
+def write(db: Database, number: int, ssn: str = "ssn") -> None:
     """Write rows whose masked values have `CLEAR`, in several transactions."""
     run(
         db,
-        f"INSERT INTO people (id, email, ssn, note, card) SELECT n, 'm{number}@{CLEAR}', '{CLEAR}', 'abcd{CLEAR}',"
+        f"INSERT INTO people (id, email, {ssn}, note, card) SELECT n, 'm{number}@{CLEAR}', '{CLEAR}', 'abcd{CLEAR}',"
         f" '{CLEAR}1234' FROM generate_series({number * 100}, {number * 100 + 50}) n",
         f"INSERT INTO accounts VALUES ('a{number}@{CLEAR}', {number}), ('b{number}@{CLEAR}', {number})",
     )
-    run(db, f"UPDATE people SET ssn = '{CLEAR}' || id, email = '{CLEAR}' || id WHERE id % 3 = 0")
+    run(db, f"UPDATE people SET {ssn} = '{CLEAR}' || id, email = '{CLEAR}' || id WHERE id % 3 = 0")
     run(
         db,
         f"UPDATE accounts SET email = 'moved' || email WHERE email LIKE 'a{number}%'",
@@ -85,7 +94,7 @@ def search(engine: Engine, lake: DuckLake, db: Database) -> None:
 def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckLake) -> None:
     """After kills, renames, changes of types, and columns that are dropped and added again."""
     db.execute(
-        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn text NOT NULL, note text, card varchar(60))",
+        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn text NOT NULL, note varchar(60), card varchar(60))",
         "CREATE TABLE accounts (email text PRIMARY KEY, balance int)",
         "CREATE TABLE swapped (id int PRIMARY KEY, sec text, pub text)",
         "CREATE TABLE typo (id int PRIMARY KEY, secret text)",
@@ -149,11 +158,10 @@ def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckL
     search(engine, lake, db)
     engine.levada("resync", *engine.options(), "public.swapped")
     engine.levada("resync", *engine.options(), "public.people")
-    write(db, 6)
+    write(db, 6, "social")
     wait()
     assert files_with(engine.folder, OPEN.encode()), "the search finds nothing at all"
     search(engine, lake, db)
-    engine.assert_verified(*TABLES)
     rows = lake.sql("SELECT id, email, social, note, card FROM shop_public.people ORDER BY id")
     assert rows == [
         (i, None if e is None else hashed(e), None, None if n is None else n[:4], None if c is None else c[-4:])

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import duckdb
 from tests.rigs.engine import Engine
 from tests.rigs.equality import open_lake_table
+from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
 _EACH_ROUND = 8
@@ -34,7 +35,11 @@ class IcebergCounter:
 
     def count(self, place: str) -> int:
         schema, _, name = place.partition(".")
-        return open_lake_table(self.warehouse / schema / name).scan().count()
+        folder = self.warehouse / schema / name
+        # Hadoop's rename over the file of the newest version removes that first.
+        hint = until(lambda: next(folder.glob("metadata/version-hint.text"), None), limit_s=5)
+        assert hint is not None
+        return open_lake_table(folder).scan().count()
 
 
 @dataclass(frozen=True, slots=True)

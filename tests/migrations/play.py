@@ -103,6 +103,7 @@ class Play:
             writer = Writer(connection, states, random.Random(self.seed))
             while not connection.execute(_REPLICABLE).fetchall():
                 self._step(plan, writer)
+            states.record_all(connection, gaps=False)
             engine.start()
             engine.wait_for(lambda p: p["tables"] and all(t["phase"] == "Ready" for t in p["tables"]))
             lake = reader._lake if isinstance(reader, DuckLakeReader) else None

@@ -23,6 +23,7 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
+from levada.postgres.append_publication import PublicationNames, read_state
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
@@ -37,7 +38,7 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
-from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
+from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
@@ -69,6 +70,7 @@ class TableResolver(SchemaResolver):
     Each version of a table keeps the excluded columns and the masks of the version before it, until `exclude_columns`
     sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
+    ``append`` is the name of the second publication.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class TableResolver(SchemaResolver):
         *,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         marks: ColumnMarks | None = None,
+        append: str = "",
     ) -> None:
         self._connection = connection
         self._store = store
         self._publication = publication
+        self._append = append
         self._host = host
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
@@ -192,8 +196,9 @@ class TableResolver(SchemaResolver):
             self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
         if ddl.kept:
             self._host.identity_lost()
-        if partitions := ddl.partitions.get(self._publication):
-            self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
+        for publication in (self._publication, self._append):
+            if partitions := ddl.partitions.get(publication):
+                self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
@@ -472,7 +477,8 @@ class TableResolver(SchemaResolver):
 
     def _column_list(self, table: TableId) -> tuple[int, ...] | None:
         # Only catalog tables: a table that another session has locked must not stop the capture of all others.
-        membership = read_publication_state(self._connected(), self._publication, [table]).members.get(table)
+        names = PublicationNames(self._publication, self._append)
+        membership = read_state(self._connected(), names, [table]).members.get(table)
         return None if membership is None else membership.columns
 
     def _connected(self) -> psycopg.Connection[Any]:

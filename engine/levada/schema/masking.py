@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator
 from levada.schema.masks import ColumnMask, Mask, MaskKeys, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
 from levada.schema.types import ColumnType, Kind
+from levada.spec.columns import SHORTENING
 from levada.values import MaskMethod, QualifiedTable, resync_command
 
 MASKED_TEXT: Final = ColumnType(Kind.TEXT)
@@ -23,7 +24,6 @@ MASKED_TEXT: Final = ColumnType(Kind.TEXT)
 _TEXTS: Final = frozenset({19, 25, 1042, 1043})
 """The OIDs of name, text, bpchar and varchar."""
 _INTEGERS: Final = frozenset({21, 23, 20})
-_SHORTENING: Final = frozenset({MaskMethod.TRUNCATE, MaskMethod.LAST})
 
 
 def hmac_text(key: bytes, value: bytes) -> str:
@@ -101,9 +101,9 @@ def require_same_masks(before: ReplicatedTableSchema, now: ReplicatedTableSchema
         old = before.by_attnum.get(column.attnum)
         if old is None:
             continue
-        if _mask(old) != _mask(column):
+        if not same_mask(old, column):
             raise _renamed(now.name, old, column)
-        if _mask(column) is not None and _changes_text(old, column):
+        if column.mask is not None and _changes_text(old, column):
             raise NeedsOperator(
                 "masked_column_retyped",
                 f"{now.name}: masked column {column.name} changed from {old.type_name} to {column.type_name}, so that"
@@ -138,7 +138,7 @@ def mask_refusal(schema: ReplicatedTableSchema, column: Column, mask: Mask) -> N
     is_text = column.type_oid in _TEXTS or column.type_name.split(".")[-1] == "citext"
     if mask.method is not MaskMethod.HMAC and column.attnum in schema.key:
         why = f"is in the key, and {mask.method.value} would give several rows the same key"
-    elif mask.method in _SHORTENING and not is_text:
+    elif mask.method in SHORTENING and not is_text:
         why = f"has the type {column.type_name}, and {mask.method.value} is for text"
     else:
         return None
@@ -148,6 +148,12 @@ def mask_refusal(schema: ReplicatedTableSchema, column: Column, mask: Mask) -> N
         hint=f"use method HMAC for {column.name} in columns.mask of the table's TableSync, or columns.exclude."
         f" Then: {resync_command(schema.name)}",
     )
+
+
+def same_mask(one: Column, other: Column) -> bool:
+    """Return True if both columns have the same mask or none, by whatever name the manifest has it."""
+    masks = [None if c.mask is None else c.mask.mask for c in (one, other)]
+    return masks[0] == masks[1]
 
 
 def has_text_mask(column: Column) -> bool:
@@ -182,10 +188,6 @@ def _masked(schema: ReplicatedTableSchema, column: Column, chosen: ColumnMask | 
         missing_value=None if missing is None else mask_text(chosen.mask, missing, keys),
         mask=chosen,
     )
-
-
-def _mask(column: Column) -> Mask | None:
-    return None if column.mask is None else column.mask.mask
 
 
 def _changes_text(old: Column, now: Column) -> bool:

@@ -14,7 +14,8 @@ LONGEST: Final = 1_000_000
 """The most characters that a mask keeps."""
 
 
-_SHORTENING: Final = frozenset({MaskMethod.TRUNCATE, MaskMethod.LAST})
+SHORTENING: Final = frozenset({MaskMethod.TRUNCATE, MaskMethod.LAST})
+"""The methods that keep a number of characters."""
 
 
 class Mask(Model):
@@ -24,13 +25,13 @@ class Mask(Model):
         Rule(
             "is needed by the methods Truncate and Last",
             "has(self.length) || !(self.method in ['Truncate', 'Last'])",
-            lambda m: m.length is not None or m.method not in _SHORTENING,
+            lambda m: m.length is not None or m.method not in SHORTENING,
             field="length",
         ),
         Rule(
             "is only for the methods Truncate and Last",
             "!has(self.length) || self.method in ['Truncate', 'Last']",
-            lambda m: m.length is None or m.method in _SHORTENING,
+            lambda m: m.length is None or m.method in SHORTENING,
             field="length",
         ),
     )

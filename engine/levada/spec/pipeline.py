@@ -15,7 +15,7 @@ from levada.spec.columns import Columns
 from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
-from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, append_name, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
@@ -40,7 +40,9 @@ from levada.spec.running import (
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
 from levada.values import (
+    CopyMode,
     Deletes,
+    Keyless,
     MaskMethod,
     OnPartitionGone,
     OnSchemaChange,
@@ -152,6 +154,15 @@ class PipelineSpec(Model):
             field="tables.deletes",
         ),
         Rule(
+            "Append needs a managed publication: give the tables REPLICA IDENTITY FULL instead",
+            "self.source.publication.management != 'External' || self.tables.keyless != 'Append'",
+            lambda s: (
+                s.source.publication.management is not PublicationManagement.EXTERNAL
+                or s.tables.keyless is not Keyless.APPEND
+            ),
+            field="tables.keyless",
+        ),
+        Rule(
             _KEEPS_NO_PARTITION,
             "self.tables.onPartitionGone == 'Delete' || "
             + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS if name != "postgres")
@@ -258,6 +269,11 @@ class PipelineManifest(Model):
         return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
+    def append_publication_name(self) -> str:
+        """The name of the second publication, of tables without a replica identity that are only appended to."""
+        return append_name(self.publication_name)
+
+    @property
     def publication_name(self) -> str:
         """The publication's name, configured or default."""
         return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
@@ -278,6 +294,20 @@ OptionalMode = Annotated[
     TableMode | None,
     BeforeValidator(_unset),
     WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in TableMode)]}),
+]
+
+
+OptionalKeyless = Annotated[
+    Keyless | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(k.value for k in Keyless)]}),
+]
+
+
+OptionalCopyMode = Annotated[
+    CopyMode | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in CopyMode)]}),
 ]
 
 
@@ -351,6 +381,12 @@ class TableCopy(Model):
             lambda c: c.driver is CopyDriver.DEDICATED or not c.executors,
             field="executors",
         ),
+        Rule(
+            "needs a mode other than None, with which no row is copied",
+            "self.mode != 'None' || !has(self.where)",
+            lambda c: c.mode is not CopyMode.NONE or c.where is None,
+            field="where",
+        ),
     )
 
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
@@ -363,6 +399,14 @@ class TableCopy(Model):
     """The number of executors that copy the table, as pods of their own with the resources of spec.executor. 0: the
     copy's own pod copies it. No more than copy.connectionsPerTable tasks run at a time. Only for driver Dedicated, and
     for a Pipeline with driver.mode Cluster.
+    """
+    mode: OptionalCopyMode = setting(Change.HOT, "")
+    """The rows that a copy of this table takes. All: every row. None: no row. Empty: as the Pipeline's copy says. A
+    change applies to the next copy.
+    """
+    where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
+    """The rows that a copy of this table takes, as a condition in SQL on its columns. All changes are streamed, also
+    those of other rows. A change applies to the next copy. Unset: every row.
     """
 
 
@@ -409,6 +453,8 @@ class TableSyncFields(Model):
     """
     deletes: OptionalDeletes = setting(Change.RESYNC, "")
     """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
+    keyless: OptionalKeyless = setting(Change.HOT, "")
+    """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
     on_partition_gone: OptionalOnPartitionGone = setting(Change.HOT, "")
     """The effect of a partition that is gone, as tables.onPartitionGone of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
@@ -444,12 +490,15 @@ def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> Sp
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
     They are settings for another destination than the Pipeline's, deletes that it does not keep, executors without
-    driver.mode Cluster, and masks by HMAC without a key.
+    driver.mode Cluster, masks by HMAC without a key, and keyless Append with an External publication.
     """
     hashed = [name for name, mask in table.columns.mask.items() if mask.method is MaskMethod.HMAC]
     if hashed and pipeline.tables.mask_key_secret_ref is None:
         path = ("spec", "columns", "mask", hashed[0], "method")
         return SpecProblem(path, "needs tables.maskKeySecretRef in the Pipeline, which names the Secret with the key")
+    external = pipeline.source.publication.management is PublicationManagement.EXTERNAL
+    if table.keyless is Keyless.APPEND and external:
+        return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
     if table.on_partition_gone is OnPartitionGone.KEEP and not pipeline.destination.keeps_rows:

@@ -52,6 +52,12 @@ class TableReport:
         """True if no difference was found."""
         return not (self.differences or self.unexamined or self.problems)
 
+    @property
+    def only_extra(self) -> bool:
+        """True if all differences are rows of the destination that the source does not have, or has fewer times."""
+        others = (count for kind, count in self.counts.items() if kind not in (Kind.EXTRA, Kind.REPEATED))
+        return not (any(others) or self.unexamined or self.problems) and self.lake_rows >= self.source_rows
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values for JSON."""
         return {

@@ -12,6 +12,7 @@ from psycopg import sql
 from levada.copy.kept import Basis
 from levada.errors import Transient
 from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot
@@ -19,6 +20,7 @@ from levada.postgres.storage import are_heaps, read_identity_indexes
 from levada.postgres.table_checks import require_copyable
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.publication_gaps import published_table, read_membership, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.table_names import table_renamed
@@ -80,12 +82,15 @@ class SnapshotTables:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
-            published = published_table(connection, config.publication.name, table, name)
+            names = publication_names(config, self.store)
+            published = published_table(connection, names, table, name)
             if published.name != name and not config.is_selected(published.name):
                 raise table_renamed(name, published.name)
             _require_filter(config, published)
             require_copyable(connection, config.publication.name, name, settings.excluded_columns)
-            membership = read_membership(connection, config.publication.name, table, name)
+            if settings.copy_where and (refused := condition_error(connection, name, settings.copy_where)) is not None:
+                raise refused
+            membership = read_membership(connection, names, table, name)
             description = read_table_description(connection, table)
             if missing := self.require_excluded(connection, table, name, settings.excluded_columns):
                 _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))

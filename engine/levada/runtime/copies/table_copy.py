@@ -27,6 +27,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.copied_rows import rows_to_copy
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -369,7 +370,7 @@ class TableCopy:
                 self.tasks,
                 config.source,
                 snapshot,
-                published,
+                rows_to_copy(published, plan.settings),
                 schema,
                 connections=config.copy_connections,
                 policy=policy,

@@ -63,7 +63,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
-from levada.values import OnUnstreamable
+from levada.values import CopyMode, OnUnstreamable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -216,8 +216,11 @@ def pipeline_config(
             mode=spec.destination.mode,
             on_unstreamable=_held(spec.tables.on_unstreamable),
             deletes=spec.tables.deletes,
+            copy_mode=spec.copy_.mode,
+            keyless=spec.tables.keyless,
             on_partition_gone=spec.tables.on_partition_gone,
         ),
+        copied_otherwise=spec.copy_.except_for,
         largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
@@ -328,6 +331,9 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles)
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
         masks=table_masks(spec.columns.mask, keys),
+        copy_mode=CopyMode.ALL if spec.copy_.where else spec.copy_.mode or pipeline.copy_.mode_of(spec.table.qualified),
+        copy_where=spec.copy_.where or "",
+        keyless=spec.keyless or pipeline.tables.keyless,
     )
 
 

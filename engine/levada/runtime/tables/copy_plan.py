@@ -61,6 +61,7 @@ def plan_copy(
     if (former.place, former.depends_on) != (wanted.place, wanted.depends_on):
         # The next copy is another table, or in another catalog.
         return Recreate(wanted, former)
-    if streams and not dedicated and not settings_changed(former, wanted):
+    same_rows = former == former.with_rows_of(wanted)
+    if streams and not dedicated and same_rows and not settings_changed(former, wanted):
         return Shadow(former)
     return ReplaceInPlace(wanted, former)

@@ -12,15 +12,16 @@ from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Deletes, OnPartitionGone, QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, OnPartitionGone, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """The settings that a table's copy depends on. A change of them resyncs the table.
+    """The settings that a table's copy depends on. A change of them resyncs the table, except that of the copied rows.
 
-    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
-    ``named`` is the name by which the manifest gives its columns, None for ``table``.
+    These are ``copy_mode`` and ``copy_where``, see `TableConfig`. ``table`` is the table's name at the time of the
+    copy. A table that is renamed at the source keeps its settings. ``named`` is the name by which the manifest gives
+    its columns, None for ``table``.
     """
 
     table: QualifiedTable
@@ -33,6 +34,32 @@ class CopySettings:
     deletes: Deletes = Deletes.APPLY
     masks: TableMasks = NO_MASKS
     named: QualifiedTable | None = None
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
+
+    @property
+    def copied_rows(self) -> CopiedRows:
+        """The rows that the copy takes."""
+        if self.copy_mode is CopyMode.NONE:
+            return CopiedRows.NONE
+        return CopiedRows.PART if self.copy_where else CopiedRows.ALL
+
+    @property
+    def lack(self) -> str:
+        """Return why the table at the destination lacks rows of the source, empty if its copy took all of them."""
+        match self.copied_rows:
+            case CopiedRows.ALL:
+                return ""
+            case CopiedRows.NONE:
+                return "its copy took no row (copy.mode None), so it has only rows that have changed since then"
+            case CopiedRows.PART:
+                return (
+                    f"its copy took only the rows where {self.copy_where} (copy.where), and no others until they change"
+                )
+
+    def with_rows_of(self, other: CopySettings) -> CopySettings:
+        """Return the settings for the rows that a copy with other settings takes."""
+        return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -55,6 +82,8 @@ class CopySettings:
             table_config.deletes,
             columns.masks,
             columns.named,
+            table_config.copy_mode,
+            table_config.copy_where,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -77,6 +106,8 @@ class CopySettings:
             "dependsOn": self.depends_on,
             "place": [self.place.schema, self.place.name],
             "deletes": self.deletes.value,
+            "copyMode": self.copy_mode.value,
+            "copyWhere": self.copy_where,
         }
         if self.masks:
             data["masks"] = self.masks.to_json()
@@ -98,6 +129,8 @@ class CopySettings:
             Deletes(data.get("deletes", Deletes.APPLY)),
             TableMasks.from_json(data.get("masks", ())),
             QualifiedTable(*data["named"]) if "named" in data else None,
+            CopyMode(data.get("copyMode", CopyMode.ALL)),
+            data.get("copyWhere", ""),
         )
 
 
@@ -148,14 +181,14 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
-    After a rename at the source only the place and the columns are compared, because the other settings are given by
-    name.
+    Other rows of a copy are no change, because a copy that takes fewer would remove what the table has. After a rename
+    at the source only the place and the columns are compared, because the other settings are given by name.
     """
     if before is None:
         return False
     if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
         return True
-    same = replace(before, named=wanted.named) == wanted
+    same = replace(before, named=wanted.named).with_rows_of(wanted) == wanted
     return not same if before.table == wanted.table else before.place != wanted.place
 
 
