@@ -10,6 +10,7 @@ import psycopg
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.slots import SlotStatus, inspect_slot, passing_standby, require_own_slot
 from levada.values import Lsn
 
@@ -58,8 +59,9 @@ def sample_lag(connection: PostgresConnection, slot: str) -> LagSample | None:
     Raise Transient after at most 10 seconds, and ``source_standby`` for a standby without a slot that can be read.
     Raise NeedsOperator ``slot_foreign`` for a slot of another database.
     """
-    with connection.connect(application="lag") as conn, source_errors(f"measuring the lag of slot {slot}"):
-        conn.execute("SELECT set_config('statement_timeout', %s, false)", [str(_PROBE_TIMEOUT_MS)])
+    measuring = source_errors(f"measuring the lag of slot {slot}")
+    with SESSIONS.session(connection, "lag") as conn, measuring, conn.transaction():
+        conn.execute("SELECT set_config('statement_timeout', %s, true)", [str(_PROBE_TIMEOUT_MS)])
         status = inspect_slot(conn, slot)
         head = _position(conn, _HEAD)
         standby = conn.execute(_STANDBY).fetchone()

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.lag import inserted_wal_lsn
 from levada.values import QualifiedTable
 
@@ -45,7 +46,7 @@ class SourceRates:
 
 def measure_rates(source: PostgresConnection, tables: Sequence[QualifiedTable]) -> SourceRates:
     """Measure the rates. A part of the first of ``tables`` that is no partition root is read."""
-    with source.connect(application="plan") as connection:
+    with SESSIONS.session(source, "plan") as connection:
         begun, before = time.monotonic(), inserted_wal_lsn(connection)
         read = next((rate for table in tables if (rate := read_rate(connection, table)) is not None), None)
         time.sleep(max(0.0, _READ_S - (time.monotonic() - begun)))

@@ -10,6 +10,7 @@ from levada import codes
 from levada.errors import LevadaError, StatementRefused
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.replication import quote_literal
 from levada.postgres.streamed import ROW_FILTER
 from levada.values import QualifiedTable
@@ -32,7 +33,7 @@ def stream_error(connection: PostgresConnection, slot: str, publication: str, er
     if error.code != codes.VALUE_REFUSED:
         return None
     try:
-        with connection.connect(application="filters") as conn, source_errors("reading the row filters"):
+        with SESSIONS.session(connection, "filters") as conn, source_errors("reading the row filters"):
             if conn.info.server_version < _VERSION:
                 return None
             found = conn.execute(_FILTERS.format(ROW_FILTER), [publication]).fetchall()

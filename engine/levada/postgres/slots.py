@@ -155,8 +155,11 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
         raise _failover_unsupported(name)
         # Waiting for running transactions takes locks, and each attempt would wait for all of them again.
     conn.execute("SET lock_timeout = 0")
-    row = conn.execute(query, [name, PLUGIN]).fetchone()
-    conn.execute("RESET lock_timeout")
+    try:
+        row = conn.execute(query, [name, PLUGIN]).fetchone()
+    finally:
+        with suppress(psycopg.OperationalError):
+            conn.execute("RESET lock_timeout")
     assert row is not None
     return Lsn.parse(row[0])
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from levada import codes
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef, require_same
@@ -118,6 +120,7 @@ class Pipeline:
         self._staging: Staging | None = None
         self._memory = MemoryBudget(config.memory_bytes)
         self._patience = Patience(store)
+        self._sessions = ExitStack()
 
     @property
     def config(self) -> PipelineConfig:
@@ -267,7 +270,7 @@ class Pipeline:
         """
         check_cut_name(name)
         require_cuts(self._destination)
-        with self.config.source.connect(application="cut") as connection:
+        with SESSIONS.session(self.config.source, "cut") as connection:
             after = current_wal_lsn(connection)
         self._ask(LakeCutWanted(name, after, partial))
 
@@ -300,6 +303,7 @@ class Pipeline:
 
     def _start(self) -> None:
         config, store = self.config, self._store
+        self._sessions.enter_context(SESSIONS.keeping(config.source))
         # Before the epoch is taken, so that a process that cannot run does not fence off the one that runs.
         self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
         if (batches := open_batch_runner(self._tasks)) is not None:
@@ -458,6 +462,7 @@ class Pipeline:
 
     def _close(self) -> None:
         self._sampler.stop()
+        self._sessions.close()
         if self._tasks is not None:
             self._tasks.close()
         for close in (self._destination.shutdown, self._store.close):

@@ -11,6 +11,7 @@ from levada.capture import CaptureWorker
 from levada.capture.column_marks import ColumnMarks
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, SlotLost
+from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
@@ -105,8 +106,11 @@ def prepare_replication(
     capture = CaptureThread(worker, inbox)
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
-        with config.source.connect(application="discover") as connection:
-            return discover(config, connection, store, owner)
+        with SESSIONS.session(config.source, "discover") as connection:
+            found = discover(config, connection, store, owner)
+        if found.append_waits:
+            capture.reopen()
+        return found
 
     assembled = assemble_supervisor(
         around,

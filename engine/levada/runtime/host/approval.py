@@ -9,6 +9,7 @@ from pathlib import Path
 
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.estimates import estimate_tables
+from levada.postgres.kept_sessions import SESSIONS
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
@@ -112,7 +113,7 @@ def waiting_tables(
 
 def _size(config: PipelineConfig, tables: Collection[QualifiedTable]) -> int | None:
     """Return the estimated bytes of the tables at the source, or None if one does not exist or is locked."""
-    with config.source.connect(application="approval") as connection:
+    with SESSIONS.session(config.source, "approval") as connection:
         found = estimate_tables(connection, tables)
     known = len(found) == len(set(tables)) and all(its.current for its in found.values())
     return sum(its.bytes for its in found.values()) if known else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from levada.errors import LevadaError, NeedsOperator
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.slots import inspect_slot, is_foreign
 from levada.runtime.config import PipelineConfig
 from levada.runtime.resources.staging import open_staging
@@ -26,7 +27,7 @@ def find_lost_state(config: PipelineConfig) -> NeedsOperator | None:
     None as well if the source or the staging area does not answer.
     """
     try:
-        with config.source.connect(application="check") as connection:
+        with SESSIONS.session(config.source, "check") as connection:
             slot = inspect_slot(connection, config.slot.name)
         end = SegmentLog(open_staging(config.staging), config.name).end()
     except LevadaError:

@@ -18,8 +18,10 @@ from levada import codes
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
+from levada.postgres.append_publication import with_appended
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
 from levada.postgres.read_only import in_recovery, read_only_reason
@@ -66,6 +68,13 @@ def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path
         config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     except LevadaError as error:
         return (_problem(error),)
+    with SESSIONS.keeping(config.source):
+        return _start_problems(manifests, config, secrets, work_dir)
+
+
+def _start_problems(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, work_dir: Path
+) -> tuple[Problem, ...]:
     stored, of_store = None, list[Problem]()
     try:
         stored = _read_store(manifests, config, secrets)
@@ -121,11 +130,15 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
     """
     config = pipeline_config(manifests, secrets=secrets)
     publication = config.publication
-    with config.source.connect(application="check") as connection:
+    with SESSIONS.session(config.source, "check") as connection:
         required = {table for table in list_tables(connection) if config.is_selected(table)}
+        appended = set[QualifiedTable]()
         if publication.managed:
-            required.difference_update(inspect_coverage(connection, publication.name, required).blocked)
-        return inspect_coverage(connection, publication.name, required)
+            found = inspect_coverage(connection, publication.name, required)
+            required.difference_update(found.blocked)
+            appended = {table for table in found.unidentified if config.appends(table)}
+        report = inspect_coverage(connection, publication.name, required)
+        return with_appended(connection, report, publication.append, appended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +257,7 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
     standby that the stream has not read from.
     """
     try:
-        with config.source.connect(application="check") as connection:
+        with SESSIONS.session(config.source, "check") as connection:
             slot = inspect_slot(connection, config.slot.name)
             standby = in_recovery(connection) and read_start_time(connection) != stored.server_started
             waits = expected_wait(connection, config.slot.name) if slot is None else None
@@ -282,7 +295,7 @@ def _read_only_problems(
         servers[codes.SOURCE_READ_ONLY] = config.source
     for code, connection in servers.items():
         try:
-            with connection.connect(application="check") as conn:
+            with SESSIONS.session(connection, "check") as conn:
                 reason, hint = read_only_reason(conn)
                 standby = in_recovery(conn)
         except LevadaError:
@@ -372,7 +385,7 @@ def _known(config: PipelineConfig, stored: _Stored) -> Mapping[TableId, tuple[Qu
     There is no table if the source does not answer.
     """
     try:
-        with config.source.connect(application="check") as connection:
+        with SESSIONS.session(config.source, "check") as connection:
             ids = read_table_ids(connection, covered_tables(config, connection))
     except LevadaError:
         return {}

@@ -8,6 +8,7 @@ from typing import Final
 
 from levada.capture import CaptureWorker
 from levada.errors import NeedsOperator
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.server import read_start_time
 from levada.runtime.config import PipelineConfig
@@ -31,7 +32,7 @@ def caught_up_with_source(
     """
     before = worker()
     sessions = 0 if before is None else before.position.sessions
-    with config.source.connect(application="caught-up") as connection:
+    with SESSIONS.session(config.source, "caught-up") as connection:
         target, started_at = current_wal_lsn(connection), read_start_time(connection)
     known = before is not None and before.server is not None and before.server.started_at == started_at
 

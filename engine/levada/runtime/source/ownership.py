@@ -19,6 +19,7 @@ import psycopg
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.owners import not_the_owner
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.staging_place import require_same_staging
@@ -126,9 +127,10 @@ def claim_source(
 def source_holdings(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Iterator[Holding]:
     """Yield the owner of the managed publication and each owner of the slot, if they have any."""
     if config.publication.managed:
-        named = read_publication_owner(connection, config.publication.name)
-        if named is not None:
-            yield Holding(f"publication {config.publication.name}", named)
+        for publication in config.publication.names:
+            named = read_publication_owner(connection, publication)
+            if named is not None:
+                yield Holding(f"publication {publication}", named)
     for owner in slot_owners(connection, config.slot.name):
         yield Holding(f"slot {config.slot.name}", owner)
 
@@ -150,7 +152,7 @@ def holdings(config: PipelineConfig, record: OwnerRecord | None, staging: Stagin
     """Yield the owner of each place that has one. Raise the error of a place that cannot be read."""
     yield from store_holdings(config, record)
     yield from staging_holdings(config, staging)
-    with config.source.connect(application="owner") as connection:
+    with SESSIONS.session(config.source, "owner") as connection:
         yield from source_holdings(config, connection)
 
 
@@ -208,8 +210,9 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     store.next_epoch()
     _add_former_name(config, store, owner, held)
     if config.publication.managed:
-        with config.source.connect(application="owner") as connection:
-            mark_publication(connection, config.publication.name, owner)
+        with SESSIONS.session(config.source, "owner") as connection:
+            for publication in config.publication.names:
+                mark_publication(connection, publication, owner)
     return Takeover(replace(owner, new=False), places)
 
 
@@ -222,10 +225,11 @@ def release(
     it has the UID that the other places are compared with. ``forget`` deletes the store's whole owner record, for a
     store that keeps no state. Otherwise the record keeps the slot and the publication that the state belongs to.
     """
-    with config.source.connect(application="owner") as connection:
-        named = read_publication_owner(connection, config.publication.name)
-        if named is not None and named.uid == owner.uid:
-            mark_publication(connection, config.publication.name, None)
+    with SESSIONS.session(config.source, "owner") as connection:
+        for publication in config.publication.names:
+            named = read_publication_owner(connection, publication)
+            if named is not None and named.uid == owner.uid:
+                mark_publication(connection, publication, None)
     folder = read_owner(staging, config.name)
     if folder is not None and folder.uid == owner.uid:
         replace_owner(staging, config.name, None)

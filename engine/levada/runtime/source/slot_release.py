@@ -6,6 +6,7 @@ import logging
 import threading
 
 from levada.errors import LevadaError
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.slots import drop_slot
 from levada.runtime.config import PipelineConfig
 from levada.stores.interface import PipelineStore
@@ -25,7 +26,7 @@ def release_slot(config: PipelineConfig, store: PipelineStore, stop: threading.E
     attempt, slot = 0, config.slot.name
     while not stop.is_set():
         try:
-            with config.source.connect(application="guard") as connection:
+            with SESSIONS.session(config.source, "guard") as connection:
                 drop_slot(connection, slot, terminate=attempt > 0, check=store.require_epoch)
         except LevadaError as error:
             if not error.passes:

@@ -16,6 +16,7 @@ from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.ddl import remove_ddl_trigger
 from levada.postgres.ddl_functions import TRIGGER
 from levada.postgres.failures import source_errors
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.publications import drop_publication, read_publication
 from levada.postgres.slots import drop_slot, inspect_slot, is_foreign
 from levada.postgres.withdrawals import withdraw_statement
@@ -37,12 +38,14 @@ WHERE p.pubname = %s ORDER BY 1, 2
 class SourceObjects:
     """The existing objects that a start creates if they are missing.
 
-    ``members`` are the tables of the publication, or None without a publication. ``trigger`` is the event trigger.
+    ``members`` are the tables of the publication, or None without a publication. ``trigger`` is the event trigger, and
+    ``appended`` the second publication.
     """
 
     slot: bool
     members: frozenset[QualifiedTable] | None
     trigger: bool
+    appended: bool = False
 
 
 def read_source_objects(config: PipelineConfig) -> SourceObjects | None:
@@ -51,7 +54,7 @@ def read_source_objects(config: PipelineConfig) -> SourceObjects | None:
     Return None if they cannot be read. The start then fails with the same error before it creates anything.
     """
     try:
-        with config.source.connect(application="start") as connection:
+        with SESSIONS.session(config.source, "start") as connection:
             return _read(connection, config)
     except LevadaError as error:
         _log.debug("the objects at the source cannot be read, which the start reports as well: %s", error)
@@ -75,7 +78,7 @@ def roll_back_start(config: PipelineConfig, store: PipelineStore, before: Source
         _log.warning("the objects that the failed start created at the source are kept: %s", refused)
         return
     try:
-        with config.source.connect(application="start") as connection:
+        with SESSIONS.session(config.source, "start") as connection:
             _roll_back(connection, config, before)
     except LevadaError as failure:
         _log.warning(
@@ -96,6 +99,9 @@ def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
         remove_ddl_trigger(connection)
     if not config.publication.managed or now.members is None:
         return
+    if now.appended and not before.appended:
+        drop_publication(connection, config.publication.append)
+        _log.info("dropped publication %s, which the failed start had created", config.publication.append)
     name = config.publication.name
     if before.members is None:
         drop_publication(connection, name)
@@ -115,4 +121,6 @@ def _read(connection: psycopg.Connection[Any], config: PipelineConfig) -> Source
         rows = connection.execute(_MEMBERS, [config.publication.name]).fetchall()
         members = frozenset(QualifiedTable(*row) for row in rows)
     found = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchone()
-    return SourceObjects(slot, members, found is not None)
+    append = config.publication.append
+    appended = bool(append) and read_publication(connection, append) is not None
+    return SourceObjects(slot, members, found is not None, appended)

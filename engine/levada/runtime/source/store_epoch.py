@@ -13,6 +13,7 @@ from levada.destinations.answers import require_watermark
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, StaleEpoch
 from levada.postgres.catalog import read_table_ids
+from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.source.preparation import covered_tables
@@ -57,7 +58,7 @@ def used_epochs(config: PipelineConfig, destination: Destination, manifests: Ite
     if not destination.capabilities.watermark:
         return
     try:
-        with config.source.connect(application="start") as connection:
+        with SESSIONS.session(config.source, "start") as connection:
             tables = read_table_ids(connection, covered_tables(config, connection)).values()
     except LevadaError as error:
         _log.debug("the tables of the source cannot be read, which the start reports as well: %s", error)

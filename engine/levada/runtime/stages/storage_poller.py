@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
+from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import describe_without_waiting
-from levada.postgres.membership import read_publication_state
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.storage import read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
 from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.silent_columns import Columns, Unmarked, columns_of
 from levada.runtime.verifications.messages import CatalogChanged
 from levada.threads import MarkedPool
@@ -115,7 +117,7 @@ class StoragePoller(Stage):
         self, tables: list[TableId], wanted: frozenset[TableId], examined: Mapping[TableId, int | None]
     ) -> None:  # in a pool
         try:
-            with self._config_ref.current.source.connect(application="rewrites") as connection:
+            with SESSIONS.session(self._config_ref.current.source, "rewrites") as connection:
                 marked, unmarked = self._write_marks(connection, wanted)
                 self._refused = frozenset(unmarked)
                 self._inbox.put(StorageRead(read_storage(connection, tables, examined), marked, unmarked))
@@ -142,7 +144,7 @@ class StoragePoller(Stage):
         """Return the columns of a table that the role may not lock. The catalog shows them to every role."""
         try:
             columns = describe_without_waiting(connection, table).columns
-            state = read_publication_state(connection, self._config_ref.current.publication.name, [table])
+            state = read_state(connection, publication_names(self._config_ref.current, self._store), [table])
         except LevadaError:
             return Unmarked(error)
         listed = None if table not in state.members else state.members[table].columns

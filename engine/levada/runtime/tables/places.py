@@ -12,6 +12,7 @@ from levada.destinations.collisions import Collision, Place, TargetName, find_la
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.catalog import read_table_descriptions
+from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
@@ -85,7 +86,7 @@ def taken_places(
 
     A table that stays locked for a second is not checked.
     """
-    with config.source.connect(application="check") as connection, suppress(LevadaError), connection.transaction():
+    with SESSIONS.session(config.source, "check") as connection, suppress(LevadaError), connection.transaction():
         connection.execute("SET LOCAL lock_timeout = '1s'")
         found = read_table_descriptions(connection, names)
         errors = 0
