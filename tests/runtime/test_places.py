@@ -17,7 +17,7 @@ from levada.runtime.tables.places import find_misplaced, place_problems
 from levada.runtime.tables.requests import CopySettings, settings_changed
 from levada.schema.masks import Mask, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
-from levada.values import MaskMethod, OnUnstreamable, QualifiedTable, TableId
+from levada.values import MaskMethod, OnPartitionGone, OnUnstreamable, QualifiedTable, TableId
 
 ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
 CATALOGS: dict[str, dict[str, Any]] = {
@@ -42,8 +42,8 @@ def config(**tables: TableConfig) -> PipelineConfig:
         object.__setattr__(made, name, value)
     object.__setattr__(made, "default_table", TableConfig())
     object.__setattr__(made, "copies_depend_on", "")
-    object.__setattr__(made, "largest_own_copy", None)
     object.__setattr__(made, "copied_otherwise", ())
+    object.__setattr__(made, "largest_own_copy", None)
     result: PipelineConfig = made
     return result
 
@@ -216,6 +216,8 @@ def test_places_follow_names_that_went_to_other_tables() -> None:
     assert followers(orders="old", new="orders", bills="new") == {1, 2, 3}
     assert followers(orders="old", created="orders") == {1}
     assert followers((ORDERS,), new="orders", bills="bills") == {2}
+    gone = TableConfig(on_partition_gone=OnPartitionGone.KEEP)
+    assert followers(of=config(old=gone), orders="old", new="orders") == set()
     held = TableConfig(on_unstreamable=OnUnstreamable.HOLD)
     assert followers(of=config(old=held), orders="old", new="orders") == set()
     assert followers(of=config(old=TableConfig(destination_table="orders")), orders="old", new="orders") == set()

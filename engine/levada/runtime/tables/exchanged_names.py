@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.requests import CopySettings
-from levada.values import QualifiedTable, TableId
+from levada.values import Deletes, OnPartitionGone, QualifiedTable, TableId
 
 
 def find_followers(
@@ -34,7 +34,10 @@ def find_followers(
     moved = {
         id_: before.place
         for id_, (name, before) in tables.items()
-        if before is not None and id_ in named and before.place != name and _may_copy(config, name, sizes.get(id_))
+        if before is not None
+        and id_ in named
+        and before.place != name
+        and _may_copy(config, name, sizes.get(id_), before)
     }
     wanted, found, free = set(named.values()), set[TableId](), set(left)
     while True:
@@ -49,7 +52,9 @@ def find_followers(
         free |= {moved[id_] for id_ in more}
 
 
-def _may_copy(config: PipelineConfig, table: QualifiedTable, size: int | None) -> bool:
-    """Return True if a table is copied again by itself, see `levada.runtime.tables.own_copies`."""
-    most = config.largest_own_copy
-    return config.table(table).resyncs_by_itself and (most is None or (size is not None and size <= most))
+def _may_copy(config: PipelineConfig, table: QualifiedTable, size: int | None, before: CopySettings) -> bool:
+    """Return True if a table is copied again by itself, and its former place has no rows that a copy would lack."""
+    most, its = config.largest_own_copy, config.table(table)
+    if before.lack or before.deletes is not Deletes.APPLY or its.on_partition_gone is OnPartitionGone.KEEP:
+        return False
+    return its.resyncs_by_itself and (most is None or (size is not None and size <= most))
