@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-histories test-regress test-mutants test-install test-cluster test-late test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-repair bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-migrations test-regress test-mutants test-install test-cluster test-late test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-repair bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ test-histories: setup ## Play random histories of statements under a running eng
 	$(BIN)/python -m tests.histories --minutes $(MINUTES) $(HISTORIES)
 
 MINUTES := 60
+
+test-migrations: setup ## Play the migrations that projects publish under a running engine (MIGRATIONS=options)
+	$(BIN)/python -m tests.migrations $(MIGRATIONS)
 
 test-mutants: setup ## Seed faults into the code, one at a time, and say which tier of tests finds each (MUTANTS=names)
 	$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from levada.status import Progress
     from levada.stores import MemoryStore, PipelineStore, PostgresStore
     from levada.values import (
+        Deletes,
         Durability,
         Lsn,
+        OnPartitionGone,
         OnUnrepresentable,
         OnUnstreamable,
         QualifiedTable,
@@ -73,6 +75,7 @@ _LAZY_EXPORTS = {
     "ChangeCapture": "levada.capture",
     "Continuity": "levada.capture",
     "DedicatedCopy": "levada.runtime.host.dedicated_copy",
+    "Deletes": "levada.values",
     "Destination": "levada.destinations",
     "DestinationChanged": "levada.errors",
     "Durability": "levada.values",
@@ -85,6 +88,7 @@ _LAZY_EXPORTS = {
     "Manifests": "levada.spec",
     "MemoryStore": "levada.stores",
     "NeedsOperator": "levada.errors",
+    "OnPartitionGone": "levada.values",
     "OnUnrepresentable": "levada.values",
     "OnUnstreamable": "levada.values",
     "Permanent": "levada.errors",
@@ -136,6 +140,7 @@ __all__ = [
     "ChangeCapture",
     "Continuity",
     "DedicatedCopy",
+    "Deletes",
     "Destination",
     "DestinationChanged",
     "Durability",
@@ -148,6 +153,7 @@ __all__ = [
     "Manifests",
     "MemoryStore",
     "NeedsOperator",
+    "OnPartitionGone",
     "OnUnrepresentable",
     "OnUnstreamable",
     "Permanent",

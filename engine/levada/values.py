@@ -237,6 +237,18 @@ class Durability(Enum):
     """The destination has taken the write over. A later DURABLE covers it."""
 
 
+class MaskMethod(StrEnum):
+    """The way in which the mask of a column changes a value."""
+
+    HMAC = "HMAC"
+    """The HMAC-SHA256 of the value's text, as 64 hexadecimal digits."""
+    NULL = "Null"
+    TRUNCATE = "Truncate"
+    """The first characters of the text."""
+    LAST = "Last"
+    """The last characters of the text."""
+
+
 class OnUnrepresentable(StrEnum):
     """The treatment of a value that the destination's type cannot hold, such as an infinite date or a NaN numeric."""
 
@@ -266,6 +278,30 @@ class TableMode(StrEnum):
     """Every change, one row each."""
 
 
+class CopyMode(StrEnum):
+    """The rows of a table that its copy takes."""
+
+    ALL = "All"
+    NONE = "None"
+    """No row: the table begins empty, and receives the changes since then."""
+
+
+class Keyless(StrEnum):
+    """The treatment of tables without a replica identity, whose UPDATEs and DELETEs cannot be streamed."""
+
+    LEAVE_OUT = "LeaveOut"
+    APPEND = "Append"
+    """Their INSERTs and TRUNCATEs are streamed into a changelog."""
+
+
+class CopiedRows(StrEnum):
+    """The part of a table's rows at the time of its copy that the copy took."""
+
+    ALL = "All"
+    NONE = "None"
+    PART = "Part"
+
+
 class OnUnstreamable(StrEnum):
     """The reaction to a change of a source table whose effect on its rows is not in the stream."""
 
@@ -273,6 +309,26 @@ class OnUnstreamable(StrEnum):
     """The table is copied again by itself."""
     HOLD = "Hold"
     """The table is parked until a user resyncs it."""
+
+
+class Deletes(StrEnum):
+    """The effect of a DELETE or TRUNCATE at the source on the rows of a destination's table."""
+
+    APPLY = "Apply"
+    """The rows are removed."""
+    IGNORE = "Ignore"
+    """The rows stay as they were."""
+    MARK = "Mark"
+    """The rows stay, and a column has the time of the delete."""
+
+
+class OnPartitionGone(StrEnum):
+    """The effect of a partition that is detached, dropped or truncated on its rows in a destination's table."""
+
+    DELETE = "Delete"
+    """They are deleted, as `Deletes` says."""
+    KEEP = "Keep"
+    """They stay as they were."""
 
 
 class OnSchemaChange(StrEnum):

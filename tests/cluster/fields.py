@@ -37,6 +37,8 @@ PATCHES: dict[str, Any] = {
     "tables.include": [{"schema": "public", "name": "o*"}],
     "tables.exclude": [{"schema": "public", "name": "tmp_*"}],
     "tables.onUnstreamable": "Hold",
+    "tables.deletes": "Mark",
+    "tables.onPartitionGone": "Keep",
     "copy.maxConcurrentTables": 2,
     "copy.connectionsPerTable": 2,
     "apply.maxConcurrentTables": 2,

@@ -20,6 +20,7 @@ from levada.pgoutput.text import decode_text
 from levada.pgoutput.tuples import read_tuples
 from levada.pgoutput.wire import WireBuffer, sizes_of
 from levada.schema import Column, ColumnType, IdentityKind, ReplicatedTableSchema, resolve_type
+from levada.schema.masks import NO_KEYS
 from levada.values import QualifiedTable, TableId
 
 OIDS = {"bigint": 20, "smallint": 21, "text": 25, "float8": 701, "numeric": 1700, "uuid": 2950}
@@ -75,7 +76,7 @@ def test_an_unchanged_value_is_read_from_the_old_row() -> None:
     buffer, start, end = WireBuffer.join([message], np.array([len(message)]))
     zero = np.zeros(1, np.int64)
     update = RowMessages(buffer, start, end, np.frombuffer(b"U", np.uint8), zero, zero, zero, zero)
-    rows = decode_rows(update, relation, schema)
+    rows = decode_rows(update, relation, schema, NO_KEYS)
     assert rows.column("c2").to_pylist() == ["short"]
 
 

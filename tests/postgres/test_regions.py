@@ -14,7 +14,7 @@ from levada.destinations.postgres.region import condition
 from levada.destinations.regions import is_in
 from levada.postgres.catalog import read_table_descriptions
 from levada.postgres.description import TableDescription
-from levada.runtime.tables.partition_moves import lost_region
+from levada.runtime.tables.kept_regions import lost_region
 from levada.schema.partitions import Region
 from levada.values import QualifiedTable
 

@@ -53,6 +53,7 @@ class FakeStream:
         self.received: list[int] = []
         """The number of messages that each call of `receive` returned."""
         self.keepalives = 0
+        self.in_progress_bytes = 0
 
     @property
     def ended(self) -> bool:

@@ -43,7 +43,7 @@ def config_ref(tmp_path: Path) -> ConfigRef:
 
 def start(tmp_path: Path, store: MemoryStore) -> tuple[TableRegistry, TableRecord]:
     """Return the tables as an engine that starts has them."""
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None)
+    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns, masks: None)
     found = SourceTables((StreamedTable(TABLE, NAME),), PublicationState("levada_shop", None, {}, {}))
     registry.membership.adopt(found, (), resync=False)
     return registry, registry.tables[TABLE]

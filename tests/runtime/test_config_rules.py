@@ -27,12 +27,13 @@ from levada.runtime.config import (
 )
 from levada.runtime.config_rules import NUMBERS, TABLE_NUMBERS, TABLE_TEXT, TEXTS, Number, problems
 from levada.runtime.pipeline import Pipeline
+from levada.schema.masks import Mask, TableMasks
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineManifest, TableSyncFields
 from levada.spec.problems import bounds
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import MemoryStore
-from levada.values import QualifiedTable
+from levada.values import MaskMethod, QualifiedTable
 
 CONFIG = PipelineConfig(
     "shop", PostgresConnection("localhost", 5432, "shop"), SlotConfig("levada_shop"), PublicationConfig("levada_shop"),
@@ -40,8 +41,12 @@ CONFIG = PipelineConfig(
 )  # fmt: skip
 
 ELSEWHERE = {
-    "Columns.exclude", "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
-    "TableSyncFields.mode", "TableSyncFields.on_unstreamable",
+    "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
+    "TableCopy.mode", "TableCopy.where",
+    "TableSyncFields.keyless",
+    "TableSyncFields.on_partition_gone",
+    "Columns.exclude", "Columns.mask", "Mask.length",
+    "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
 }  # fmt: skip
 """Fields whose rule is in a function of its own."""
 
@@ -56,6 +61,7 @@ NOT_CONFIGURED = {
     "PipelineSpec.restart_nonce": "a program restarts itself",
     "Health.lag_probe_seconds": "the operator's",
     "TableCopy.executors": "the operator's",
+    "Copy.except_for": "a selector of any names",
 }
 """Fields and models of the manifest that no PipelineConfig has, each with the reason."""
 OF_OTHERS = ("Driver", "Executor", "DeletionPolicy", "Destination", "Store", "Metadata", "Volume", "Resources", "Spark")
@@ -127,7 +133,15 @@ def test_each_number_has_the_limits_of_the_manifest(number: Number) -> None:
 def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
     """Each field that breaks a rule is named with what it must be."""
     name = QualifiedTable("public", "orders")
-    texts: dict[str, Any] = {"mode": "Upsert", "on_unstreamable": "Hold"}
+    texts: dict[str, Any] = {
+        "mode": "Upsert",
+        "on_unstreamable": "Hold",
+        "deletes": "Mark",
+        "copy_mode": "None",
+        "copy_where": 1,
+        "keyless": "Append",
+        "on_partition_gone": "Keep",
+    }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
         replace(
@@ -143,7 +157,10 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "batch_rows", "memory_bytes", "guard[0].value", "guard_patience_s", "selects", "on_unrepresentable",
         "largest_own_copy",
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
-        "tables[public.orders].on_unstreamable",
+        "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
+        "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
+        "tables[public.orders].keyless",
+        "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"
@@ -170,11 +187,18 @@ def test_settings_that_would_be_ignored_are_refused() -> None:
     assert broken(replace(CONFIG, default_table=TableConfig(excluded_columns=frozenset({"a"})))) == {}
 
 
+@pytest.mark.parametrize(("length", "refused"), [(0, True), (1, False), (1_000_000, False), (1_000_001, True)])
+def test_a_mask_keeps_as_many_characters_as_the_manifest_allows(length: int, refused: bool) -> None:
+    """The last 0 characters would be the whole text."""
+    masks = TableMasks.of({"card": Mask(MaskMethod.LAST, length)})
+    assert ("default_table.masks" in broken(replace(CONFIG, default_table=TableConfig(masks=masks)))) is refused
+
+
 def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
-        "take_over_from", "limits", "staging",
+        "take_over_from", "limits", "staging", "copied_otherwise", "mask_keys",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {

@@ -16,8 +16,8 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig,
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import plan_to_text, read_plan
 from levada.runtime.copies.table_copy import TableCopy
-from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, can_replace, plan_copy
-from levada.runtime.tables.requests import CopySettings
+from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow, plan_copy
+from levada.runtime.tables.requests import CopySettings, can_replace
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.table import COPY_VERSION
 from levada.stores import CopyOrder, MemoryStore
@@ -32,14 +32,15 @@ FORMER: dict[str, CopySettings | None] = {
     "columns": replace(WANTED, excluded_columns=frozenset()),
     "place": replace(WANTED, destination_table="bills", place=BILLS),
     "catalog": replace(WANTED, depends_on="another lake"),
-    "renamed": replace(WANTED, table=BILLS, mode=TableMode.CHANGELOG, excluded_columns=frozenset()),
+    "renamed": replace(WANTED, table=BILLS, mode=TableMode.CHANGELOG),
+    "renamed, columns": replace(WANTED, table=BILLS, excluded_columns=frozenset()),
     "renamed, place": replace(WANTED, table=BILLS, place=BILLS),
     "renamed, catalog": replace(WANTED, table=BILLS, depends_on="another lake"),
 }
-STAYS = {"same", "mode", "columns", "renamed"}
+STAYS = {"same", "mode", "columns", "renamed", "renamed, columns"}
 """The former copies that are in the place of the next one."""
 UNCHANGED = {"same", "renamed"}
-"""The former copies whose settings the next one has. After a rename only the place is compared."""
+"""The former copies whose settings the next one has. After a rename only the place and the columns are compared."""
 
 
 @pytest.mark.parametrize("former", FORMER)

@@ -4,129 +4,27 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
-from tests.rigs.database import Database
-from tests.rigs.pipeline import Only, Rig, table, wait_for
-from tests.servers.ducklake import DuckLake
+from tests.rigs.pipeline import table, wait_for
+from tests.runtime.partitioned import MONTHS, Partitioned, made
 
-import levada.runtime.stages.storage_poller
 from levada.apply.moves import MoveBatch
-from levada.destinations import Destination, DestinationContext
-from levada.destinations.postgres import PostgresDestination
-from levada.destinations.postgres.settings import Settings
 from levada.errors import Transient
 from levada.runtime.config import RetryLimits
 from levada.segments.batch import EventBatch
 from levada.values import Durability, Lsn, Watermark
 
-Rows = set[tuple[Any, ...]]
-_COLUMNS = "id, extract(epoch FROM ts)::bigint, kind, note"
-
-
-class Partitioned:
-    """A pipeline of the partitioned table ``t`` into a lake, and what both sides have."""
-
-    def __init__(self, db: Database, rig: Rig, read: Callable[[], Rows]) -> None:
-        self.db = db
-        self.rig = rig
-        self.read = read
-        self.logged = 0
-
-    def source(self) -> Rows:
-        return set(self.db.query(f"SELECT {_COLUMNS} FROM t"))  # type: ignore[arg-type]
-
-    def start(self) -> None:
-        """Start the pipeline with a log of its statements at the source. Those after the copy of the table count."""
-        # First, because sessions are kept.
-        self.db.execute(f"ALTER DATABASE {self.db.name} SET log_statement = 'all'")  # type: ignore[arg-type]
-        self.rig.start()
-        self.rig.wait_caught_up()
-        self.settle()
-        self.logged = len(self.db.server.log.read_text())
-
-    def settle(self) -> None:
-        """Wait until the lake has what the source has. Fail if the table is parked or is copied again."""
-        expected = self.source()
-        ((text,),) = self.db.query("SELECT pg_current_wal_insert_lsn()::text")
-        lsn = Lsn.parse(text)
-
-        def equal(progress: Any) -> bool:
-            state = table(progress, "t")
-            assert state.error is None, state.error
-            return (progress.verified_lsn or 0) >= lsn and self.read() == expected
-
-        self.rig.wait(equal)
-
-    def copies(self) -> list[str]:
-        """Return the COPY statements that have read the source since `start`."""
-        logged = self.db.server.log.read_text()[self.logged :].splitlines()
-        return [line for line in logged if re.search(r'COPY .*"?public"?\."?t', line)]
-
-    def read_leaves(self) -> set[str]:
-        """Return the names of the relations that `copies` has read."""
-        found = [re.search(r'FROM ONLY "public"\."(\w+)"', line) for line in self.copies()]
-        names = [match[1] for match in found if match]
-        return set(names)
-
-
-@pytest.fixture(params=["ducklake", "postgres"])
-def made(
-    request: pytest.FixtureRequest, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Partitioned]:
-    """A pipeline that is not started, into each destination."""
-    monkeypatch.setenv("PGUSER", "postgres")
-    monkeypatch.setattr(levada.runtime.stages.storage_poller, "poll_interval_s", lambda tables: 0.5)
-    context = DestinationContext("shop", tmp_path / "work")
-    destination: Destination
-    if request.param == "ducklake":
-        lake = DuckLake(db, tmp_path / "data", context)
-        destination = lake.destination()
-
-        def read() -> Rows:
-            return set(lake.sql(f"SELECT {_COLUMNS} FROM shop_public.t"))
-    else:
-        options = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "schema": "copy"}
-        settings = Settings.model_validate({**options, "tls": {"mode": "Disable"}})
-        destination = PostgresDestination.from_settings(settings, context)
-
-        def read() -> Rows:
-            return set(db.query(f"SELECT {_COLUMNS} FROM copy.t"))  # type: ignore[arg-type]
-
-    rig = Rig(db, tmp_path)
-    rig.destination = destination  # type: ignore[assignment]  # the rig only passes it on
-    rig.change(selects=Only("t"), freshness_s=0.2)
-    yield Partitioned(db, rig, read)
-    rig.stop()
-
-
-_MONTHS = (
-    "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts, kind))"
-    " PARTITION BY RANGE (ts)",
-    "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')",
-    "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM ('2026-02-01') TO ('2026-03-01') PARTITION BY LIST (kind)",
-    "CREATE TABLE t_2a PARTITION OF t_2 FOR VALUES IN ('a', 'it''s')",
-    "CREATE TABLE t_2d PARTITION OF t_2 DEFAULT",
-    "CREATE TABLE t_3 (note text, dropped int, kind text NOT NULL, ts timestamptz NOT NULL, id bigint NOT NULL,"
-    " PRIMARY KEY (id, ts, kind))",
-    "ALTER TABLE t_3 DROP dropped",
-    "ALTER TABLE t ATTACH PARTITION t_3 FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')",
-    "CREATE TABLE t_0 PARTITION OF t DEFAULT",
-    "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours',"
-    " (ARRAY['a', 'it''s', 'c'])[i % 3 + 1], 'n' FROM generate_series(0, 500) i",
-)
+__all__ = ["made"]
 
 
 def test_rows_leave_with_their_partition(made: Partitioned) -> None:
     """DETACH and DROP of leaves, of sub-trees and of DEFAULT ones remove their rows. The source is not read."""
     db = made.db
-    db.execute(*_MONTHS)
+    db.execute(*MONTHS)
     made.start()
     for statement in (
         "ALTER TABLE t_2 DETACH PARTITION t_2d",
@@ -153,7 +51,7 @@ def test_rows_leave_with_their_partition(made: Partitioned) -> None:
 def test_rows_leave_among_versions(made: Partitioned) -> None:
     """The table keeps the last of several versions of its columns in the transaction of the removal."""
     db = made.db
-    db.execute(*_MONTHS)
+    db.execute(*MONTHS)
     made.start()
     with db.connect() as connection, connection.transaction():
         connection.execute("ALTER TABLE t RENAME note TO other")
@@ -190,7 +88,7 @@ def test_bounds_that_do_not_show_the_rows(made: Partitioned) -> None:
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
     """Rows of a new partition with the bounds of the former stay, wherever the engine ended before."""
-    made.db.execute(*_MONTHS)
+    made.db.execute(*MONTHS)
     made.rig.change(retries=RetryLimits(delay_s=0.2, max_delay_s=0.2))
     made.start()
     ended = threading.Event()
@@ -222,7 +120,7 @@ def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPa
 def test_rows_leave_an_emptied_partition(made: Partitioned) -> None:
     """TRUNCATE of partitions removes their rows, although it is not in the stream, and rows that come later stay."""
     db = made.db
-    db.execute(*_MONTHS)
+    db.execute(*MONTHS)
     made.start()
     db.execute("TRUNCATE t_1, t_2d", "INSERT INTO t VALUES (8000, '2026-03-03', 'a', 'another')")
     made.settle()
@@ -237,7 +135,7 @@ def test_rows_leave_an_emptied_partition(made: Partitioned) -> None:
 def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
     """VACUUM FULL and CLUSTER of a partition cost nothing, also together with TRUNCATE of another one."""
     db = made.db
-    db.execute(*_MONTHS)
+    db.execute(*MONTHS)
     made.start()
     db.execute("VACUUM FULL t_1", "TRUNCATE t_2a", "CLUSTER t_3 USING t_3_pkey", "DELETE FROM t WHERE id % 2 = 0")
     made.settle()
@@ -247,7 +145,7 @@ def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
     """TRUNCATE and new rows in one transaction cost a copy."""
-    made.db.execute(*_MONTHS)
+    made.db.execute(*MONTHS)
     made.rig.copy_again()
     made.start()
     with made.db.connect() as c, c.transaction():
@@ -260,7 +158,7 @@ def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
 def test_rows_enter_with_their_partition(made: Partitioned) -> None:
     """ATTACH of leaves, sub-trees and DEFAULT ones copies their rows alone, whatever is written around it."""
     db = made.db
-    db.execute(*_MONTHS)
+    db.execute(*MONTHS)
     made.start()
     for statement in (
         "ALTER TABLE t DETACH PARTITION t_1; UPDATE t_1 SET note = 'apart'; DELETE FROM t_1 WHERE id = 3; ALTER TABLE t"
@@ -291,7 +189,7 @@ def test_rows_enter_with_values_that_no_change_has(made: Partitioned, piece_rows
     limits = made.rig.config.limits
     made.rig.change(limits=replace(limits, batches=replace(limits.batches, piece_rows=piece_rows)))
     made.db.execute(
-        *_MONTHS,
+        *MONTHS,
         "ALTER TABLE t ADD extra int",
         "ALTER TABLE t DETACH PARTITION t_1",
         "ALTER TABLE t_1 ALTER note SET STORAGE EXTERNAL",
@@ -318,7 +216,7 @@ def test_rows_enter_with_values_that_no_change_has(made: Partitioned, piece_rows
 def test_rows_enter_without_the_trigger(made: Partitioned) -> None:
     """A look at the catalog shows that a partition was attached. It may have been detached for a while before."""
     made.rig.change(ddl_trigger=False)
-    made.db.execute(*_MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
+    made.db.execute(*MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
     made.start()
     with made.db.connect() as connection, connection.transaction():
         for statement in (
@@ -338,7 +236,7 @@ def test_rows_enter_without_the_trigger(made: Partitioned) -> None:
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_enter_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
     """Rows of an attached partition that change afterwards are those of the source, wherever the engine ended."""
-    made.db.execute(*_MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
+    made.db.execute(*MONTHS, "ALTER TABLE t DETACH PARTITION t_1")
     made.rig.change(retries=RetryLimits(delay_s=0.2, max_delay_s=0.2))
     made.start()
     ended = threading.Event()

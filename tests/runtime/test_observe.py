@@ -42,7 +42,7 @@ def roster_with(tmp_path: Path, phase: TableReplicationPhase) -> TableRegistry:
     store = MemoryStore("shop")
     store.next_epoch()
     store.update_table_replication_states({ID: phase})
-    registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1, lambda table, columns: None)
+    registry = TableRegistry(ConfigRef(config), store, Recording(), lambda: 1, lambda table, columns, masks: None)
     published = (StreamedTable(ID, NAME),)
     registry.membership.adopt(SourceTables(published, PublicationState("levada_shop", None, {}, {})), (), resync=False)
     return registry

@@ -33,7 +33,9 @@ def test_an_interrupted_copy_needs_the_changes_since_its_beginning(
     store.update_table_replication_states({TABLE: Init()})
     store_kept_copy(store, TABLE, KeptCopy("basis", "place", SINCE, RangePlan((), 1), {}))
     ledger = Ledger({TABLE: newest})
-    registry = TableRegistry(config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns: None, ledger)
+    registry = TableRegistry(
+        config_ref(tmp_path), store, Recording(), lambda: 1, lambda table, columns, masks: None, ledger
+    )
     published = (StreamedTable(TABLE, NAME),)
     found = SourceTables(published, PublicationState("levada_shop", None, {}, {}))
     registry.membership.adopt(found, (), resync=False)

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
-from levada.apply.moves import MoveBatch, MovePlan
+from levada.apply.kept_rows import kept_batch
+from levada.apply.moves import MoveBatch, MovePlan, stored_batch
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
 from levada.errors import NeedsOperator
@@ -23,7 +24,7 @@ from levada.segments.projection import check_old_keys
 from levada.segments.staged import StagedBatch, TableStart
 from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
-from levada.values import Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode, Watermark
+from levada.values import Deletes, Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode, Watermark
 
 _log = logging.getLogger(__name__)
 
@@ -83,13 +84,14 @@ class Applier:
         """
         began = time.monotonic()
         until = manifests[-1].end_lsn if until is None else until
-        starts = [TableStart(self.targets(self.schema(table, after)), after) for table, after in positions.items()]
-        batch = StagedBatch(self.staging, manifests, starts, until, self.policy, self.limits)
-        self._check_keys(batch)
+        starts = [self._start(self.schema(table, after), after) for table, after in positions.items()]
+        staged = StagedBatch(self.staging, manifests, starts, until, self.policy, self.limits)
+        self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
-        size = batch_size(manifests, batch.tables)
+        size = batch_size(manifests, staged.tables)
         with self.turn, self.memory.batch(size, self.stopping):
+            batch = stored_batch(staged, self.destination)
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(t).target for t in batch.tables], mark, self.stopping)
         rows = sum(f.rows for m in manifests for table in positions for f in m.files_of(table))
@@ -109,14 +111,14 @@ class Applier:
         """
         began = time.monotonic()
         until = max(plan.until, self._end_of(table, manifests, plan.moves[-1].at))
-        start = TableStart(self.targets(self.schema(table, after)), after)
+        start = self._start(self.schema(table, after), after)
         staged = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_events
         size = BATCH_BYTES if plan.rows else batch_size(manifests, staged.tables)
         with self.turn, self.memory.batch(size, self.stopping):
-            batch = MoveBatch(staged, plan, self.destination)
+            batch = kept_batch(MoveBatch(staged, plan, self.destination))
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
         events = batch.changes(table)
@@ -144,15 +146,22 @@ class Applier:
         destination's errors.
         """
         until = manifests[-1].end_lsn if until is None else until
-        start = TableStart(self.targets(schema), after)
+        start = self._start(schema, after)
         batch = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(batch)
+        if start.target.deletes is Deletes.MARK and batch.changes(schema.id).truncates:
+            # The rows that it marks are those of the table, and a copy from after the TRUNCATE keeps these.
+            return None
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events
         with self.memory.batch(batch_size(manifests, batch.tables), self.stopping):
-            if not require_flag(write(batch, mark), write):
+            if not require_flag(write(kept_batch(batch), mark), write):
                 return None
         return AppliedToShadow(until, batch.changes(schema.id).schema)
+
+    def _start(self, schema: ReplicatedTableSchema, after: Lsn) -> TableStart:
+        """Return the start of a table in a batch, with the columns that the source has."""
+        return TableStart(self.targets(schema).with_schema(schema), after)
 
     def _check_keys(self, batch: StagedBatch) -> None:
         for table in batch.tables:

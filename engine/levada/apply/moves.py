@@ -1,7 +1,8 @@
-"""A batch in which rows leave or enter a table with their partitions.
+"""A batch in which rows leave or enter a table with their partitions, or by a TRUNCATE that marks them.
 
 PostgreSQL does not stream these rows. The keys of those that leave are read from the table at the destination, and come
-as ordinary deletes between the changes before the statement and those after it.
+as ordinary deletes between the changes before the statement and those after it. So do all rows of a TRUNCATE, if the
+table keeps deleted rows with a mark (`levada.apply.kept_rows`).
 
 The rows that enter are those of the partition in a snapshot of the source, which is later than the statement. They come
 as inserts at the LSN of the snapshot, and the batch ends there or later. So the table is exact at its end:
@@ -26,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.apply.kept_rows import kept_batch
 from levada.apply.leaf_rows import LeafRows
 from levada.destinations import Destination
 from levada.destinations.fold import fold
@@ -35,12 +37,13 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.events import Event
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED, XID
-from levada.schema.partitions import Arrival, Move, Removal
+from levada.schema.kept_rows import EVERY_ROW, LIVE_ROWS, has_deleted_at
+from levada.schema.partitions import Arrival, Move, Region, Removal
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.files import SegmentFile
 from levada.segments.projection import layout
 from levada.segments.staged import StagedBatch
-from levada.values import Lsn, TableId, resync_command
+from levada.values import Deletes, Lsn, TableId, resync_command
 
 _MOST_BYTES: Final = 512 << 20
 """The most bytes of keys that one removal may have in memory."""
@@ -73,6 +76,8 @@ class _Moved:
     operation: str
     batches: Callable[[], Iterable[pa.RecordBatch]]
     rows: int
+    commit_ts: int | None = None
+    """Microseconds since 1970-01-01 UTC, None if it is unknown."""
 
     def split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Return the changes before the move and those after it."""
@@ -90,15 +95,17 @@ class MoveEvents(TableEvents):
         self._moves: list[_Moved] = []
         self.target, self.versions, self.files = inner.target, inner.versions, inner.files
         self.truncates, self.after, self.until, self.limits = inner.truncates, inner.after, inner.until, inner.limits
+        if inner.target.deletes is not Deletes.APPLY:
+            self.truncates = ()
 
     @property
     def is_folded_together(self) -> bool:
         """Return True if one fold takes all changes of the stream."""
         return self._inner.rows <= self.limits.piece_rows // _SHARE
 
-    def remove(self, place: Place, keys: pa.Table) -> None:
+    def remove(self, place: Place, keys: pa.Table, commit_ts: int | None = None) -> None:
         """Add the deletes of rows by their keys."""
-        self._moves.append(_Moved(*place, "D", lambda: keys.to_batches(_BATCH_ROWS), keys.num_rows))
+        self._moves.append(_Moved(*place, "D", lambda: keys.to_batches(_BATCH_ROWS), keys.num_rows, commit_ts))
 
     def insert(self, place: Place, read: LeafRows) -> None:
         """Add the inserts of the rows of partitions."""
@@ -159,7 +166,7 @@ class MoveEvents(TableEvents):
                 OP: pa.repeat(pa.scalar(moved.operation), rows.num_rows),
                 COMMIT_LSN: pa.repeat(pa.scalar(int(moved.at), pa.int64()), rows.num_rows),
                 ORDINAL: pa.repeat(pa.scalar(moved.ordinal, pa.int64()), rows.num_rows),
-                COMMIT_TS: pa.nulls(rows.num_rows, form.field(COMMIT_TS).type),
+                COMMIT_TS: pa.repeat(pa.scalar(moved.commit_ts, form.field(COMMIT_TS).type), rows.num_rows),
                 XID: pa.nulls(rows.num_rows, pa.int64()),
             }
             arrays = [known[f.name] if f.name in known else pa.nulls(rows.num_rows, f.type) for f in chosen]
@@ -175,10 +182,15 @@ class MoveBatch(EventBatch):
         self._events = events = MoveEvents(batch.changes(table))
         for read in plan.rows.values():
             _require_same_columns(read.schema, events.schema)
-        for place, move in sorted(self._places(plan), key=lambda placed: placed[0]):
+        deletes = events.target.deletes
+        emptied = batch.changes(table).truncates if deletes is Deletes.MARK else ()
+        truncates = {Removal(t.commit_lsn, t.ordinal, EVERY_ROW): t.commit_ts_us for t in emptied}
+        places = [*self._places(plan), *(((t.at, t.ordinal), t) for t in truncates)]
+        for place, move in sorted(places, key=lambda placed: placed[0]):
             if isinstance(move, Removal):
-                # What an earlier move changes comes before the later one.
-                events.remove(place, _keys_to_delete(events, move, destination))
+                if deletes is not Deletes.IGNORE:
+                    # What an earlier move changes comes before the later one.
+                    events.remove(place, _keys_to_delete(events, move, destination), truncates.get(move))
             else:
                 events.insert(place, plan.rows[move])
 
@@ -199,12 +211,28 @@ class MoveBatch(EventBatch):
         raise NotImplementedError("a destination with the capability finds_rows reads changes as Arrow data")
 
 
+def stored_batch(staged: StagedBatch, destination: Destination) -> EventBatch:
+    """Return a batch without moves as the destination gets it, with the rows that a TRUNCATE marks.
+
+    Raise NeedsOperator ``partition_changed`` if their keys do not fit into memory.
+    """
+    for table in staged.tables:
+        changes = staged.changes(table)
+        if changes.truncates and changes.target.deletes is Deletes.MARK:
+            return kept_batch(MoveBatch(staged, MovePlan((), {}, staged.until), destination))
+    return kept_batch(staged)
+
+
 def _keys_to_delete(events: MoveEvents, removal: Removal, destination: Destination) -> pa.Table:
     """Return the keys of the rows that are in the region before the removal, each once."""
     schema = events.schema
     deciding = deciding_columns(removal.region, schema)
     names = [c.name for c in schema.key_columns]
-    held = _collected(destination.keys_in(events.target, removal.region), schema, names)
+    target, region = events.target.keeping(events.target.deletes), removal.region
+    if has_deleted_at(target.schema):
+        # A row that is marked keeps its mark.
+        region = Region(tuple((*conditions, *LIVE_ROWS.parts[0]) for conditions in region.parts))
+    held = _collected(destination.keys_in(target, region), schema, names)
     narrow = replace(schema, columns=tuple(c for c in schema.columns if c in deciding or c.attnum in schema.key))
     shown = {c.name for c in narrow.columns} | {OP, COMMIT_LSN, ORDINAL, OLD_KIND, OLD, UNCHANGED}
     changes = events.before((removal.at, removal.ordinal), [name for name in layout(schema).names if name in shown])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
+from levada.schema.masks import NO_KEYS, NO_MASKS, MaskKeys, TableMasks
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -33,8 +34,28 @@ class CaptureHost:
         """Return the excluded columns of a table that has no version yet."""
         return frozenset()
 
+    def column_masks(self, table: QualifiedTable) -> TableMasks:
+        """Return the masks of the columns of a table that has no version yet."""
+        return NO_MASKS
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        """The keys of masked columns."""
+        return NO_KEYS
+
+    def keeps_messages(self) -> bool:
+        """Return False if no message of the stream may be on a disk as it is received, as values are masked."""
+        return True
+
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline. Called after a pause of the process."""
+
+    def append_publication(self, start: Lsn) -> int:
+        """Return the OID of the second publication that a session from this LSN on may stream, 0 without one."""
+        return 0
+
+    def append_streamed(self, oid: int) -> None:
+        """Record the second publication that the session streams, 0 for none, before the session begins."""
 
     def session_begins(self) -> None:
         """Report failures of tables, which are recorded before the session stages changes."""

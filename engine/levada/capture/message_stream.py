@@ -33,6 +33,10 @@ class MessageStream(Protocol):
     def idle_wal_end(self) -> Lsn | None:
         """The position below which no change is missing once all messages are handled, or None if it is not known."""
 
+    @property
+    def in_progress_bytes(self) -> int:
+        """The size of what was received of transactions in progress, which `receive` returns after their commits."""
+
     def receive(self, max_messages: int, max_bytes: int, timeout_s: float) -> list[bytes]:
         """Return XLogData payloads in order, or an empty list after ``timeout_s`` without any.
 

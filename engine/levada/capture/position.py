@@ -30,6 +30,8 @@ class CapturePosition:
     sessions: int = 0
     open_rows: int = 0
     open_bytes: int = 0
+    in_progress_bytes: int = 0
+    """The size of the transactions in progress that were received so far, compressed."""
     witness: Witness | None = None
     """The last transaction in the stream that commits below ``staged_lsn``, even if it changed no replicated table."""
     since: Lsn = _NOWHERE

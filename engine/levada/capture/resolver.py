@@ -23,6 +23,7 @@ from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
+from levada.postgres.append_publication import PublicationNames, read_state
 from levada.postgres.catalog import describe_without_waiting, read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
@@ -37,11 +38,13 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
-from levada.postgres.membership import lost_identity, read_publication_state, set_unlogged, streamed_as_root
+from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
+from levada.schema.masking import require_same_masks, with_masks
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -64,8 +67,10 @@ class TableResolver(SchemaResolver):
     If the source's event trigger announces every ALTER TABLE in the stream, a RELATION without visible
     changes is trusted, and not compared with the catalog. `levada.postgres.seal` explains when that is safe.
 
-    Each version of a table keeps the excluded columns of the version before it, until `exclude_columns` sets others.
+    Each version of a table keeps the excluded columns and the masks of the version before it, until `exclude_columns`
+    sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
+    ``append`` is the name of the second publication.
     """
 
     def __init__(
@@ -77,16 +82,19 @@ class TableResolver(SchemaResolver):
         *,
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         marks: ColumnMarks | None = None,
+        append: str = "",
     ) -> None:
         self._connection = connection
         self._store = store
         self._publication = publication
+        self._append = append
         self._host = host
         self._policy = policy
         self._alterations = Alterations(host.table_altered)
         self._marks = marks or ColumnMarks()
-        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str]]] = queue.SimpleQueue()
+        self._exclusions: queue.SimpleQueue[tuple[TableId, frozenset[str], TableMasks]] = queue.SimpleQueue()
         self._excluded: dict[TableId, frozenset[str]] = {}
+        self._masks: dict[TableId, TableMasks] = {}
         self._seal: DdlSeal | None = None
         self._seal_read = False
         self._unreadable = False
@@ -110,12 +118,12 @@ class TableResolver(SchemaResolver):
         self._alterations.discard()
         self._withdrawn.clear()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
-        """Exclude these columns from all versions of the table that are read from now on. From any thread.
+    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks = NO_MASKS) -> None:
+        """Exclude and mask columns in all versions of the table that are read from now on. From any thread.
 
         A table whose columns were read in the current session has them until the next session.
         """
-        self._exclusions.put((table, columns))
+        self._exclusions.put((table, columns, masks))
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
@@ -188,8 +196,9 @@ class TableResolver(SchemaResolver):
             self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
         if ddl.kept:
             self._host.identity_lost()
-        if partitions := ddl.partitions.get(self._publication):
-            self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
+        for publication in (self._publication, self._append):
+            if partitions := ddl.partitions.get(publication):
+                self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
         if before is None or ddl.table_id in self._left_out:
             # The RELATION before the first row of the table has the same information.
@@ -227,8 +236,8 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema | None:
         """Return the version with the columns of ``description``, or None if it is ``before``."""
         table, name = description.id, before.name
-        excluded = self._exclusion(table, name, before)
-        if excluded != before.excluded_columns:
+        excluded, masks = self._exclusion(table, name, before), self._table_masks(table, name, before)
+        if excluded != before.excluded_columns or masks != before.masks:
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
@@ -242,6 +251,7 @@ class TableResolver(SchemaResolver):
                 snapshot_id=at,
             )
             require_usable_names(name, announced.columns)
+            announced = self._masked(announced, masks, before)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -310,6 +320,7 @@ class TableResolver(SchemaResolver):
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
         excluded = self._exclusion(relation.oid, name, before)
+        masks = self._table_masks(relation.oid, name, before)
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
         unchanged = (
@@ -318,7 +329,8 @@ class TableResolver(SchemaResolver):
             and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
             and _same_identity(relation, before)
         )
-        if before is not None and unchanged and excluded == before.excluded_columns and self._announced(at):
+        same_rules = before is not None and (excluded, masks) == (before.excluded_columns, before.masks)
+        if before is not None and unchanged and same_rules and self._announced(at):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
@@ -342,7 +354,23 @@ class TableResolver(SchemaResolver):
                 ExcludedColumn(a, c.name, c.type_oid, c.typmod) for a, c in by_attnum.items() if a in left_out
             ),
         )
-        return self._adopt(version, before, at)
+        return self._adopt(self._masked(version, masks, before, {c.attnum: c.name for c in now}), before, at)
+
+    def _masked(
+        self,
+        version: ReplicatedTableSchema,
+        masks: TableMasks,
+        before: ReplicatedTableSchema | None,
+        now: Mapping[int, str] | None = None,
+    ) -> ReplicatedTableSchema:
+        """Return a version with its columns masked, so that no clear value of the catalog is in it.
+
+        ``now`` has the names in the catalog.
+        """
+        masked = with_masks(version, masks, before, self._host.mask_keys, now)
+        if before is not None:
+            require_same_masks(before, masked)
+        return masked
 
     def _published(
         self, before: ReplicatedTableSchema | None, description: TableDescription | None
@@ -356,13 +384,23 @@ class TableResolver(SchemaResolver):
 
     def _exclusion(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> frozenset[str]:
         """Return the excluded columns of the table's next version. ``before`` is the version before it, if any."""
-        with suppress(queue.Empty):
-            while True:
-                changed, columns = self._exclusions.get_nowait()
-                self._excluded[changed] = columns
+        self._take_exclusions()
         if table in self._excluded:
             return self._excluded[table]
         return self._host.excluded_columns(name) if before is None else before.excluded_columns
+
+    def _table_masks(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> TableMasks:
+        """Return the masks of the table's next version. ``before`` is the version before it, if any."""
+        self._take_exclusions()
+        if table in self._masks:
+            return self._masks[table]
+        return self._host.column_masks(name) if before is None else before.masks
+
+    def _take_exclusions(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                changed, columns, masks = self._exclusions.get_nowait()
+                self._excluded[changed], self._masks[changed] = columns, masks
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
@@ -397,7 +435,8 @@ class TableResolver(SchemaResolver):
         at: SnapshotId,
     ) -> ReplicatedTableSchema:
         now = {} if description is None else description.schema(policy=self._policy).by_attnum
-        old = {} if before is None else before.by_attnum
+        # Of a masked column the catalog alone has the type at the source.
+        old = {} if before is None else {a: c for a, c in before.by_attnum.items() if c.mask is None}
         pairs = list(zip(columns, attnums, strict=True))
         resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
@@ -438,7 +477,8 @@ class TableResolver(SchemaResolver):
 
     def _column_list(self, table: TableId) -> tuple[int, ...] | None:
         # Only catalog tables: a table that another session has locked must not stop the capture of all others.
-        membership = read_publication_state(self._connected(), self._publication, [table]).members.get(table)
+        names = PublicationNames(self._publication, self._append)
+        membership = read_state(self._connected(), names, [table]).members.get(table)
         return None if membership is None else membership.columns
 
     def _connected(self) -> psycopg.Connection[Any]:
@@ -501,6 +541,6 @@ def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> b
 
 
 def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
-    columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod) for c in version.columns)
+    columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod, c.mask) for c in version.columns)
     excluded = version.excluded_columns, tuple((c.attnum, c.name) for c in version.excluded)
-    return columns, version.identity, version.identity_attnums, version.key, excluded
+    return columns, version.identity, version.identity_attnums, version.key, excluded, version.masks

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 
 from levada.capture.acknowledger import Acknowledger
 from levada.capture.host import CaptureHost, Clock
+from levada.capture.in_progress import InProgressLimits
 from levada.capture.message_buffer import MessageBuffer
 from levada.capture.message_stream import MessageStream, SliceLimits
 from levada.capture.position import CapturePosition
@@ -45,18 +47,23 @@ class CaptureSettings:
 
     A segment is closed at the first commit at which it has ``batch_bytes`` bytes in memory, or is ``fill_s`` seconds
     old. ``heartbeat_s`` is the interval of heartbeats in seconds, and 0 turns them off. WAL without changes is
-    acknowledged every ``idle_s`` seconds. ``slices`` is read once per session.
+    acknowledged every ``idle_s`` seconds. ``slices`` is read once per session. Large transactions are received while
+    they are in progress, and kept in files in ``work_dir``. None: they are received once they are committed.
     """
 
     connection: PostgresConnection
     slot: str
     publication: str
+    append: str = ""
+    """The name of the second publication, see `CaptureHost.append_publication`."""
     batch_bytes: int = 64 << 20
     fill_s: float = 1.0
     failover: bool = False
     heartbeat_s: float = 60.0
     idle_s: float = 10.0
     slices: SliceLimits = field(default_factory=SliceLimits)
+    work_dir: Path | None = None
+    in_progress: InProgressLimits = field(default_factory=InProgressLimits)
 
 
 @dataclass(slots=True)
@@ -112,7 +119,7 @@ class CaptureSession:
         self._position = position = state.position
         self._epoch = epoch
         self._clock = clock
-        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
+        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes, keys=host.mask_keys)
         self._slices = state.settings.slices
         self._read_bytes = _DECODED_BYTES * self._slices.bytes
         self._buffer = MessageBuffer(self._slices)
@@ -273,6 +280,7 @@ class CaptureSession:
             acknowledged_lsn=self._acknowledger.acknowledged,
             open_rows=0 if writer is None else writer.rows,
             open_bytes=0 if writer is None else writer.bytes,
+            in_progress_bytes=self._stream.in_progress_bytes,
         )
         self._state.position = self._position
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+from levada import codes
 from levada.capture.acknowledger import Acknowledger
 from levada.capture.history import KnownSource, last_transaction, plan_session, require_own_position, require_witness
 from levada.capture.host import CaptureHost, Clock
+from levada.capture.in_progress import NotKeptError, TransactionsInProgress
+from levada.capture.message_stream import MessageStream
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
-from levada.errors import StatementRefused, Transient
+from levada.errors import LevadaError, StatementRefused, Transient
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
 from levada.postgres.slots import enable_failover, inspect_slot
-from levada.postgres.stream import ReplicationStream
+from levada.postgres.stream import ReplicationStream, SecondPublication
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId
+
+_log = logging.getLogger(__name__)
 
 
 class CaptureWorker:
@@ -59,6 +67,8 @@ class CaptureWorker:
             host, durable=log.staging.durable, idle_interval_s=settings.idle_s, clock=clock
         )
         self._reopen = threading.Event()
+        self._in_progress = True
+        """Whether the next session receives transactions while they are in progress."""
         self._stream: ReplicationStream | None = None
         self.streaming = False
         """Whether a stream is open. It stays True during the reconnect that `reopen` requests."""
@@ -93,9 +103,9 @@ class CaptureWorker:
         """
         self._reopen.set()
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
-        """Exclude these columns of a table from the next session on. See `TableResolver.exclude_columns`."""
-        self._resolver.exclude_columns(table, columns)
+    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks = NO_MASKS) -> None:
+        """Exclude and mask columns of a table from the next session on. See `TableResolver.exclude_columns`."""
+        self._resolver.exclude_columns(table, columns, masks)
 
     def configure(self, *, batch_bytes: int, fill_s: float, heartbeat_s: float) -> None:
         """Change these settings from the next step on. See `CaptureSettings`."""
@@ -112,8 +122,19 @@ class CaptureWorker:
         try:
             while not stop.is_set():
                 self._reopen.clear()
-                with self._filters_named():
-                    self._run_session(stop)
+                try:
+                    with self._filters_named():
+                        self._run_session(stop)
+                except NotKeptError as error:
+                    # The server keeps such transactions itself until they are committed.
+                    _log.info("transactions are received after their commits until the next session: %s", error)
+                    self._in_progress = False
+                except LevadaError as error:
+                    # The server can fail to read the catalog for a transaction in progress that changes it.
+                    self._in_progress = isinstance(error, Transient) and error.code != codes.CATALOG_CHANGED
+                    raise
+                else:
+                    self._in_progress = True
         finally:
             self.streaming = False
             self._acknowledger.close()
@@ -130,22 +151,38 @@ class CaptureWorker:
             enable_failover(self._state.settings.connection, self._state.settings.slot)
         self._host.session_begins()
         self._resolver.begin_session()
+        settings = self._state.settings
+        oid = self._host.append_publication(plan.start) if settings.append else 0
+        folder = settings.work_dir if self._in_progress and self._host.keeps_messages() else None
         with ReplicationStream(
-            self._state.settings.connection,
-            slot=self._state.settings.slot,
-            publication=self._state.settings.publication,
+            settings.connection,
+            slot=settings.slot,
+            publication=settings.publication,
+            append=SecondPublication(settings.append, oid) if oid else None,
             start_lsn=plan.start,
+            in_progress=folder is not None,
         ) as stream:
+            if settings.append:
+                self._host.append_streamed(oid if stream.appends else 0)
             confirmed = self._require_unchanged(known, server)
             self._host.source_verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
             self._acknowledger.attach(stream, confirmed, plan.start, self._state.position.witness)
             try:
-                self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
+                self._stream_in(stream, folder, stop)
             finally:
                 self._acknowledger.detach()
                 self._stream = None
+
+    def _stream_in(self, stream: ReplicationStream, folder: Path | None, stop: threading.Event) -> None:
+        if folder is None:
+            self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
+            return
+        limits = self._state.settings.in_progress
+        complete = TransactionsInProgress(stream, folder, server_version=stream.server_version, limits=limits)
+        with closing(complete):
+            self._session(complete).run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
 
     @contextmanager
     def _filters_named(self) -> Iterator[None]:
@@ -202,7 +239,7 @@ class CaptureWorker:
                 self._host.segment_staged(manifest)
             self._state.position = replace(self._state.position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
-    def _session(self, stream: ReplicationStream) -> CaptureSession:
+    def _session(self, stream: MessageStream) -> CaptureSession:
         return CaptureSession(
             self._state,
             stream,

@@ -24,7 +24,14 @@ from levada.runtime.host.plan import PlannedTable, RunPlan, plan_run
 from levada.runtime.host.readiness import start_problems
 from levada.spec import Manifests
 from levada.status import RetryPolicy
+from levada.values import CopiedRows
 
+_FIRST: Final = {
+    CopiedRows.ALL: "yes",
+    CopiedRows.NONE: "no rows (copy.mode None)",
+    CopiedRows.PART: "a part (copy.where)",
+}
+"""The first copy of a table, by the rows that it takes."""
 _MOST: Final = 10
 """The number of tables with another place that are listed."""
 
@@ -81,6 +88,7 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
                 "rows": table.estimate.rows,
                 "bytes": table.estimate.bytes,
                 "copied": table.copied,
+                "copiedRows": table.copied_rows.value,
                 "copiedAgain": table.again or None,
                 "formerTable": None if table.former is None else table.former.target,
                 "formerTableStays": None if table.former is None else table.former.stays,
@@ -134,7 +142,9 @@ def grid(found: RunPlan, *, narrow: bool = False) -> Table:
 def _cells(table: PlannedTable) -> tuple[str, ...]:
     """Return what is between the table's two names."""
     rows = "" if table.estimate.rows is None else f"~{number(table.estimate.rows)}"
-    copy = table.again or ("no" if table.copied else "yes")
+    copy = table.again or ("no" if table.copied else _FIRST[table.copied_rows])
+    if table.again and table.copied_rows is not CopiedRows.ALL:
+        copy += f", {_FIRST[table.copied_rows]}"
     if table.error is not None and not table.again:
         copy += f", Errored [{table.error.code}]"
     return rows, size(table.estimate.bytes), table.estimate.identity, table.mode, one_record(copy)

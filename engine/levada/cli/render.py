@@ -32,6 +32,7 @@ from levada.status import (
     TableProgress,
     utc_text,
 )
+from levada.values import CopiedRows
 
 _NEVER: Final = "never"
 _HEADINGS: Final = ("TABLE", "PHASE", "COPIED", "ROWS", "CHANGES", "RATE", "LEFT", "BEHIND", "WAITING")
@@ -179,7 +180,7 @@ def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Text
     copy = table.copy
     running = copy if table.phase == TablePhase.DATA_SYNC else None
     figures = (
-        percent(copy.percent) if copy is not None else "",
+        _copied(table, copy),
         number(copy.rows) if copy is not None and copy.total_bytes is not None else "",
         number(table.rows_applied) if table.rows_applied else "",
         rate(applied_rate if running is None else running.rows_per_second),
@@ -189,6 +190,14 @@ def cells(table: TableProgress, applied_rate: float | None = None) -> tuple[Text
     )
     name, phase = _text(str(table.table)), _text(table.phase, _STYLES.get(table.phase, ""))
     return (name, phase, *map(Text, figures))
+
+
+def _copied(table: TableProgress, copy: CopyProgress | None) -> str:
+    """Return how much of the table is copied, and whether that is a part of its rows."""
+    if table.copied_rows == CopiedRows.NONE:
+        return "no rows"
+    done = percent(copy.percent) if copy is not None else ""
+    return f"{done} of a part" if done and table.copied_rows == CopiedRows.PART else done
 
 
 def _outlook(catch_up: CatchUpProgress | None) -> str:

@@ -94,7 +94,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
     rows = result["rows"]
     part = "" if result["sample"] >= 1 else f", values of {result['sample']:.2%} of the rows and all keys compared"
     if result["equal"]:
-        yield f"{table}: equal at {result['lsn']}, {counted(rows['source'], 'row')}{part}"
+        kept = f" and {counted(result['kept'], 'kept row')}" if result["kept"] else ""
+        yield f"{table}: equal at {result['lsn']}, {counted(rows['source'], 'row')}{kept}{part}"
     else:
         found = ", ".join(f"{count} {kind}" for kind, count in result["differences"].items())
         sides = f"source {counted(rows['source'], 'row')}, destination {counted(rows['destination'], 'row')}{part}"

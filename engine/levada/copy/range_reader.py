@@ -17,6 +17,7 @@ from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange
 from levada.copy.reader_sessions import SESSIONS
 from levada.errors import NeedsOperator, Transient, Unrepresentable
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
@@ -54,8 +55,8 @@ def snapshot_session(
 class RangeReader:
     """Reads ranges of one table. It is pickled into tasks.
 
-    ``row_filter`` is the publication's row filter as SQL, or None for all rows. ``rows`` and ``unrepresentable`` count
-    the rows that `batches` yielded and the values that became NULL.
+    ``row_filter`` is the publication's row filter as SQL, or None for all rows. ``mask_keys`` are those of masked
+    columns. ``rows`` and ``unrepresentable`` count the rows that `batches` yielded and the values that became NULL.
     """
 
     connection: PostgresConnection
@@ -63,6 +64,7 @@ class RangeReader:
     schema: ReplicatedTableSchema
     row_filter: str | None
     policy: OnUnrepresentable
+    mask_keys: MaskKeyFiles = NO_KEY_FILES
     rows: int = field(default=0, init=False)
     unrepresentable: int = field(default=0, init=False)
 
@@ -82,7 +84,7 @@ class RangeReader:
             raise
 
     def _batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
-        decoder = CopyDecoder(self.schema)
+        decoder = CopyDecoder(self.schema, self.mask_keys)
         statement = copy_statement(self.schema, part, self.row_filter)
         with snapshot_session(self.connection, self.snapshot, READERS) as conn:
             if isinstance(part, KeyedRows) and part.by_place:

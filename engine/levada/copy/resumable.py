@@ -26,6 +26,7 @@ from levada.copy.rows import CopiedRows, FinishedRange, RangeKeeper
 from levada.copy.snapshot import SnapshotRows, run_range
 from levada.copy.tasks import TaskRunner
 from levada.errors import LevadaError, Transient, Unrepresentable
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -102,6 +103,7 @@ class ResumableRows(SnapshotRows):
         guard: TableGuard,
         note: str = "",
         limits: RangeLimits = RANGES,
+        mask_keys: MaskKeyFiles = NO_KEY_FILES,
     ) -> None:
         super().__init__(
             runner,
@@ -115,6 +117,7 @@ class ResumableRows(SnapshotRows):
             guard=guard,
             note=note,
             limits=limits,
+            mask_keys=mask_keys,
         )
         self._note = note
         self._limits = limits

@@ -17,6 +17,7 @@ from levada.copy.range_reader import RangeReader
 from levada.copy.rows import FinishedRange, TableRows
 from levada.copy.tasks import TaskRunner, run_tasks
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
@@ -36,7 +37,7 @@ class SnapshotRows(TableRows):
 
     ``runner`` runs the tasks, and ``connections`` is the maximum number of connections. If ``cancelled`` is set,
     `map_partitions` raises Transient ``copy_cancelled``. ``guard`` holds the table's locks. Reading succeeds only if it
-    held them to the end. ``note`` is that of `CopyProgress`.
+    held them to the end. ``note`` is that of `CopyProgress`. ``mask_keys`` are those of masked columns.
     """
 
     def __init__(
@@ -53,13 +54,14 @@ class SnapshotRows(TableRows):
         guard: TableGuard | None = None,
         note: str = "",
         limits: RangeLimits = RANGES,
+        mask_keys: MaskKeyFiles = NO_KEY_FILES,
     ) -> None:
         self.schema = schema
         self._runner = runner
         self._connections = connections
         self._cancelled = cancelled or threading.Event()
         self._guard = guard
-        self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy)
+        self._reader = RangeReader(connection, snapshot, schema, published.row_filter, policy, mask_keys)
         self.ranges = plan_ranges(published.leaves, connections, limits)
         self._meter = CopyMeter(published.estimated_rows, sum(r.bytes for r in self.ranges), len(self.ranges))
         self._meter.describe(resumable=False, note=note)

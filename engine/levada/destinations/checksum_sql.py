@@ -19,6 +19,7 @@ from levada.copy.range_reader import in_blocks, quote_table
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, is_framed_by_length
 from levada.pgoutput.copybinary import text_expression
 from levada.schema import Column, ColumnType, Kind
+from levada.schema.masking import has_text_mask, is_null_mask
 from levada.schema.types import is_builtin
 from levada.values import OnUnrepresentable, quote_identifier
 
@@ -78,6 +79,21 @@ class ChecksumSql:
         """Return the statement of `rows` for the rows of a range with these places, see `at_places`."""
         return self._by_key(part, "", places)
 
+    def unmasked(self, part: BlockRange, shown: Sequence[Column], places: str | None) -> str:
+        """Return the statement for the framed values of a range's rows, the texts of ``shown``, and the ctids.
+
+        The values of masked columns are their texts in clear, without a frame. ``places`` is that of `rows_at`.
+        """
+        frames = ", ".join(
+            f"c{i}" if has_text_mask(c) else self._framed(c, f"c{i}") for i, c in enumerate(self.comparison.columns)
+        )
+        texts = [f"{self._canonical(c)} AS c{i}" for i, c in enumerate(self.comparison.columns)]
+        texts += [f"{shown_text(c)} AS s{i}" for i, c in enumerate(shown)]
+        names = "".join(f", s{i}" for i in range(len(shown)))
+        leaf, where = quote_table(part.leaf), self._where(part, places)
+        inner = f"SELECT {', '.join(texts)}, ctid AS {_PLACE} FROM ONLY {leaf}{where}"
+        return f"SELECT {frames}{names}, {_PLACE} FROM ({inner} OFFSET 0) AS canonical"
+
     def values(self, part: BlockRange, hashes: Sequence[int]) -> str:
         """Return the statement for the values of the rows of a range whose keys have these hashes."""
         conditions = " AND ".join([*self._conditions(part), self.of_keys(hashes)])
@@ -119,15 +135,19 @@ class ChecksumSql:
         texts = ", ".join(f"{self._canonical(c)} AS c{i}" for i, c in enumerate(columns))
         frames = ", ".join(f"{self._framed(c, f'c{i}')} AS f{i}" for i, c in enumerate(columns))
         shown = ", ".join(shown_text(c) for c in self.comparison.key)
-        conditions = self._conditions(part) + ([] if places is None else [at_places(places)])
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         inner = (
             f"SELECT {texts}, json_build_array({shown})::text AS shown, ctid AS {_PLACE}"
-            f" FROM ONLY {quote_table(part.leaf)}{where}"
+            f" FROM ONLY {quote_table(part.leaf)}{self._where(part, places)}"
         )
         return f"SELECT {frames}, shown, {_PLACE} FROM ({inner} OFFSET 0) AS canonical"
 
+    def _where(self, part: BlockRange, places: str | None) -> str:
+        conditions = self._conditions(part) + ([] if places is None else [at_places(places)])
+        return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
     def _canonical(self, column: Column) -> str:
+        if is_null_mask(column):
+            return "NULL::text"
         return self._text(quote_identifier(column.name), column.type, column)
 
     def _framed(self, column: Column, text: str) -> str:
@@ -244,6 +264,8 @@ def at_places(places: str) -> str:
 
 def shown_text(column: Column) -> str:
     """Return the expression of a value as a person reads it. NULL has no text."""
+    if is_null_mask(column):
+        return "NULL::text"
     name = quote_identifier(column.name)
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN concat({name}) END"
 

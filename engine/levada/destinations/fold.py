@@ -9,6 +9,10 @@ the update is unknown (unchanged TOAST), it is the value in that removed row. If
 goes further back, to an event with a known value or to the destination's row. All events of a column are searched
 together, and the distance doubles in each step (pointer jumping).
 
+If a table keeps deleted rows, its changes have two more forms (`levada.apply.kept_rows`). An event with the operation
+`KEPT` is an update under its key, which has no effect if there is no such row. An insert with an old row takes its
+unknown values from the row of the event before it, which is a `KEPT` one under the old key.
+
 This requires that a key has at most one row at any moment. PostgreSQL guarantees that for a replica identity, and for
 each primary key that is not DEFERRABLE.
 """
@@ -27,6 +31,7 @@ from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED
+from levada.schema.kept_rows import KEPT
 from levada.values import resync_command
 
 
@@ -36,12 +41,19 @@ class PartialRows:
 
     ``rows`` has their indices in ascending order. The other fields have one entry for each of them. ``former_keys`` are
     the keys of the rows at the destination before this batch. ``columns`` maps the name of each column with unknown
-    values to a mask of the rows in which it is unknown.
+    values to a mask of the rows in which it is unknown. ``optional`` is a mask of the rows that do not exist if the
+    destination has no row with the former key.
     """
 
     rows: Indices
     former_keys: Keys
     columns: Mapping[str, Mask]
+    optional: Mask
+
+    def take(self, chosen: Mask) -> PartialRows:
+        """Return some of these rows."""
+        columns = {name: mask[chosen] for name, mask in self.columns.items()}
+        return PartialRows(self.rows[chosen], self.former_keys.take(chosen), columns, self.optional[chosen])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +74,25 @@ class Folded:
     def affected_keys(self) -> Keys:
         """The distinct keys whose existing rows must be deleted before the upserts are written."""
         return Keys.concat([self.keys, self.gone_keys])
+
+    def without_lost(self, found: Mask) -> Folded:
+        """Return the result without the optional rows that the destination does not have.
+
+        ``found`` has an entry for each of ``partial_rows``. The keys of the rows that are left out are gone.
+        """
+        partial = self.partial_rows
+        if partial is None or not (lost := partial.optional & ~found).any():
+            return self
+        exists = np.ones(self.upserts.num_rows, np.bool_)
+        exists[partial.rows[lost]] = False
+        left = partial.take(~lost)
+        numbers = np.cumsum(exists) - 1
+        return Folded(
+            self.upserts.filter(pa.array(exists)),
+            self.keys.take(exists),
+            Keys.concat([self.gone_keys, self.keys.take(~exists)]),
+            replace(left, rows=numbers[left.rows]) if len(left.rows) else None,
+        )
 
     def complete(self, held: pa.Table) -> pa.Table:
         """Return the upserts, with unknown values filled from the destination's rows.
@@ -112,7 +143,10 @@ def fold(
         return Folded(_table(images.columns, exists, {}), keys.take(exists), keys.take(last[deletes[last]]))
     inserts = _equals(rows, OP, "I")
     history = _History.of(in_keys, keys, inserts, deletes)
-    sources, partial_rows = _resolve(images, history, in_keys, inserts)
+    copies = np.flatnonzero(inserts & images.has_old)
+    history.previous[copies] = copies - 1
+    inserts[copies] = False
+    sources, partial_rows = _resolve(images, history, in_keys, inserts, _equals(rows, OP, KEPT))
     return Folded(
         _table(images.columns, history.exists, sources), keys.take(history.exists), history.gone_keys, partial_rows
     )
@@ -236,7 +270,7 @@ class _History:
 
 
 def _resolve(
-    images: _Images, history: _History, in_keys: Keys, inserts: Mask
+    images: _Images, history: _History, in_keys: Keys, inserts: Mask, kept: Mask
 ) -> tuple[dict[str, Indices], PartialRows | None]:
     """Return the events that have the unknown values, and the rows for which no event has them.
 
@@ -260,7 +294,8 @@ def _resolve(
         return sources, None
     anywhere = np.flatnonzero(np.logical_or.reduce(list(missing.values())))
     former_keys = in_keys.take(root[anywhere])
-    return sources, PartialRows(anywhere, former_keys, {n: m[anywhere] for n, m in missing.items()})
+    optional = kept[rows[anywhere]]
+    return sources, PartialRows(anywhere, former_keys, {n: m[anywhere] for n, m in missing.items()}, optional)
 
 
 def _known_at(unknown: Mask, previous: Indices) -> Indices:

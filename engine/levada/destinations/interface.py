@@ -65,6 +65,9 @@ class Capabilities:
     some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
     and `levada cut` are refused. ``guards``: the destination keeps other writers from its tables until
     `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
+    ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
+    destination folds changes by `levada.destinations.fold`, finds rows, and has `Destination.rows_left_out`. Without it
+    a manifest whose tables keep deleted rows is refused.
     ``checks_without_spark``: a destination with ``spark`` is checked in a JVM without a session.
     """
 
@@ -79,6 +82,7 @@ class Capabilities:
     cuts: bool = False
     guards: bool = False
     finds_rows: bool = False
+    keeps_deleted: bool = False
     checks_without_spark: bool = False
 
 
@@ -350,6 +354,16 @@ class Destination(ABC):
         the table meanwhile. Only a destination with the capability ``finds_rows`` has this method.
         """
         raise NotImplementedError(f"{self.name} cannot look for the rows of a partition")
+
+    def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the table whose keys its shadow copy does not have, each once and in any order.
+
+        The columns are those of the target's schema, which is the shadow copy's. Columns that the table lacks are NULL.
+        Nothing else writes the table meanwhile, but the rows that were yielded may be written to the shadow copy. Raise
+        NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type. Only a destination with the
+        capability ``keeps_deleted`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} does not keep deleted rows")
 
     def effective_mode(self, target: TableTarget) -> TableMode:
         """Return the mode of the table: UPSERT holds the last state per key, CHANGELOG holds every change.

@@ -152,6 +152,15 @@ def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
     return NeedsOperator("schema_change_unsupported", f"{schema.name}: {what}", hint=resync_hint(schema))
 
 
+def unconvertible(schema: ReplicatedTableSchema) -> NeedsOperator:
+    """Return the error for kept rows that do not fit into the columns of a new copy."""
+    return NeedsOperator(
+        "kept_rows_unmovable",
+        f"{schema.name}: a value of a row that the source has deleted does not fit into the columns of the new copy",
+        hint="change these rows at the destination, or set deletes to Apply, which removes them",
+    )
+
+
 def check_letter_case(
     schema: ReplicatedTableSchema, names: Iterable[str], system: str, folded: Callable[[str], str] = java_folded
 ) -> None:

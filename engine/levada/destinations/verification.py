@@ -31,13 +31,13 @@ hashes, so that their order has no effect, and a row that occurs twice counts tw
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
-from levada.schema import Column, ColumnType, Kind
+from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.values import Lsn
 
 SAMPLE_PARTS: Final = 10_000
@@ -85,6 +85,10 @@ class Comparison:
     empty for a table without a key, whose rows are identified by all columns. ``chunks`` is the number of chunks. A row
     belongs to the chunk of its key's hash. The values of a row are compared if its key belongs to the first ``sample``
     of `SAMPLE_PARTS` parts, counted from the part ``offset``. Of the other rows only the keys are compared.
+
+    ``marked`` is None for a table whose deleted rows have no mark. If it is False, the destination leaves out the
+    marked rows, and if it is True all others. ``keeps`` is True if rows that only the destination has are no
+    differences.
     """
 
     columns: tuple[Column, ...]
@@ -92,6 +96,8 @@ class Comparison:
     chunks: int
     sample: int = SAMPLE_PARTS
     offset: int = 0
+    marked: bool | None = None
+    keeps: bool = False
 
     @property
     def identity(self) -> tuple[Column, ...]:
@@ -177,6 +183,17 @@ class FixedTable(ABC):
 
         ``places`` has all rows of a key, or none.
         """
+        raise NotImplementedError
+
+    def whole_rows(self, schema: ReplicatedTableSchema, places: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield these rows of `digests` in the columns of ``schema``, which is that of the table's target.
+
+        Only a destination with the capabilities ``repairs`` and ``keeps_deleted`` has this method and `marked_rows`.
+        """
+        raise NotImplementedError
+
+    def marked_rows(self) -> int:
+        """Return the number of rows with the mark of deleted ones."""
         raise NotImplementedError
 
     @abstractmethod

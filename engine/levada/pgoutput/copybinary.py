@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from levada.errors import DecodeError
 from levada.pgoutput.binary import BINARY
+from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import PADDING, Ints, Refused, RowError, Values, WireBuffer
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
-from levada.values import quote_identifier
+from levada.schema.masks import NO_KEYS, Mask, MaskKeys
+from levada.values import MaskMethod, quote_identifier
 
 SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 TRAILER: Final = b"\xff\xff"
@@ -29,15 +31,38 @@ _PLAIN_TEXT: Final = frozenset({19, 25, 1043})
 
 
 def select_list(schema: ReplicatedTableSchema) -> str:
-    """Return the SELECT list of a copy that `CopyDecoder` decodes: the schema's columns in order."""
+    """Return the SELECT list of a copy that `CopyDecoder` decodes: the schema's columns in order.
+
+    The server does not send what a mask removes, if it knows that. The decoder masks all values in any case.
+    """
     return ", ".join(map(_expression, schema.columns))
 
 
 def _expression(column: Column) -> str:
     name = quote_identifier(column.name)
+    if column.mask is not None:
+        return _masked(name, column.mask.mask)
     if column.type.kind in BINARY or column.type_oid in _SENT_AS_TEXT:
         return name
     return _output(name)
+
+
+def _masked(name: str, mask: Mask) -> str:
+    match mask.method:
+        case MaskMethod.NULL:
+            return "NULL::text"
+        case MaskMethod.HMAC:
+            # The key must not be in a statement, which the server may log.
+            return _output(name)
+        case MaskMethod.TRUNCATE:
+            return _shortened(f"left({_output(name)}, {mask.length})", name)
+        case MaskMethod.LAST:
+            return _shortened(f"right({_output(name)}, {mask.length})", name)
+
+
+def _shortened(text: str, name: str) -> str:
+    # With another encoding of the database, a character of the server may be several, or a part of one.
+    return f"CASE WHEN (SELECT pg_catalog.getdatabaseencoding() = 'UTF8') THEN {text} ELSE {_output(name)} END"
 
 
 def text_expression(column: Column) -> str:
@@ -55,8 +80,9 @@ def _output(name: str) -> str:
 class CopyDecoder:
     """The decoder of a binary COPY of the schema's `select_list`."""
 
-    def __init__(self, schema: ReplicatedTableSchema) -> None:
+    def __init__(self, schema: ReplicatedTableSchema, keys: MaskKeys = NO_KEYS) -> None:
         self._schema = schema
+        self._keys = keys
         self._decoders = [BINARY.get(c.type.kind, decode_text) for c in schema.columns]
         self._layout = schema.arrow
         self._rows = 0
@@ -111,7 +137,8 @@ class CopyDecoder:
             values = _field(buffer, at, end)
             at = values.start + values.length
             try:
-                decoded = decode(values, column.type)
+                masked = column.mask is not None
+                decoded = decode_masked(values, column, self._keys) if masked else decode(values, column.type)
             except RowError as error:
                 raise RowError(error.row, f"column {column.name}: {error.what}") from None
             arrays.append(decoded.array)

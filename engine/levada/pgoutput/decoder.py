@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from levada.errors import DecodeError
+from levada.errors import DecodeError, LevadaError
 from levada.pgoutput.changes import (
     TRANSACTIONS,
     ChangeBatch,
@@ -32,6 +32,7 @@ from levada.pgoutput.slices import Slice
 from levada.pgoutput.transactions import OpenTransaction
 from levada.pgoutput.wire import MAX_BUFFER, Ints, RowError, sizes_of
 from levada.schema import ReplicatedTableSchema
+from levada.schema.masks import NO_KEYS, MaskKeys
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
 
@@ -92,13 +93,20 @@ class Decoder:
     """The decoder of one session's stream. It keeps the relations and the open transaction between slices.
 
     Logical messages whose prefix is not in ``message_prefixes`` are ignored. A slice with more than ``part_bytes`` is
-    decoded in parts. Rows that cannot be read are reported to the resolver, and the other tables go on. The decoder
-    cannot be used after a DecodeError, which concerns the whole stream. It then continues in a new session.
+    decoded in parts. ``keys`` are those of masked columns. Rows that cannot be read are reported to the resolver, and
+    the other tables go on. The decoder cannot be used after a DecodeError, which concerns the whole stream. It then
+    continues in a new session.
     """
 
     def __init__(
-        self, resolver: SchemaResolver, *, message_prefixes: Sequence[str] = (), part_bytes: int = MAX_BUFFER
+        self,
+        resolver: SchemaResolver,
+        *,
+        message_prefixes: Sequence[str] = (),
+        part_bytes: int = MAX_BUFFER,
+        keys: MaskKeys = NO_KEYS,
     ) -> None:
+        self._keys = keys
         self._part_bytes = part_bytes
         self._resolver = resolver
         self._prefixes = frozenset(message_prefixes)
@@ -152,9 +160,11 @@ class Decoder:
         if bound.schema is None:
             return
         try:
-            rows = decode_rows(of.rows(picked), bound.columns, bound.schema)
+            rows = decode_rows(of.rows(picked), bound.columns, bound.schema, self._keys)
         except MemoryError:
             raise
+        except LevadaError as error:
+            self._fail(relation, DecodeError(error.code, error.message), of.commit_lsn(first))
         except Exception as error:
             # Whatever cannot be read about one table must not keep the others from being read.
             row, what = _described(error)

@@ -9,12 +9,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.messages import HEADER, RelationColumn
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.tuples import TupleColumn, read_tuples
 from levada.pgoutput.wire import Bools, Bytes, Decoded, Ints, Refused, RowError, WireBuffer, bitmap, fixed
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import ALWAYS, UNREPRESENTABLE_TYPE, change_schema
+from levada.schema.masking import is_null_mask
+from levada.schema.masks import MaskKeys
 
 _INSERT, _UPDATE, _DELETE = b"IUD"
 _NEW, _KEY, _FULL = b"NKO"
@@ -47,8 +50,10 @@ class _OldImage:
     columns: list[TupleColumn]
 
 
-def decode_rows(rows: RowMessages, relation: Sequence[RelationColumn], schema: ReplicatedTableSchema) -> pa.RecordBatch:
-    """Decode the messages. Raise `RowError` with an index into ``rows``."""
+def decode_rows(
+    rows: RowMessages, relation: Sequence[RelationColumn], schema: ReplicatedTableSchema, keys: MaskKeys
+) -> pa.RecordBatch:
+    """Decode the messages, and mask their values. Raise `RowError` with an index into ``rows``."""
     tags = rows.buffer.bytes[rows.start + TUPLE]
     is_old = (tags == _KEY) | (tags == _FULL)
     _check_tags(rows.kinds, tags, is_old)
@@ -71,12 +76,12 @@ def decode_rows(rows: RowMessages, relation: Sequence[RelationColumn], schema: R
         wire = columns[k]
         if old is not None:
             wire = _filled(wire, old, k, relation[k].is_key)
-            old_arrays.append(_decode(old.columns[k], column, old.rows).array)
-        decoded = _decode(wire, column)
+            old_arrays.append(_decode(old.columns[k], column, keys, old.rows).array)
+        decoded = _decode(wire, column, keys)
         arrays.append(decoded.array)
         if decoded.refused is not None:
             refused.append((column.attnum, decoded.refused))
-        if wire.unchanged is not None:
+        if wire.unchanged is not None and not is_null_mask(column):
             unchanged.append((column.attnum, wire.unchanged))
     arrays += _always(rows)
     if is_old.any():
@@ -135,8 +140,10 @@ def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleCol
     return TupleColumn(values, unchanged if unchanged.any() else None)
 
 
-def _decode(wire: TupleColumn, column: Column, rows: Ints | None = None) -> Decoded:
+def _decode(wire: TupleColumn, column: Column, keys: MaskKeys, rows: Ints | None = None) -> Decoded:
     try:
+        if column.mask is not None:
+            return decode_masked(wire.values, column, keys)
         return decode_text(wire.values, column.type)
     except RowError as error:
         row = error.row if rows is None else int(rows[error.row])

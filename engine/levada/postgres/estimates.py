@@ -18,13 +18,23 @@ _LAST_BYTES: Final = sql.SQL("""(
     SELECT sum(greatest(f.relpages, 0)) * current_setting('block_size')::bigint
     FROM pg_class s JOIN pg_class f ON f.oid IN (s.oid, s.reltoastrelid) WHERE s.oid = l.oid)""")
 
+# The rows of a table that was never analysed, as PostgreSQL's planner estimates them: those of so many full pages, with
+# 32 bytes for a value of variable length. A row has a header of 24 bytes, and a pointer of 4.
+_EXACT_ROWS: Final = sql.SQL("""(
+    SELECT floor(pg_relation_size(l.oid) / b.size * ((b.size - 24) / (28 + greatest(w.width, 1))))
+    FROM (SELECT current_setting('block_size')::bigint) AS b(size), (
+        SELECT coalesce(sum(CASE WHEN a.attlen > 0 THEN a.attlen ELSE 32 END), 0) FROM pg_attribute a
+        WHERE a.attrelid = l.oid AND a.attnum > 0 AND NOT a.attisdropped) AS w(width))""")
+_NO_ROWS: Final = sql.SQL("NULL::bigint")
+
 
 @dataclass(frozen=True, slots=True)
 class TableEstimate:
     """The size of a table with its partitions, and its replica identity.
 
-    ``rows`` is None if it was never analysed. ``bytes`` includes TOAST. ``identity`` is ``primary key``, ``index``,
-    ``full`` or ``nothing``. ``current`` is False if a table was locked, so that ``bytes`` is of its last VACUUM.
+    ``rows`` is estimated by the size if it was never analysed, and None if it was locked then. ``bytes`` includes
+    TOAST. ``identity`` is ``primary key``, ``index``, ``full`` or ``nothing``. ``current`` is False if a table was
+    locked, so that ``bytes`` is of its last VACUUM.
     """
 
     rows: int | None
@@ -53,7 +63,8 @@ def _estimate(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable], size_of: sql.SQL
 ) -> Mapping[QualifiedTable, TableEstimate]:
     query = sql.SQL("""
-        SELECT n.nspname, c.relname, max(l.reltuples) >= 0, sum(greatest(l.reltuples, 0))::bigint,
+        SELECT n.nspname, c.relname, bool_and(l.reltuples >= 0 OR {rows} IS NOT NULL),
+               sum(CASE WHEN l.reltuples >= 0 THEN l.reltuples ELSE {rows} END)::bigint,
                sum(coalesce({size}, 0))::bigint,
                CASE c.relreplident
                     WHEN 'f' THEN 'full'
@@ -70,7 +81,12 @@ def _estimate(
         ) AS l
         GROUP BY 1, 2, c.oid, c.relreplident""")
     names = [[t.schema for t in tables], [t.name for t in tables]]
-    rows = conn.execute(query.format(size=size_of, leaves=leaves_of("c.oid")), names).fetchall()
+    rows = conn.execute(
+        query.format(
+            size=size_of, rows=_EXACT_ROWS if size_of is _EXACT_BYTES else _NO_ROWS, leaves=leaves_of("c.oid")
+        ),
+        names,
+    ).fetchall()
     return {
         QualifiedTable(schema, name): TableEstimate(count if known else None, size, identity, size_of is _EXACT_BYTES)
         for schema, name, known, count, size, identity in rows

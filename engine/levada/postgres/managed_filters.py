@@ -142,7 +142,7 @@ def _set_filter(
     after = read_members(conn, publication)
     if after.keys() != {*before, id_}:
         raise _refused(name, where or "", "it is not a condition alone")
-    if where is not None:
+    if where is not None and (found is None or found.update or found.delete):
         _require_covered(conn, publication, id_, name)
     return after[id_]
 

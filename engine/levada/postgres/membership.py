@@ -85,7 +85,8 @@ class PublicationState:
     ``names`` are the tables that exist at the source, and ``members`` are the published ones. Changes of tables in
     ``unlogged`` are not in the WAL. Those of ``partitions`` are streamed as changes of a published root, and those of
     ``divided`` as changes of their partitions. ``unidentified`` are unpublished tables whose UPDATEs and DELETEs
-    PostgreSQL would reject once they are published, with the SQL that gives them a replica identity.
+    PostgreSQL would reject once they are published, with the SQL that gives them a replica identity. ``appended`` are
+    members of the second publication, see `levada.postgres.append_publication`.
     """
 
     name: str
@@ -96,6 +97,7 @@ class PublicationState:
     partitions: frozenset[TableId] = frozenset()
     divided: frozenset[TableId] = frozenset()
     unidentified: Mapping[TableId, str] = field(default_factory=dict)
+    appended: frozenset[TableId] = frozenset()
 
     def left(self, table: TableId) -> bool:
         """Return True if the table exists at the source and its changes are not published."""

@@ -14,12 +14,14 @@ from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.copy_conditions import copy_problems
 from levada.postgres.ddl import declined_trigger
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
+from levada.postgres.masked_columns import mask_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -46,6 +48,7 @@ from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.values import QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
@@ -68,8 +71,15 @@ class PreflightRequest:
     copy_tables: int
     """The number of tables that are copied at the same time, each through its own slot."""
     excluded_columns: Callable[[QualifiedTable], AbstractSet[str]] = lambda table: frozenset()
+    masks: Callable[[QualifiedTable], TableMasks] = lambda table: NO_MASKS
     row_filter: Callable[[QualifiedTable], str | None] = lambda table: None
     """The condition of the table's rows that the manifest selects, None for all."""
+    appends: Callable[[QualifiedTable], bool] = lambda table: False
+    """Returns True for a table that the second publication has if it has no replica identity."""
+    copied_part: Callable[[QualifiedTable], str | None] = lambda table: None
+    """The condition of the rows that a copy takes, empty for no row, None for all."""
+    is_upserted: Callable[[QualifiedTable], bool] = lambda table: True
+    """Returns False for a table whose mode is Changelog."""
     copy_connections: int = 1
     """The number of sessions that read one table."""
     ddl_trigger: bool = True
@@ -209,13 +219,15 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
         report = inspect_coverage(conn, request.publication, wanted)
-        yield from _identity_problems(conn, report.unidentified, request)
+        appended = {t for t in report.unidentified if request.managed and request.appends(t)}
+        yield from _identity_problems(conn, set(report.unidentified) - appended, request)
         if report.unidentified:
             wanted = wanted.difference(report.unidentified)
         # The SQL of the others would publish all rows of these.
         filtered = {t: where for t in wanted if request.managed and (where := request.row_filter(t)) is not None}
         if report.unidentified or filtered:
             report = inspect_coverage(conn, request.publication, wanted.difference(filtered))
+        wanted = wanted | appended
         yield from _filter_problems(conn, filtered, request.publication, streamed)
         yield from _coverage_problems(report, publication, request)
     yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)
@@ -239,6 +251,10 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         message = f"columns.exclude of table {name} has {', '.join(missing)}, which is no column"
         hint = "if the column was renamed, write its new name into columns.exclude of the table's TableSync"
         yield Problem(Severity.WARNING, "excluded_column_missing", message, hint)
+    yield from map(_warning, mask_errors(conn, {table: request.masks(table) for table in wanted}))
+    partly = {table: where for table in wanted if (where := request.copied_part(table)) is not None}
+    if partly:
+        yield from copy_problems(conn, partly, [table for table in partly if request.is_upserted(table)])
     for name, flaws in sorted(read_flaws(conn, request.publication, wanted).items()):
         # It concerns this table only, whose copy is refused, so the others can start.
         if (error := flaw_error(name, flaws)) is not None:

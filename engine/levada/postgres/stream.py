@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,6 +39,14 @@ _REPLY_S: Final = 5.0
 _POSTGRES_EPOCH_S: Final = 946_684_800
 
 
+@dataclass(frozen=True, slots=True)
+class SecondPublication:
+    """A publication that is streamed too, unless the one of this name has another OID by now."""
+
+    name: str
+    oid: int
+
+
 class ReplicationStream:
     """The messages of one slot. The stream occupies the slot until `close`.
 
@@ -51,9 +60,18 @@ class ReplicationStream:
     """
 
     def __init__(
-        self, connection: PostgresConnection, *, slot: str, publication: str, start_lsn: Lsn | None = None
+        self,
+        connection: PostgresConnection,
+        *,
+        slot: str,
+        publication: str,
+        append: SecondPublication | None = None,
+        start_lsn: Lsn | None = None,
+        in_progress: bool = False,
     ) -> None:
         """Connect, and start streaming at ``start_lsn``, or at the slot's confirmed position if that is later.
+
+        With ``in_progress`` large transactions are sent while they are open, by protocol version 2.
 
         Raise Transient ``slot_active``, SlotLost ``slot_missing`` or ``slot_lost``, NeedsOperator
         ``publication_missing``, or the error of a rejected login.
@@ -76,8 +94,11 @@ class ReplicationStream:
             self._status_interval_s = self._read_status_interval()
             self._require_publication(publication)
             execute_replication(self._pg, GROW, self._doing, connection.silence(), self._names)
-            names = quote_literal(quote_identifier(publication))
-            options = f"proto_version '1', publication_names {names}, messages 'true'"
+            self.appends = append is not None and self._has_publication(append.name, append.oid)
+            second = f",{quote_identifier(append.name)}" if append is not None and self.appends else ""
+            names = quote_literal(quote_identifier(publication) + second)
+            version = "'2', streaming 'on'" if in_progress else "'1'"
+            options = f"proto_version {version}, publication_names {names}, messages 'true'"
             execute_replication(
                 self._pg,
                 f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
@@ -93,6 +114,16 @@ class ReplicationStream:
         self._silence.reset()
         args = (weakref.ref(self), self._closed, self._status_interval_s / 2)
         threading.Thread(target=_keep_alive, args=args, name="levada-keepalive", daemon=True).start()
+
+    @property
+    def in_progress_bytes(self) -> int:
+        """0, because each message is returned when it arrives, also those of transactions in progress."""
+        return 0
+
+    @property
+    def server_version(self) -> int:
+        """The server's version as libpq has it, such as 150004."""
+        return self._pg.server_version
 
     @property
     def acknowledged(self) -> Lsn:
@@ -285,9 +316,13 @@ class ReplicationStream:
 
     def _require_publication(self, publication: str) -> None:
         # Since version 18 the server streams nothing, without an error, for a publication that does not exist.
-        query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(publication)}"
-        if not execute_replication(self._pg, query, self._doing, self._silence, self._names).ntuples:
+        if not self._has_publication(publication):
             raise source_error(self._doing, None, f'publication "{publication}" does not exist')
+
+    def _has_publication(self, name: str, oid: int | None = None) -> bool:
+        query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(name)}"
+        query += "" if oid is None else f" AND oid = {oid}"
+        return execute_replication(self._pg, query, self._doing, self._silence, self._names).ntuples > 0
 
     def _read_status_interval(self) -> float:
         query = "SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'"

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
 
 from levada.errors import Transient
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.schema.masks import NO_MASKS, TableMasks
+from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    OnPartitionGone,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
@@ -47,6 +59,16 @@ class PublicationConfig:
 
     name: str
     managed: bool = True
+
+    @property
+    def append(self) -> str:
+        """The name of the second publication, see `levada.postgres.append_publication`. Empty if not ``managed``."""
+        return append_name(self.name) if self.managed else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the publications that belong to the pipeline if they exist and it manages them."""
+        return (self.name, self.append) if self.managed else (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +120,43 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``mode`` or ``destination_table`` resyncs the table. An empty
-    ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
+    A change of ``excluded_columns``, ``masks``, ``mode``, ``deletes`` or ``destination_table`` resyncs the table. An
+    empty ``destination_table`` stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or
     ``verify_nonce`` requests one retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another
     process copies the table. ``settings`` are those of the destination for the table, an instance of its
     `table_settings_model`. With ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG,
-    whose history a copy removes.
+    whose history a copy removes, and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a
+    condition in SQL, are the rows that a copy takes. A change of them applies to the next copy.
+    ``keyless`` is the treatment of the table if it has no replica identity.
     """
 
     suspended: bool = False
     excluded_columns: frozenset[str] = frozenset()
     mode: TableMode = TableMode.UPSERT
     on_unstreamable: OnUnstreamable | None = None
+    deletes: Deletes = Deletes.APPLY
+    on_partition_gone: OnPartitionGone = OnPartitionGone.DELETE
     destination_table: str = ""
     retry_nonce: int = 0
     resync_nonce: int = 0
     verify_nonce: int = 0
     dedicated_copy: bool = False
     settings: BaseModel | None = None
+    masks: TableMasks = NO_MASKS
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
+    keyless: Keyless = Keyless.LEAVE_OUT
+
+    @property
+    def copies_part(self) -> bool:
+        """True if a copy leaves out rows, so that it removes what the stream has brought of them."""
+        return self.copy_mode is CopyMode.NONE or bool(self.copy_where)
 
     @property
     def resyncs_by_itself(self) -> bool:
         """True if the table is copied again by itself after a change that is not in the stream."""
         if self.on_unstreamable is None:
-            return self.mode is not TableMode.CHANGELOG
+            return self.mode is not TableMode.CHANGELOG and not self.copies_part
         return self.on_unstreamable is OnUnstreamable.RESYNC
 
 
@@ -131,17 +166,19 @@ class PipelineConfig:
 
     ``selects`` returns True for each table of the source that is replicated. ``include`` and ``exclude`` are the
     entries of the manifest that it is made of. ``tables`` has the settings of some tables, and ``default_table`` those
-    of all others. A segment is closed at ``batch_bytes`` or after ``batch_fill_s``. ``memory_bytes`` is the memory for
-    changes, which capture and apply share. ``freshness_s`` is the longest lag that batching may cause. A
-    ``heartbeat_s`` of 0 turns heartbeats off. ``ddl_trigger`` is False if the source must not have Levada's trigger.
-    ``work_dir`` has caches only, so it may be lost, unless the staging area
-    is in it. ``destination_place`` has the destination's fields that a pipeline keeps for its lifetime, by their paths
-    in the manifest. A table whose copy was made with another ``copies_depend_on`` is resynced at the start. Times are
-    in seconds, sizes in bytes.
+    of all others, except that those of ``copied_otherwise`` have the other ``copy_mode``. A segment is closed at
+    ``batch_bytes`` or after ``batch_fill_s``. ``memory_bytes`` is the memory for changes, which capture and apply
+    share. ``freshness_s`` is the longest lag that batching may cause. A ``heartbeat_s`` of 0 turns heartbeats off.
+    ``ddl_trigger`` is False if the source must not have Levada's trigger. ``work_dir`` has caches only, so it may be
+    lost, unless the staging area is in it. ``destination_place`` has the destination's fields that a pipeline keeps for
+    its lifetime, by their paths in the manifest. A table whose copy was made with another ``copies_depend_on`` is
+    resynced at the start. Times are in seconds, sizes in bytes.
 
     A table whose size at the source is above ``largest_own_copy`` is not resynced by itself. None: any table is.
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
+
+    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
     ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
@@ -158,6 +195,7 @@ class PipelineConfig:
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
     default_table: TableConfig = TableConfig()
+    copied_otherwise: tuple[TablePattern, ...] = ()
     largest_own_copy: int | None = None
     copy_tables: int = 4
     copy_connections: int = 4
@@ -184,6 +222,7 @@ class PipelineConfig:
     uid: str = ""
     take_over_from: str = ""
     limits: Limits = field(default_factory=Limits)
+    mask_keys: MaskKeyFiles = NO_KEY_FILES
 
     @property
     def full_name(self) -> str:
@@ -207,9 +246,25 @@ class PipelineConfig:
         """Return the condition of the table's rows that are replicated, as the manifest has it. None: all rows."""
         return next((pattern.where for pattern in self.include if pattern.matches(table)), None)
 
+    def appends(self, table: QualifiedTable) -> bool:
+        """Return True if the table is replicated by its INSERTs and TRUNCATEs if it has no replica identity."""
+        return self.publication.managed and self.table(table).keyless is Keyless.APPEND
+
+    @property
+    def appends_any(self) -> bool:
+        """True if tables may be replicated by their INSERTs and TRUNCATEs."""
+        settings = (self.default_table, *self.tables.values())
+        return self.publication.managed and any(its.keyless is Keyless.APPEND for its in settings)
+
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return the settings of a table."""
-        return self.tables.get(table, self.default_table)
+        found = self.tables.get(table)
+        if found is not None:
+            return found
+        found = self.default_table
+        if any(pattern.matches(table) for pattern in self.copied_otherwise):
+            return replace(found, copy_mode=CopyMode.ALL if found.copy_mode is CopyMode.NONE else CopyMode.NONE)
+        return found
 
 
 def _selects_failed(table: QualifiedTable, what: str) -> Transient:

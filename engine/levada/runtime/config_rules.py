@@ -15,14 +15,26 @@ from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
+from levada.schema.masks import TableMasks
+from levada.spec.columns import SHORTENING, Columns
+from levada.spec.columns import Mask as MaskSpec
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
-from levada.spec.pipeline import Columns, PipelineMetadata, PipelineSpec, TableSyncFields
+from levada.spec.pipeline import PipelineMetadata, PipelineSpec, TableSyncFields
 from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.status import GuardMeasure, GuardPolicy
-from levada.values import OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    OnPartitionGone,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 Least = Literal["manifest", "positive"]
 
@@ -207,6 +219,17 @@ def _other_problems(config: PipelineConfig) -> Iterator[tuple[str, str]]:
         yield "on_unrepresentable", "must be a member of levada.OnUnrepresentable"
 
 
+def _mask_problem(masks: TableMasks) -> str:
+    """Return what masks must be, an empty string if they are that."""
+    if problem := value_problem(Columns, "exclude", tuple(masks.names)):
+        return problem
+    for name, mask in masks.entries:
+        # The last 0 characters would be all of them.
+        if mask.method in SHORTENING and (problem := value_problem(MaskSpec, "length", mask.length)):
+            return f"of {name} has a length that {problem}"
+    return ""
+
+
 def _table_problems(table: object) -> Iterator[tuple[str, str]]:
     """Yield the problems of a table's settings, each with its path below them."""
     if not isinstance(table, TableConfig):
@@ -222,7 +245,23 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".excluded_columns", "must be a frozenset of names"
     elif problem := value_problem(Columns, "exclude", tuple(table.excluded_columns)):
         yield ".excluded_columns", problem
+    if not isinstance(table.masks, TableMasks):
+        yield ".masks", "must be a TableMasks"
+    elif problem := _mask_problem(table.masks):
+        yield ".masks", problem
     if not isinstance(table.mode, TableMode):
         yield ".mode", "must be a member of levada.TableMode"
+    if not isinstance(table.deletes, Deletes):
+        yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.keyless, Keyless):
+        yield ".keyless", "must be a member of levada.Keyless"
+    if not isinstance(table.copy_mode, CopyMode):
+        yield ".copy_mode", "must be a member of levada.CopyMode"
+    if not isinstance(table.copy_where, str):
+        yield ".copy_where", "must be a string"
+    elif table.copy_where and table.copy_mode is CopyMode.NONE:
+        yield ".copy_where", "must be empty with CopyMode.NONE"
+    if not isinstance(table.on_partition_gone, OnPartitionGone):
+        yield ".on_partition_gone", "must be a member of levada.OnPartitionGone"
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

@@ -107,7 +107,10 @@ def prepare_replication(
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with SESSIONS.session(config.source, "discover") as connection:
-            return discover(config, connection, store, owner)
+            found = discover(config, connection, store, owner)
+        if found.append_waits:
+            capture.reopen()
+        return found
 
     assembled = assemble_supervisor(
         around,

@@ -33,6 +33,7 @@ from levada.runtime.tables.registry import TableRegistry
 from levada.runtime.tables.retries import as_levada_error
 
 if TYPE_CHECKING:
+    from levada.runtime.config import PipelineConfig
     from levada.runtime.tables.source_tables import SourceTables
     from levada.segments.manifest import Manifest
 
@@ -179,7 +180,7 @@ class Supervisor:
 
     def _reconfigure(self, report: Reconfigured) -> None:
         former = self.config_ref.current
-        selected = (report.config.selects, report.config.include) != (former.selects, former.include)
+        selected = _selection(report.config) != _selection(former)
         self.config_ref.replace(report.config)
         self._capture.configure(report.config)
         if selected:
@@ -187,6 +188,12 @@ class Supervisor:
         self.registry.membership.reconfigured()
         self._next_actions = 0.0
         _log.info("the changed configuration is applied")
+
+
+def _selection(config: PipelineConfig) -> tuple[object, ...]:
+    """Return what decides about the set of tables. Functions and entries are compared by identity or value."""
+    keyless = {name: its.keyless for name, its in config.tables.items()}
+    return config.selects, config.include, config.default_table.keyless, keyless
 
 
 def _paced(pace: Pace, work: Callable[[float], None]) -> bool:

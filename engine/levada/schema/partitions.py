@@ -101,6 +101,16 @@ class Region:
         """The attnums of the columns that decide."""
         return frozenset(n for part in self.parts for condition in part for n in condition.columns)
 
+    def union(self, other: Region) -> Region:
+        """Return the rows of either. Ranges of one column that follow each other become one."""
+        if ((),) in (self.parts, other.parts):
+            return Region(((),))
+        parts = list(self.parts)
+        for part in other.parts:
+            if part not in parts:
+                _add_part(parts, part)
+        return Region(tuple(parts))
+
     def to_json(self) -> list[Any]:
         """Return the list that `from_json` reads."""
         return [
@@ -117,6 +127,25 @@ class Region:
                 for conditions in data
             )
         )
+
+
+def _add_part(parts: list[tuple[Condition, ...]], part: tuple[Condition, ...]) -> None:
+    """Add a part, or extend the range of the one that it follows or precedes."""
+    for place, known in enumerate(parts):
+        both = (*known, *part)
+        if len(both) == 2 and all(len(c.boxes) == 1 and c.boxes[0].low and not c.negated for c in both):
+            one, other = (c.boxes[0] for c in both)
+            joined = (
+                Box(one.low, other.high)
+                if one.high == other.low
+                else Box(other.low, one.high)
+                if other.high == one.low
+                else None
+            )
+            if joined is not None and both[0].columns == both[1].columns:
+                parts[place] = (replace(both[0], boxes=(joined,)),)
+                return
+    parts.append(part)
 
 
 @dataclass(frozen=True, slots=True)

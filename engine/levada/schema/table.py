@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from levada.schema.masks import NO_MASKS, ColumnMask, TableMasks
 from levada.schema.types import ColumnType
 from levada.values import QualifiedTable, SnapshotId, TableId
 
@@ -35,7 +36,8 @@ class Column:
 
     ``attnum`` identifies the column for the table's lifetime, also after a rename. ``missing_value`` is PostgreSQL's
     text of the constant for rows written before ``ADD COLUMN … DEFAULT`` (``attmissingval``), or None. ``rewritten`` is
-    True if the column was added with a default that PostgreSQL computed for each row.
+    True if the column was added with a default that PostgreSQL computed for each row. ``type`` is that of the masked
+    values if the column has a ``mask``, and ``type_name``, ``type_oid`` and ``typmod`` are those at the source.
     """
 
     attnum: int
@@ -48,10 +50,11 @@ class Column:
     default: str | None = None
     missing_value: str | None = None
     rewritten: bool = False
+    mask: ColumnMask | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the column as plain values for JSON."""
-        return {
+        data = {
             "attnum": self.attnum,
             "name": self.name,
             "type": self.type.to_json(),
@@ -63,6 +66,7 @@ class Column:
             "missingValue": self.missing_value,
             "rewritten": self.rewritten,
         }
+        return data if self.mask is None else {**data, "mask": self.mask.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Column:
@@ -78,6 +82,7 @@ class Column:
             default=data["default"],
             missing_value=data["missingValue"],
             rewritten=data["rewritten"],
+            mask=ColumnMask.from_json(data["mask"]) if "mask" in data else None,
         )
 
 
@@ -110,7 +115,7 @@ class ReplicatedTableSchema:
     nothing, and may change. ``key`` is empty if a row cannot be identified.
     ``identity_attnums`` are the columns in an old key tuple. ``excluded_columns`` has the names in ``columns.exclude``
     of the copy that the version belongs to, and ``excluded`` the columns of the table that it leaves out, in attnum
-    order.
+    order. ``masks`` are those of the manifest at that copy. The columns have their own, also after a rename.
     """
 
     id: TableId
@@ -122,6 +127,7 @@ class ReplicatedTableSchema:
     snapshot_id: SnapshotId = COPY_VERSION
     excluded_columns: frozenset[str] = frozenset()
     excluded: tuple[ExcludedColumn, ...] = ()
+    masks: TableMasks = NO_MASKS
 
     def __post_init__(self) -> None:
         """Put the key into ascending order."""
@@ -145,7 +151,7 @@ class ReplicatedTableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as plain values for JSON."""
-        return {
+        data = {
             "id": int(self.id),
             "schema": self.name.schema,
             "name": self.name.name,
@@ -157,6 +163,7 @@ class ReplicatedTableSchema:
             "excludedColumns": sorted(self.excluded_columns),
             "excluded": [c.to_json() for c in self.excluded],
         }
+        return {**data, "masks": self.masks.to_json()} if self.masks else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ReplicatedTableSchema:
@@ -171,4 +178,5 @@ class ReplicatedTableSchema:
             snapshot_id=SnapshotId.parse(data["snapshotId"]),
             excluded_columns=frozenset(data["excludedColumns"]),
             excluded=tuple(ExcludedColumn.from_json(c) for c in data["excluded"]),
+            masks=TableMasks.from_json(data.get("masks", ())),
         )

@@ -7,8 +7,9 @@ from typing import Self
 
 from pydantic import BaseModel
 
+from levada.schema.kept_rows import with_deleted_at
 from levada.schema.table import ReplicatedTableSchema
-from levada.values import QualifiedTable, TableId, TableMode
+from levada.values import Deletes, QualifiedTable, TableId, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class TableTarget:
     They are an instance of the destination's ``table_settings_model``. Unlike the other fields they are the current
     ones, and not those of the last copy. A changed manifest changes them without a resync.
     """
+    deletes: Deletes = Deletes.APPLY
+    """The effect of a delete on the table's rows. With MARK, the schema has the column `DELETED_AT`."""
+    keeps_partitions: bool = False
+    """True if the rows of a partition stay that the source's table does not have any more."""
 
     @classmethod
     def of(
@@ -50,6 +55,26 @@ class TableTarget:
         """The OID of the source table."""
         return self.schema.id
 
+    @property
+    def keeps_rows(self) -> bool:
+        """True if the table may have rows that the source does not have."""
+        return self.deletes is not Deletes.APPLY or self.keeps_partitions
+
+    @property
+    def keeps_unmarked(self) -> bool:
+        """True if the table may have such rows without a mark."""
+        return self.deletes is Deletes.IGNORE or self.keeps_partitions
+
     def with_schema(self, schema: ReplicatedTableSchema) -> Self:
         """Return the target with another version of the table's schema."""
         return replace(self, schema=schema)
+
+    def keeping(self, deletes: Deletes, *, partitions: bool = False) -> Self:
+        """Return the target of a table on which deletes, and ``partitions`` that are gone, have this effect.
+
+        One without a key has each change anyway.
+        """
+        if self.mode is not TableMode.UPSERT or not self.schema.key:
+            return self
+        schema = with_deleted_at(self.schema) if deletes is Deletes.MARK else self.schema
+        return replace(self, schema=schema, deletes=deletes, keeps_partitions=partitions)

@@ -22,6 +22,7 @@ from levada.schema.changes import (
     UNREPRESENTABLE,
     change_schema,
 )
+from levada.schema.masking import same_mask
 from levada.schema.types import repeated
 from levada.values import Lsn, OnUnrepresentable, resync_command, unrepresentable_hint
 
@@ -151,6 +152,8 @@ class Projection:
                 raise _computed(target, column)
             if before is not None and not widens(before.type, column.type):
                 raise _retyped(target, before, column)
+            if before is not None and not same_mask(before, column):
+                raise _unsupported(target, f"column {column.name} had another mask, or none, in earlier rows")
         return projection
 
     def reads(self, file_columns: Sequence[str]) -> list[str]:

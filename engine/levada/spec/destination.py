@@ -23,6 +23,7 @@ class CustomDestination(PluginSection, DestinationSettings):
 
     # Only the engine imports its class, which may ask for Spark or not.
     spark: ClassVar[bool] = True
+    keeps_deleted: ClassVar[bool] = True
 
     type: str = setting(Change.IMMUTABLE, min_length=1, max_length=253)
     """The destination's name in the entry-point group levada.destinations."""
@@ -49,6 +50,16 @@ class DestinationSection(Model):
     def spark(self) -> bool:
         """True if the destination uses Spark, or may use it."""
         return self.section.spark
+
+    @property
+    def in_one_transaction(self) -> bool:
+        """True if one transaction at the destination has the changes of all tables."""
+        return getattr(self.section, "ordering", None) == "Pipeline"
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True if the destination keeps rows that the source does not have any more, or may do so."""
+        return self.section.keeps_deleted and not self.in_one_transaction
 
     @property
     def mode(self) -> TableMode:
@@ -102,9 +113,12 @@ if TYPE_CHECKING:
     DestinationSpec = DestinationSection
     SPARK_SECTIONS: tuple[str, ...]
     """The names of the sections of destinations that use Spark, or may use it."""
+    KEEPING_SECTIONS: tuple[str, ...]
+    """The names of the sections of destinations that keep deleted rows, or may do so."""
 else:
     _SECTIONS = {**own_sections(DESTINATIONS), "custom": CustomDestination}
     SPARK_SECTIONS = tuple(name for name, section in _SECTIONS.items() if section.spark)
+    KEEPING_SECTIONS = tuple(name for name, section in _SECTIONS.items() if section.keeps_deleted)
 
     def _spec() -> type[DestinationSection]:
         fields: dict[str, Any] = {

@@ -82,3 +82,17 @@ def state_names(pipeline: str) -> tuple[str, ...]:
     """
     head = f"{pipeline}-state"
     return (head, *(f"{head}-{part}" for part in range(STATE_PARTS)))
+
+
+_LONGEST: Final = 63
+_APPEND: Final = "_append"
+
+
+def append_name(publication: str) -> str:
+    """Return the name of the second publication. A name that would be too long is cut and ends with a digest."""
+    name = f"{publication}{_APPEND}"
+    if len(name.encode()) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(publication.encode()).hexdigest()[:8]
+    kept = publication.encode()[: _LONGEST - len(_APPEND) - len(digest) - 1].decode(errors="ignore")
+    return f"{kept}_{digest}{_APPEND}"

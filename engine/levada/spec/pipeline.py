@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic.alias_generators import to_camel
 
-from levada.spec.destination import SPARK_SECTIONS, DestinationSpec
+from levada.spec.columns import Columns
+from levada.spec.destination import KEEPING_SECTIONS, SPARK_SECTIONS, DestinationSpec
 from levada.spec.guard import Guard
 from levada.spec.model import Change, Model, Rule, StrictBool, StrictInt, at_most_one, setting
-from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, default_object_name
+from levada.spec.names import Identifier, LakeTable, ObjectName, PipelineName, append_name, default_object_name
 from levada.spec.plugins import DESTINATIONS, own_table_sections
 from levada.spec.problems import SpecProblem
 from levada.spec.quantity import Amount, Bytes
@@ -38,7 +39,18 @@ from levada.spec.running import (
 )
 from levada.spec.section import DestinationTableSettings, PluginTableSettings
 from levada.spec.source import PublicationManagement, Source, Tables
-from levada.values import OnSchemaChange, OnUnrepresentable, OnUnstreamable, QualifiedTable, TableMode
+from levada.values import (
+    CopyMode,
+    Deletes,
+    Keyless,
+    MaskMethod,
+    OnPartitionGone,
+    OnSchemaChange,
+    OnUnrepresentable,
+    OnUnstreamable,
+    QualifiedTable,
+    TableMode,
+)
 
 _SERVER_FIELDS: Final = {
     "annotations",
@@ -106,6 +118,13 @@ _SPARK_SETTINGS: Final = (
 )
 
 
+_KEEPS_NOTHING: Final = f"must be Apply, except with a destination of {', '.join(map(to_camel, KEEPING_SECTIONS))}"
+_KEEPS_TOGETHER: Final = "must be Apply with ordering: Pipeline, whose tables are dropped before they are copied again"
+_KEEPS_NO_PARTITION: Final = (
+    f"must be Delete, except with {', '.join(map(to_camel, KEEPING_SECTIONS))}, ordering: Table"
+)
+
+
 class PipelineSpec(Model):
     """One source database, one publication, one slot, one destination."""
 
@@ -119,6 +138,37 @@ class PipelineSpec(Model):
                 or all(t.where is None for t in s.tables.include)
             ),
             field="tables.include",
+        ),
+        Rule(
+            _KEEPS_NOTHING,
+            "self.tables.deletes == 'Apply' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS),
+            lambda s: s.tables.deletes is Deletes.APPLY or s.destination.section.keeps_deleted,
+            field="tables.deletes",
+        ),
+        Rule(
+            _KEEPS_TOGETHER,
+            "self.tables.deletes == 'Apply' || !has(self.destination.postgres)"
+            " || self.destination.postgres.ordering != 'Pipeline'",
+            lambda s: s.tables.deletes is Deletes.APPLY or not s.destination.in_one_transaction,
+            field="tables.deletes",
+        ),
+        Rule(
+            "Append needs a managed publication: give the tables REPLICA IDENTITY FULL instead",
+            "self.source.publication.management != 'External' || self.tables.keyless != 'Append'",
+            lambda s: (
+                s.source.publication.management is not PublicationManagement.EXTERNAL
+                or s.tables.keyless is not Keyless.APPEND
+            ),
+            field="tables.keyless",
+        ),
+        Rule(
+            _KEEPS_NO_PARTITION,
+            "self.tables.onPartitionGone == 'Delete' || "
+            + " || ".join(f"has(self.destination.{to_camel(name)})" for name in KEEPING_SECTIONS if name != "postgres")
+            + " || (has(self.destination.postgres) && self.destination.postgres.ordering != 'Pipeline')",
+            lambda s: s.tables.on_partition_gone is OnPartitionGone.DELETE or s.destination.keeps_rows,
+            field="tables.onPartitionGone",
         ),
     )
 
@@ -219,6 +269,11 @@ class PipelineManifest(Model):
         return self.spec.source.slot.name or default_object_name(self.metadata.name, self.metadata.namespace)
 
     @property
+    def append_publication_name(self) -> str:
+        """The name of the second publication, of tables without a replica identity that are only appended to."""
+        return append_name(self.publication_name)
+
+    @property
     def publication_name(self) -> str:
         """The publication's name, configured or default."""
         return self.spec.source.publication.name or default_object_name(self.metadata.name, self.metadata.namespace)
@@ -242,10 +297,38 @@ OptionalMode = Annotated[
 ]
 
 
+OptionalKeyless = Annotated[
+    Keyless | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(k.value for k in Keyless)]}),
+]
+
+
+OptionalCopyMode = Annotated[
+    CopyMode | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(m.value for m in CopyMode)]}),
+]
+
+
 OptionalOnUnstreamable = Annotated[
     OnUnstreamable | None,
     BeforeValidator(_unset),
     WithJsonSchema({"type": "string", "enum": ["", *(o.value for o in OnUnstreamable)]}),
+]
+
+
+OptionalDeletes = Annotated[
+    Deletes | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(d.value for d in Deletes)]}),
+]
+
+
+OptionalOnPartitionGone = Annotated[
+    OnPartitionGone | None,
+    BeforeValidator(_unset),
+    WithJsonSchema({"type": "string", "enum": ["", *(o.value for o in OnPartitionGone)]}),
 ]
 
 
@@ -268,13 +351,6 @@ class TableRef(Model):
     def qualified(self) -> QualifiedTable:
         """The table's name as a `QualifiedTable`."""
         return QualifiedTable(self.schema_name, self.name)
-
-
-class Columns(Model):
-    """The replicated columns."""
-
-    exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
-    """Columns that are not replicated, as the catalog spells them."""
 
 
 class CopyResources(Resources):
@@ -305,6 +381,12 @@ class TableCopy(Model):
             lambda c: c.driver is CopyDriver.DEDICATED or not c.executors,
             field="executors",
         ),
+        Rule(
+            "needs a mode other than None, with which no row is copied",
+            "self.mode != 'None' || !has(self.where)",
+            lambda c: c.mode is not CopyMode.NONE or c.where is None,
+            field="where",
+        ),
     )
 
     driver: CopyDriver = setting(Change.HOT, CopyDriver.SHARED)
@@ -317,6 +399,14 @@ class TableCopy(Model):
     """The number of executors that copy the table, as pods of their own with the resources of spec.executor. 0: the
     copy's own pod copies it. No more than copy.connectionsPerTable tasks run at a time. Only for driver Dedicated, and
     for a Pipeline with driver.mode Cluster.
+    """
+    mode: OptionalCopyMode = setting(Change.HOT, "")
+    """The rows that a copy of this table takes. All: every row. None: no row. Empty: as the Pipeline's copy says. A
+    change applies to the next copy.
+    """
+    where: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(Change.HOT, None)
+    """The rows that a copy of this table takes, as a condition in SQL on its columns. All changes are streamed, also
+    those of other rows. A change applies to the next copy. Unset: every row.
     """
 
 
@@ -361,6 +451,12 @@ class TableSyncFields(Model):
     stays readable meanwhile. In mode Changelog the copy has no history. Hold: it is parked, with the command that
     copies it again. Empty: Hold in mode Changelog, else tables.onUnstreamable of the Pipeline.
     """
+    deletes: OptionalDeletes = setting(Change.RESYNC, "")
+    """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
+    keyless: OptionalKeyless = setting(Change.HOT, "")
+    """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
+    on_partition_gone: OptionalOnPartitionGone = setting(Change.HOT, "")
+    """The effect of a partition that is gone, as tables.onPartitionGone of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
@@ -393,10 +489,25 @@ else:
 def table_settings_problem(pipeline: PipelineSpec, table: TableSyncFields) -> SpecProblem | None:
     """Return the problem of a TableSync with settings that do not fit its Pipeline, or None.
 
-    They are settings for another destination than the Pipeline's, and executors without driver.mode Cluster.
+    They are settings for another destination than the Pipeline's, deletes that it does not keep, executors without
+    driver.mode Cluster, masks by HMAC without a key, and keyless Append with an External publication.
     """
+    hashed = [name for name, mask in table.columns.mask.items() if mask.method is MaskMethod.HMAC]
+    if hashed and pipeline.tables.mask_key_secret_ref is None:
+        path = ("spec", "columns", "mask", hashed[0], "method")
+        return SpecProblem(path, "needs tables.maskKeySecretRef in the Pipeline, which names the Secret with the key")
+    external = pipeline.source.publication.management is PublicationManagement.EXTERNAL
+    if table.keyless is Keyless.APPEND and external:
+        return SpecProblem(("spec", "keyless"), "needs a Pipeline with a managed publication")
     if table.copy_.executors and pipeline.driver.mode is not DriverMode.CLUSTER:
         return SpecProblem(("spec", "copy", "executors"), "needs a Pipeline with driver.mode: Cluster")
+    if table.on_partition_gone is OnPartitionGone.KEEP and not pipeline.destination.keeps_rows:
+        return SpecProblem(("spec", "onPartitionGone"), _KEEPS_NO_PARTITION)
+    if (table.deletes or Deletes.APPLY) is not Deletes.APPLY:
+        if not pipeline.destination.section.keeps_deleted:
+            return SpecProblem(("spec", "deletes"), _KEEPS_NOTHING)
+        if pipeline.destination.in_one_transaction:
+            return SpecProblem(("spec", "deletes"), _KEEPS_TOGETHER)
     found = table.destination_section
     if found is None or getattr(pipeline.destination, found[0]) is not None:
         return None

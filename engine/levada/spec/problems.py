@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from math import inf
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -160,6 +160,10 @@ def _model_at(model: type[BaseModel], location: Iterable[str | int]) -> tuple[ty
     annotation: Any = model
     for step in location:
         if isinstance(step, int):
+            continue
+        if get_origin(annotation) is dict:
+            # The step is a key of the manifest's author, whose value has the model.
+            annotation = get_args(annotation)[1]
             continue
         field = (
             None if at is None else next((f for name, f in at.model_fields.items() if (f.alias or name) == step), None)

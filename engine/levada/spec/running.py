@@ -12,7 +12,8 @@ from levada.spec.model import CHANGE, Change, Model, Rule, StrictBool, StrictInt
 from levada.spec.names import Identifier, OptionalObjectName, StagingUri
 from levada.spec.quantity import Amount, Bytes, parse_quantity
 from levada.spec.section import PluginSection
-from levada.spec.source import PostgresServer, SecretKeyRef
+from levada.spec.source import PostgresServer, SecretKeyRef, TableSelector
+from levada.values import CopyMode, QualifiedTable
 
 OWNED_SPARK_CONF = (
     "spark.master",
@@ -34,6 +35,19 @@ class Copy(Model):
     """The number of tables that are copied at the same time."""
     connections_per_table: StrictInt = setting(Change.HOT, 4, ge=1, le=64)
     """The number of connections to the source that read one table at the same time."""
+    mode: CopyMode = setting(Change.HOT, CopyMode.ALL)
+    """The rows that copies take. All: every row. None: no row, so that a table begins empty and receives the
+    changes since then. A change applies to later copies, which are those of new tables and of resyncs.
+    """
+    except_for: tuple[TableSelector, ...] = setting(Change.HOT, (), max_length=1000)
+    """Tables for which the other mode holds. With mode All their rows are skipped. With mode None only theirs are
+    copied.
+    """
+
+    def mode_of(self, table: QualifiedTable) -> CopyMode:
+        """Return the mode of a table without one of its own."""
+        other = CopyMode.NONE if self.mode is CopyMode.ALL else CopyMode.ALL
+        return other if any(selector.matches(table) for selector in self.except_for) else self.mode
 
 
 class Apply(Model):

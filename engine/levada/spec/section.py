@@ -21,10 +21,12 @@ class DestinationSettings(Section):
     """The settings of a destination. A destination with several modes adds the field ``mode``.
 
     ``spark`` is that of the destination's capabilities. The operator reads it here, because it cannot import the class.
-    Without it, settings of Spark are refused, and the driver's pod is small.
+    Without it, settings of Spark are refused, and the driver's pod is small. ``keeps_deleted`` is that of the
+    capabilities too. Without it, ``deletes`` other than Apply is refused.
     """
 
     spark: ClassVar[bool] = False
+    keeps_deleted: ClassVar[bool] = False
 
 
 class DestinationTableSettings(Model):

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import OnUnstreamable, QualifiedTable
+from levada.values import Deletes, Keyless, OnPartitionGone, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -205,6 +205,24 @@ class Tables(Model):
     """Reaction to changes of a table that are not in the stream, such as rewritten rows. Resync: the table is copied
     again by itself, and stays readable meanwhile. Hold: it is parked, with the command that copies it again. A table in
     mode Changelog is held, because a copy removes its history, unless its TableSync has Resync.
+    """
+    deletes: Deletes = setting(Change.RESYNC, Deletes.APPLY)
+    """The effect of DELETE and TRUNCATE on tables in mode Upsert. Apply: the rows are removed. Ignore: they stay as
+    they were. Mark: they stay, and the column _levada_deleted_at has the time of the delete, until a row with the same
+    key is inserted. A key that is changed by UPDATE is deleted and inserted. Resyncs keep these rows. Tables without a
+    key, and those in mode Changelog, have their history anyway, so that the setting has no effect on them.
+    """
+    mask_key_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
+    """The key of masks by HMAC, as at least 16 bytes. With another key the masked tables are copied again."""
+    keyless: Keyless = setting(Change.HOT, Keyless.LEAVE_OUT)
+    """Treatment of tables without a replica identity, which are those without a primary key, unless they were given
+    one. LeaveOut: they are not replicated. Append: they are copied, and their INSERTs and TRUNCATEs are streamed
+    through a second publication, with which PostgreSQL refuses none of their UPDATEs and DELETEs. These are not seen,
+    so it is for tables that are only appended to. Needs a managed publication.
+    """
+    on_partition_gone: OnPartitionGone = setting(Change.HOT, OnPartitionGone.DELETE)
+    """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its
+    rows are deleted, as the field deletes says. Keep: they stay as they were, nothing is copied, and resyncs keep them.
     """
 
 

@@ -37,7 +37,7 @@ from levada.status.names import (
     RetryPolicy,
     TablePhase,
 )
-from levada.values import TableMode
+from levada.values import CopiedRows, TableMode
 
 _INTEGER_BITS: Final = 63
 """The size of the largest number in the status of a Kubernetes object, without the sign."""
@@ -134,6 +134,7 @@ State = Annotated[PipelineState | str, _Open]
 Cutting = Annotated[CutPhase | str, _Open]
 Phase = Annotated[TablePhase | str, _Open]
 Mode = Annotated[TableMode | str, _Open]
+Rows = Annotated[CopiedRows | str, _Open]
 Step = Annotated[ResyncStep | str, _Open]
 Policy = Annotated[RetryPolicy | str, _Open]
 Measure = Annotated[GuardMeasure | str, _Open]

@@ -20,6 +20,7 @@ from levada.status.document import (
     Part,
     Phase,
     Policy,
+    Rows,
     Severity,
     State,
     Step,
@@ -140,6 +141,10 @@ class TableProgress(Part):
     """The reason why the mode differs from the configured one, or why the source refuses changes of the table."""
     copy: CopyProgress | None = None
     """The last copy. Null before it begins."""
+    copied_rows: Rows = ""
+    """The rows that the last copy took. None or Part: the destination lacks rows that have not changed since. Empty
+    before it.
+    """
     applied_lsn: Lsn | None = None
     """The LSN up to which changes are at the destination. Null while the table is copied, and if it missed changes."""
     lag_seconds: Thousandths | None = None

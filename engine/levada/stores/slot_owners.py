@@ -14,6 +14,7 @@ from levada.postgres.identity import read_identity
 from levada.postgres.publication_owners import owned_publications
 from levada.postgres.server import ServerIdentity
 from levada.postgres.slots import database_slots, parse_slot_name
+from levada.spec.names import append_name
 from levada.stores.codecs import FINGERPRINT, OWNER
 from levada.stores.storage import decoded
 from levada.values import PipelineOwner
@@ -57,7 +58,7 @@ def other_pipelines(conn: psycopg.Connection[Any], slot: str, publication: str) 
     A slot belongs to a pipeline according to its name or to a store. A store in another place is not searched, and the
     comment of a publication shows its pipeline too.
     """
-    publications = owned_publications(conn) - {publication}
+    publications = owned_publications(conn) - {publication, append_name(publication)}
     return frozenset(f"slot {name}" for name in _other_slots(conn, slot)) | {f"publication {n}" for n in publications}
 
 

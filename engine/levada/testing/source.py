@@ -30,7 +30,17 @@ from levada.schema.changes import (
 from levada.segments import Manifest, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.ledger import Ledger
 from levada.segments.limits import BatchLimits
-from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, TableMode, Watermark, Witness
+from levada.values import (
+    Deletes,
+    Lsn,
+    OnUnrepresentable,
+    QualifiedTable,
+    SnapshotId,
+    TableId,
+    TableMode,
+    Watermark,
+    Witness,
+)
 
 NOW: Final = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
 """The commit time of every transaction."""
@@ -173,6 +183,8 @@ class SourceTable:
     """The name at the destination, if it is not that of the source."""
     settings: BaseModel | None = None
     """The destination's settings of the table."""
+    deletes: Deletes = Deletes.APPLY
+    """The effect of deletes."""
     taken: int = int(COPIED)
     """The end of the last batch."""
     versions: list[tuple[int, ReplicatedTableSchema]] = field(default_factory=list)
@@ -183,7 +195,7 @@ class SourceTable:
     @property
     def target(self) -> TableTarget:
         """The table in its current version."""
-        return TableTarget.of(self.schema, self.mode, self.name, self.settings)
+        return TableTarget.of(self.schema, self.mode, self.name, self.settings).keeping(self.deletes)
 
     def insert(self, **row: Any) -> None:
         """Insert a row."""
@@ -237,7 +249,8 @@ class SourceTable:
         """Return the start of the next batch: the end of the last one, or ``since``."""
         after = self.taken if since is None else since
         before = next(v for at, v in reversed(self.versions) if at <= int(COPIED) or at < after)
-        return TableStart(TableTarget.of(before, self.mode, self.name, self.settings), Lsn(after))
+        target = TableTarget.of(before, self.mode, self.name, self.settings).keeping(self.deletes)
+        return TableStart(target.with_schema(before), Lsn(after))
 
     def _add(self, op: str, row: Mapping[str, Any], **more: Any) -> None:
         with self.source.change() as (lsn, ordinal):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from levada.destinations.verification import CHUNK, ROWS, Comparison, FixedTable
 from levada.printable import counted
 from levada.verify.differences import Difference, Kind, compare_chunks, compare_keys
-from levada.verify.rows import RowDifferences, chunks_of, compare_rows
+from levada.verify.rows import RowDifferences, chunks_of, compare_rows, rows_of_keys
 from levada.verify.source_table import SourceTable
 
 REPAIRED_ROWS: Final = 2_000_000
@@ -61,23 +61,41 @@ class Passes:
             self._source = self.source.chunks(self.comparison)
         self._lake = (lake, known)
         chunks = compare_chunks(self._source, known)
-        if not chunks.chunks:
-            return Pass(RowDifferences(), chunks.source_rows, chunks.lake_rows)
-        wanted = first_chunks(chunks.chunks, (self._source, known), self.most)
-        self.told(f"looking for the rows that differ, in {len(wanted)} of {counted(self.comparison.chunks, 'chunk')}")
-        some = None if len(wanted) == self.comparison.chunks else wanted
-        found = compare_rows(self.source.digests(self.comparison, some), lake.digests(self.comparison, some))
-        if not found.total:
-            # Both reads saw the same versions, so this would be an error of this program.
-            raise AssertionError(f"{self.source.published.name}: {len(wanted)} chunks differ, but none of their rows")
-        return Pass(found, chunks.source_rows, chunks.lake_rows, -(-chunks.rows // self.most))
+        left, kept = chunks.chunks, 0
+        while left:
+            wanted = first_chunks(left, (self._source, known), self.most)
+            of = counted(self.comparison.chunks, "chunk")
+            self.told(f"looking for the rows that differ, in {len(wanted)} of {of}")
+            some = None if len(wanted) == self.comparison.chunks else wanted
+            there, here = self.source.digests(self.comparison, some), lake.digests(self.comparison, some)
+            found = self._compared(lake, there, here, some)
+            kept += found.kept
+            if found.total:
+                found = replace(found, kept=kept)
+                return Pass(found, chunks.source_rows, chunks.lake_rows, -(-chunks.rows // self.most))
+            if not found.kept:
+                # Both reads saw the same versions, so this would be an error of this program.
+                name = self.source.published.name
+                raise AssertionError(f"{name}: {len(wanted)} chunks differ, but none of their rows")
+            left = left[len(wanted) :]
+        return Pass(RowDifferences(kept=kept), chunks.source_rows, chunks.lake_rows)
 
     def _compare_all(self, lake: FixedTable, rows: int) -> Pass:
         self.told(f"comparing about {counted(rows, 'row')}, row by row")
         there, here = self.source.digests(self.comparison, None), lake.digests(self.comparison, None)
         self._source = chunks_of(there, self.comparison.chunks)
         self._lake = (lake, chunks_of(here, self.comparison.chunks))
-        return Pass(compare_rows(there, here), there.num_rows, here.num_rows, 1)
+        return Pass(self._compared(lake, there, here, None), there.num_rows, here.num_rows, 1)
+
+    def _compared(
+        self, lake: FixedTable, there: pa.Table, here: pa.Table, chunks: tuple[int, ...] | None
+    ) -> RowDifferences:
+        """Return what differs between the digests of both sides, with the marked rows of keys that are written."""
+        found = compare_rows(there, here, keeps=self.comparison.keeps)
+        if self.comparison.marked is None or not found.lost.num_rows:
+            return found
+        marked = lake.digests(replace(self.comparison, marked=True), chunks)
+        return replace(found, gone=pa.concat_tables([found.gone, rows_of_keys(marked, found.lost)]))
 
     def examples(self, lake: FixedTable, rows: RowDifferences, most: int) -> tuple[Difference, ...]:
         """Return some of the keys that differ with their columns."""

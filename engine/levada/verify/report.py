@@ -21,7 +21,8 @@ class TableReport:
     whole, such as a damaged file. ``not_compared`` names columns and why they were left out. ``repaired`` is the number
     of keys whose rows were written again. ``repaired_equal`` is True if the table was then compared and equal.
     ``parked`` is the code of the error of a parked table. Such a table is behind the source, and the changes that it
-    has not applied are differences too.
+    has not applied are differences too. ``kept`` is the number of rows that the source has deleted and the destination
+    keeps. If these are marked, ``lake_rows`` does not count them.
     """
 
     table: QualifiedTable
@@ -39,6 +40,7 @@ class TableReport:
     repaired: int = 0
     repaired_equal: bool = False
     parked: str = ""
+    kept: int = 0
 
     @property
     def differences(self) -> int:
@@ -49,6 +51,12 @@ class TableReport:
     def equal(self) -> bool:
         """True if no difference was found."""
         return not (self.differences or self.unexamined or self.problems)
+
+    @property
+    def only_extra(self) -> bool:
+        """True if all differences are rows of the destination that the source does not have, or has fewer times."""
+        others = (count for kind, count in self.counts.items() if kind not in (Kind.EXTRA, Kind.REPEATED))
+        return not (any(others) or self.unexamined or self.problems) and self.lake_rows >= self.source_rows
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values for JSON."""
@@ -67,6 +75,7 @@ class TableReport:
             "repaired": self.repaired,
             "repairedEqual": self.repaired_equal,
             "parked": self.parked,
+            "kept": self.kept,
         }
 
     def _example(self, difference: Difference) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class RowDifferences:
     lost: pa.Table = field(default_factory=DIGESTS.empty_table)
     gone: pa.Table = field(default_factory=DIGESTS.empty_table)
     counts: dict[Kind, int] = field(default_factory=dict)
+    kept: int = 0
+    """The number of keys that only the destination has, and keeps."""
 
     @property
     def total(self) -> int:
@@ -50,8 +52,11 @@ class RowDifferences:
         return RowDifferences(self.lost.filter(lost), self.gone.filter(gone))
 
 
-def compare_rows(source: pa.Table, lake: pa.Table) -> RowDifferences:
-    """Return what differs between the `digests` of both sides. The source has each key once."""
+def compare_rows(source: pa.Table, lake: pa.Table, *, keeps: bool = False) -> RowDifferences:
+    """Return what differs between the `digests` of both sides. The source has each key once.
+
+    If the destination ``keeps`` rows, those that only it has are no differences.
+    """
     there, here = _column(source, KEY_HASH), _column(lake, KEY_HASH)
     keys, first, number, times = np.unique(here, return_index=True, return_inverse=True, return_counts=True)
     at = np.minimum(np.searchsorted(keys, there), max(0, len(keys) - 1))
@@ -64,13 +69,27 @@ def compare_rows(source: pa.Table, lake: pa.Table) -> RowDifferences:
     known[at[found]] = True
     gone = ~same[number]
     repeated = known & (times > 1)
+    extra = int((~known).sum())
+    if keeps:
+        gone &= known[number]
     counts = {
         Kind.MISSING: int((~found).sum()),
-        Kind.EXTRA: int((~known).sum()),
+        Kind.EXTRA: 0 if keeps else extra,
         Kind.CHANGED: int((known & ~same & ~repeated).sum()),
         Kind.REPEATED: int(repeated.sum()),
     }
-    return RowDifferences(source.filter(pa.array(~equal)), lake.filter(pa.array(gone)), counts)
+    lost = source.filter(pa.array(~equal))
+    return RowDifferences(lost, lake.filter(pa.array(gone)), counts, extra if keeps else 0)
+
+
+def rows_of_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """Return the ``rows`` of `digests` whose keys are among those of ``keys``."""
+    return rows.filter(pa.array(np.isin(_column(rows, KEY_HASH), _column(keys, KEY_HASH))))
+
+
+def rows_of_other_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
+    """Return the ``rows`` of `digests` whose keys are not among those of ``keys``."""
+    return rows.filter(pa.array(~np.isin(_column(rows, KEY_HASH), _column(keys, KEY_HASH))))
 
 
 def chunks_of(rows: pa.Table, chunks: int) -> pa.Table:

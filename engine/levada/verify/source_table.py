@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import psycopg
@@ -20,6 +21,7 @@ from levada.copy.range_reader import snapshot_session
 from levada.destinations.checksum_sql import ChecksumSql, at_places, joined_places, read_result
 from levada.destinations.verification import CHUNKS, PART, PLACE, PLACES, Comparison
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_out import copy_out
@@ -27,6 +29,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
 from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
+from levada.verify.masked_rows import HashedRows, MaskedRows, is_masked
 
 _CANCEL_S: Final = 5.0
 _PLACES_OF_ONE_READ: Final = 20_000
@@ -48,22 +51,35 @@ class SourceTable:
     policy: OnUnrepresentable
     guard: TableGuard
     cancelled: threading.Event
+    mask_keys: MaskKeyFiles = NO_KEY_FILES
     _utf8: bool | None = field(default=None, init=False)
 
     def chunks(self, comparison: Comparison) -> pa.Table:
         """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""
+        if is_masked(comparison):
+            masked = MaskedRows(comparison, self.mask_keys, ())
+            return pa.concat_tables(self._masked_parts(masked, masked.chunks, CHUNKS))
         statements = self._sql(comparison)
         return self._read(statements.chunks, CHUNKS)
 
     def rows(self, comparison: Comparison, chunks: Sequence[int]) -> pa.Table:
         """Return the checksums of the rows of some chunks by key, in the schema `Comparison.rows_schema`."""
+        if is_masked(comparison):
+            masked = MaskedRows(comparison, self.mask_keys, comparison.key)
+            return pa.concat_tables(
+                self._masked_parts(masked, lambda rows: masked.by_key(rows, chunks), comparison.rows_schema)
+            )
         statements = self._sql(comparison)
         return self._read(lambda part: statements.rows(part, chunks), comparison.rows_schema)
 
     def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
         """Return the hashes of each row of some chunks, None for all, with the columns PLACE and PART."""
-        statements = self._sql(comparison)
-        tables = self._read_parts(lambda part: statements.digests(part, chunks), PLACES)
+        if is_masked(comparison):
+            masked = MaskedRows(comparison, self.mask_keys, ())
+            tables = self._masked_parts(masked, lambda rows: masked.digests(rows, chunks), PLACES)
+        else:
+            statements = self._sql(comparison)
+            tables = self._read_parts(lambda part: statements.digests(part, chunks), PLACES)
         parts = [pa.repeat(pa.scalar(i, pa.int32()), t.num_rows) for i, t in enumerate(tables)]
         return pa.concat_tables([t.append_column(PART, part) for t, part in zip(tables, parts, strict=True)])
 
@@ -74,7 +90,11 @@ class SourceTable:
         for number in _parts(places):
             part = ranges[number]
             wanted = joined_places(places.filter(pc.equal(places[PART], number))[PLACE])
-            found.append(self._run(statements.rows_at(part, wanted), part, comparison.rows_schema))
+            if is_masked(comparison):
+                masked = MaskedRows(comparison, self.mask_keys, comparison.key)
+                found.append(self._masked_part(masked, partial(masked.by_key, chunks=None), part, wanted))
+            else:
+                found.append(self._run(statements.rows_at(part, wanted), part, comparison.rows_schema))
         return pa.concat_tables(found)
 
     def reads(self, places: pa.Table) -> Iterator[KeyedRows]:
@@ -88,6 +108,11 @@ class SourceTable:
 
     def values(self, comparison: Comparison, hashes: pa.Array) -> pa.Table:
         """Return the values of the rows whose keys have these hashes, in the schema `Comparison.values_schema`."""
+        if is_masked(comparison):
+            masked = MaskedRows(comparison, self.mask_keys, comparison.columns)
+            return pa.concat_tables(
+                self._masked_parts(masked, lambda rows: masked.values(rows, hashes), comparison.values_schema)
+            )
         statements, numbers = self._sql(comparison), hashes.to_pylist()
         return self._read(lambda part: statements.values(part, numbers), comparison.values_schema)
 
@@ -103,15 +128,36 @@ class SourceTable:
             self._utf8 = bool(row and row[0])
         return ChecksumSql(comparison, self.published.row_filter, self.policy, self._utf8)
 
+    def _masked_parts(
+        self, masked: MaskedRows, result: Callable[[HashedRows], pa.Table], layout: pa.Schema
+    ) -> list[pa.Table]:
+        """Return the result for each of `ranges`, in their order, of rows that are masked and hashed here."""
+        return self._each_part(lambda part: self._masked_part(masked, result, part), layout)
+
+    def _masked_part(
+        self,
+        masked: MaskedRows,
+        result: Callable[[HashedRows], pa.Table],
+        part: BlockRange,
+        places: str | None = None,
+    ) -> pa.Table:
+        statement = self._sql(masked.comparison).unmasked(part, masked.shown, places)
+        # One slice at a time, which bounds the memory that has values in clear.
+        found = [result(masked.hashed(read_result(data, masked.layout))) for data in self._slices(statement, part)]
+        return pa.concat_tables(found or [result(masked.hashed(masked.layout.empty_table()))])
+
     def _read(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> pa.Table:
         return pa.concat_tables(self._read_parts(statement, layout))
 
     def _read_parts(self, statement: Callable[[BlockRange], str], layout: pa.Schema) -> list[pa.Table]:
+        return self._each_part(lambda part: self._run(statement(part), part, layout), layout)
+
+    def _each_part(self, result: Callable[[BlockRange], pa.Table], layout: pa.Schema) -> list[pa.Table]:
         """Return the result for each of `ranges`, in their order. There is at least one."""
 
         def read(part: BlockRange) -> pa.Table:
             self.check()
-            return self._run(statement(part), part, layout)
+            return result(part)
 
         with MarkedPool(max(1, self.connections), "levada-verify-source") as pool:
             try:
@@ -129,13 +175,19 @@ class SourceTable:
             raise ended
 
     def _run(self, statement: str, part: BlockRange, layout: pa.Schema) -> pa.Table:
-        copy = f"COPY ({statement}) TO STDOUT (FORMAT csv)".encode()
         text = bytearray()
+        for data in self._slices(statement, part):
+            text += data
+        return read_result(text, layout)
+
+    def _slices(self, statement: str, part: BlockRange) -> Iterator[bytearray]:
+        """Yield the result of a statement as CSV, in slices of whole rows."""
+        copy = f"COPY ({statement}) TO STDOUT (FORMAT csv)".encode()
         try:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn:
                 try:
                     for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}", self.check):
-                        text += data
+                        yield data
                 except LevadaError:
                     # The server notices a closed connection only when it has an answer. Until then it would keep the
                     # table's lock, behind which an ALTER TABLE and all later statements wait.
@@ -144,7 +196,6 @@ class SourceTable:
                     raise
         except NeedsOperator as error:
             raise self._changed(error) from error
-        return read_result(text, layout)
 
     def _changed(self, error: NeedsOperator) -> LevadaError:
         if error.code not in _GONE:

@@ -15,8 +15,9 @@ from levada import codes
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.printable import counted
-from levada.schema import Column, ReplicatedTableSchema
-from levada.values import Lsn
+from levada.schema import Column, ReplicatedTableSchema, TableTarget
+from levada.schema.kept_rows import DELETED_AT, DELETED_AT_ATTNUM
+from levada.values import Deletes, Lsn
 from levada.verify.differences import (
     ChunkDifferences,
     Difference,
@@ -71,11 +72,16 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`."""
+    """The columns of a comparison. ``problems`` and ``not_compared`` are those of `TableReport`.
+
+    ``marks`` is True if the table marks deleted rows, and ``keeps`` if it may have some without a mark.
+    """
 
     columns: tuple[Column, ...]
     problems: tuple[str, ...] = ()
     not_compared: tuple[str, ...] = ()
+    marks: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +103,16 @@ def scope_of(
     schema: ReplicatedTableSchema,
     known: ReplicatedTableSchema,
     lake: FixedTable,
+    target: TableTarget | None = None,
 ) -> Scope:
     """Return the columns to compare.
 
     ``schema`` is the table in the source's snapshot, and ``known`` the version that the stream had reached at its LSN.
-    A column that only one side has is a problem, unless the destination does not follow changes of columns.
+    A column that only one side has is a problem, unless the destination does not follow changes of columns. ``target``
+    shows which rows the table keeps, and None stands for one that keeps none.
     """
     columns, problems, skipped = [], [], []
+    marks = target is not None and target.deletes is Deletes.MARK
     streamed = known.by_attnum
     for column in schema.columns:
         at_lake, stored = lake.columns.get(column.attnum), streamed.get(column.attnum)
@@ -121,9 +130,13 @@ def scope_of(
         columns.append(column)
     if not lake.keeps_columns:
         at_source = schema.by_attnum
-        gone = (name for attnum, name in lake.columns.items() if attnum not in at_source)
+        own = {DELETED_AT_ATTNUM} if marks else set()
+        gone = (name for attnum, name in lake.columns.items() if attnum not in at_source.keys() | own)
         problems += [f"column {name} is at the destination, and not at the source" for name in gone]
-    return Scope(tuple(columns), tuple(problems), tuple(skipped))
+    if marks and DELETED_AT_ATTNUM not in lake.columns:
+        problems.append(f"column {DELETED_AT} is missing at the destination")
+        marks = False
+    return Scope(tuple(columns), tuple(problems), tuple(skipped), marks, target is not None and target.keeps_unmarked)
 
 
 def compare(
@@ -157,10 +170,13 @@ def compare(
         not_compared=scope.not_compared,
     )
     try:
-        if options.repair and options.sample >= 1 and comparison.key:
+        if comparison.marked is not None:
+            report = replace(report, kept=lake.marked_rows())
+        if ((options.repair and options.sample >= 1) or comparison.keeps) and comparison.key:
             found = comparisons.compare(lake, damaged=former is not None and former.damage is not None)
             examples = comparisons.examples(lake, found.rows, options.examples)
             report = replace(report, source_rows=found.source_rows, lake_rows=found.lake_rows)
+            report = replace(report, kept=report.kept + found.rows.kept)
             examples = _with_values(source, lake, comparison, examples, options)
             report = replace(report, counts=found.rows.counts, examples=examples)
             return Compared(report, comparisons, found.rows, found.passes)
@@ -210,7 +226,8 @@ def _comparison(
     rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
     chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // options.limits.chunk_rows))
     parts = max(1, round(options.sample * SAMPLE_PARTS))
-    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS))
+    marked, keeps = False if scope.marks else None, scope.keeps and bool(key)
+    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS), marked, keeps)
 
 
 def _examine(

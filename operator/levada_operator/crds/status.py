@@ -196,6 +196,7 @@ TABLE_SYNC_STATUS: Final = _object(
         "destinationTable": _text("The table's name at the destination."),
         "mode": _text("The mode of the table: what the destination's table holds."),
         "note": _text("Why the mode differs from the requested one."),
+        "copiedRows": _text("The rows that the last copy took: All, None, or Part."),
         "copy": _object("The last copy. Rounded.", _COPY),
         "sourceBytes": _integer("The table's size at the source in bytes, with TOAST. Rounded."),
         "resync": _object(

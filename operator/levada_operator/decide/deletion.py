@@ -19,6 +19,7 @@ from datetime import timedelta
 
 from levada import codes
 from levada.spec import DeletionAction, Manifests
+from levada.values import Keyless
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
 from levada_operator.decide.events import EventDraft
@@ -94,8 +95,10 @@ def left_behind(observed: Observed, manifests: Manifests, said: str = "") -> str
             f" and keep WAL on its disk{'' if sql in said else f'; drop it: {sql}'}"
         )
     if policy.publication is DeletionAction.DELETE:
-        name = pipeline.publication_name.replace('"', '""')
-        sql = f'DROP PUBLICATION IF EXISTS "{name}"'
+        names = [pipeline.publication_name]
+        if Keyless.APPEND in (pipeline.spec.tables.keyless, *(t.spec.keyless for t in manifests.table_syncs)):
+            names.append(pipeline.append_publication_name)
+        sql = "DROP PUBLICATION IF EXISTS " + ", ".join('"' + name.replace('"', '""') + '"' for name in names)
         parts.append(f"The publication may be left{'' if sql in said else f': {sql}'}")
     if policy.destination_tables is DeletionAction.DELETE:
         parts.append("The tables at the destination may be left")

@@ -17,6 +17,7 @@ from levada.status import (
     VerifiedProgress,
     utc_text,
 )
+from levada.values import CopiedRows
 from levada_operator.decide.conditions import Condition, conditions_json, stored_condition, timestamp
 from levada_operator.decide.phase import CATCHING_UP, COPYING, TableSyncPhase
 from levada_operator.decide.rounding import (
@@ -36,6 +37,7 @@ from levada_operator.observe.progress import error_text
 _KEPT_UNREPORTED: Final = (
     "destinationTable",
     "mode",
+    "copiedRows",
     "appliedLsn",
     "retryNonce",
     "resyncNonce",
@@ -60,7 +62,7 @@ def table_status(
         "phase": phase.value,
         "display": {
             "table": f"{table.get('schema', 'public')}.{table.get('name', '')}",
-            "copied": f"{shown.get('percent', 0)}%" if shown else "",
+            "copied": _copied(shown, before.get("copiedRows", "") if report is None else report.copied_rows),
             "rows": count_text(shown.get("rows", 0)) if shown else "",
             "lag": seconds_text(lag),
             "left": (seconds_text(shown.get("secondsLeft")) if shown else "") or _left(phase, report),
@@ -76,6 +78,7 @@ def table_status(
         "destinationTable": report.destination_table,
         "mode": str(report.mode),
         "note": report.note,
+        "copiedRows": str(report.copied_rows),
         "appliedLsn": None if report.applied_lsn is None else str(report.applied_lsn),
         "lagSeconds": lag,
         "sourceBytes": before.get("sourceBytes") if report.source_bytes is None else rounded_bytes(report.source_bytes),
@@ -171,6 +174,14 @@ def table_verified(observed: Observed, table_sync: TableSyncObject, report: Tabl
     if found is None:
         return Condition(of, None, "NotCompared")
     return Condition(of, True, "Repaired" if found.repaired else "Equal")
+
+
+def _copied(copy: dict[str, Any] | None, rows: str) -> str:
+    """Return how much of the table is copied, and whether that is a part of its rows."""
+    if rows == CopiedRows.NONE:
+        return "no rows"
+    done = f"{copy.get('percent', 0)}%" if copy else ""
+    return f"{done} of a part" if done and rows == CopiedRows.PART else done
 
 
 def _left(phase: TableSyncPhase, report: TableProgress | None) -> str:

@@ -23,7 +23,9 @@ def secret_names(owner: Owner) -> tuple[str, ...]:
 
 def task_secret_names(owner: Owner) -> tuple[str, ...]:
     """Return those of the Secrets that copies and writes need, which executors do."""
-    return tuple(sorted({*_secret_names(owner.spec.source), *_secret_names(owner.spec.destination.section)}))
+    names = {*_secret_names(owner.spec.source), *_secret_names(owner.spec.destination.section)}
+    key = owner.spec.tables.mask_key_secret_ref
+    return tuple(sorted(names if key is None else {*names, key.name}))
 
 
 def secret_volumes(names: Sequence[str]) -> list[dict[str, Any]]:

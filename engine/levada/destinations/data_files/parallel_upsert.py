@@ -15,7 +15,7 @@ that was killed are orphans, as those of a killed engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,7 @@ from levada.destinations.data_files.batch_ranges import plan_tasks
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Before, Upsert, pieces, write_rows
-from levada.destinations.fold import Folded, PartialRows, fold
+from levada.destinations.fold import Folded, fold
 from levada.destinations.keys import Keys
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
@@ -110,7 +110,7 @@ def _divided(folded: Folded) -> tuple[Folded, Folded | None]:
         return folded, None
     complete = np.ones(len(folded.keys), np.bool_)
     complete[partial_rows.rows] = False
-    rows = PartialRows(np.arange(len(partial_rows.rows)), partial_rows.former_keys, partial_rows.columns)
+    rows = replace(partial_rows, rows=np.arange(len(partial_rows.rows)))
     # `take` copies, so that the other rows are not pickled.
     incomplete = folded.upserts.take(partial_rows.rows)
     return (
@@ -159,12 +159,12 @@ class ParallelUpsert(Upsert):
 
     def _add(self, piece: WrittenPiece) -> None:
         """Write the piece's incomplete rows, delete the existing rows of its keys, and add its rows to the index."""
-        files, keys = list(piece.files), [piece.keys]
-        rows = piece.incomplete
-        if rows is not None and rows.partial_rows is not None:
-            upserts = self._completed(rows, rows.partial_rows)
+        files, keys, gone = list(piece.files), [piece.keys], [piece.gone]
+        if piece.incomplete is not None:
+            rows, upserts = self._completed(piece.incomplete)
             more, their_keys = write_rows(self.storage, self.layout, self.schema, upserts, rows.keys)
             self.files += more
             files += more
             keys.append(their_keys)
-        self._place(files, Keys.concat(keys), piece.gone, piece.changes)
+            gone.append(rows.gone_keys)
+        self._place(files, Keys.concat(keys), Keys.concat(gone), piece.changes)

@@ -22,7 +22,7 @@ from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.live_files import Positions
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
-from levada.destinations.fold import Folded, PartialRows, fold
+from levada.destinations.fold import Folded, fold
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import Keys
 from levada.errors import NeedsOperator
@@ -90,7 +90,7 @@ class Upsert:
             folded = fold(piece, self.schema, self.index.seed)
             # Free the piece before the result is written, and the result before the next piece is read.
             del piece
-            upserts = folded.upserts if folded.partial_rows is None else self._completed(folded, folded.partial_rows)
+            folded, upserts = self._completed(folded)
             files, keys = write_rows(self.storage, self.layout, self.schema, upserts, folded.keys)
             self.files += files
             self._place(files, keys, folded.gone_keys, changes)
@@ -116,8 +116,17 @@ class Upsert:
             first += written.rows
         self.changes += changes
 
-    def _completed(self, folded: Folded, partial_rows: PartialRows) -> pa.Table:
-        old = self.index.lookup(partial_rows.former_keys)
+    def _completed(self, folded: Folded) -> tuple[Folded, pa.Table]:
+        """Return what exists of a folded piece, and its rows with all their values."""
+        if folded.partial_rows is None:
+            return folded, folded.upserts
+        old = self.index.lookup(folded.partial_rows.former_keys)
+        if (lost := ~old.found & folded.partial_rows.optional).any():
+            folded = folded.without_lost(old.found)
+            old = old.take(~lost)
+        partial_rows = folded.partial_rows
+        if partial_rows is None:
+            return folded, folded.upserts
         if not old.found.all():
             raise NeedsOperator(
                 "unknown_value",
@@ -128,7 +137,7 @@ class Upsert:
         held = RowLookup(self.storage, self.layout, self.schema)
         numbers, files = np.unique(old.file_id, return_inverse=True)
         paths = [self.index.file_path(int(n)) for n in numbers]
-        return folded.complete(held.read(list(partial_rows.columns), paths, files, old.position))
+        return folded, folded.complete(held.read(list(partial_rows.columns), paths, files, old.position))
 
 
 def write_rows(

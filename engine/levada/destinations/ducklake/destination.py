@@ -18,6 +18,7 @@ from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.key_reader import KeyReader, add_files
+from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
@@ -108,7 +109,9 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     """
 
     name: ClassVar[str] = "ducklake"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, finds_rows=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True
+    )
     settings_model = Settings
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
@@ -241,6 +244,23 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             files = [f for f in held if reader.may_have_rows(storage, catalog.lake.path(f.path))]
             for file in files:
                 yield from reader.read(storage, live_files(storage, catalog.lake, [file]))
+
+    def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the current data files whose keys are not in the index of the shadow copy."""
+        catalog, state, schema = self._catalog(), self._states.of(target.id), target.schema
+        with state.lock:
+            if state.replacement is None or state.replacement.index is None:
+                return
+            with self._database.transaction(f"reading {schema.name}") as connection:
+                row = self._state.find(connection, target.id)
+                if row is None or row.lsn is None:
+                    raise missing(self._name(target), schema.name)
+                intact = read_intact(connection, catalog.lake.uri, row)
+                held = read_files(connection, intact.table)
+            storage = catalog.lake.storage(intact.table.folder)
+            rows = LeftOutRows(storage, intact.columns.files(schema), schema, state.replacement.index)
+            for file in held:
+                yield from rows.read(live_files(storage, catalog.lake, [file]))
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another writer changed the table."""

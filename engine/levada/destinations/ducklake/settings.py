@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -43,6 +43,8 @@ class Catalog(Model):
 
 class Settings(DestinationSettings):
     """DuckLake tables, whose catalog is in PostgreSQL. No DuckDB is needed."""
+
+    keeps_deleted: ClassVar[bool] = True
 
     rules = (
         Rule(

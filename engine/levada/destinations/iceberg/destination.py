@@ -15,6 +15,7 @@ from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.fenced import FencedDestination, missing
@@ -94,6 +95,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         repairs=True,
         cuts=True,
         finds_rows=True,
+        keeps_deleted=True,
         checks_without_spark=True,
     )
     settings_model = Settings
@@ -272,6 +274,17 @@ class IcebergDestination(FencedDestination[IcebergState]):
             reader, storage = RegionReader.of(target.schema, table.metadata.layout.files, region), table.storage()
             files = [f for f in live_files(table) if reader.may_have_rows(storage, f.path)]
             yield from reader.read(storage, files)
+
+    def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the current snapshot whose keys are not in the index of the shadow copy."""
+        state = self._known.of(target)
+        with state.lock:
+            table = self._known.open(state)
+            if table is None:
+                raise missing(state.name, target.schema.name)
+            if state.replacement is not None and state.replacement.index is not None:
+                layout, copied = table.metadata.layout.files, state.replacement.index
+                yield from LeftOutRows(table.storage(), layout, target.schema, copied).read(live_files(table))
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table's current snapshot, also if another writer has changed the table. A tag keeps it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column as SparkColumn
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from levada import codes
+from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, Property, TableFacts
@@ -37,8 +39,9 @@ from levada.destinations.verification import (
     column_value,
 )
 from levada.errors import DestinationChanged, LevadaError, Transient
-from levada.schema import Column, Kind
+from levada.schema import Column, Kind, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP, ORDINAL
+from levada.schema.kept_rows import DELETED_AT_ATTNUM
 from levada.values import Lsn, TableMode
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ _FILE: Final = "file"
 _POSITION: Final = "position"
 PLACES: Final = pa.schema([*DIGESTS, (_FILE, pa.int64()), (_POSITION, pa.int64())])
 """The result of `IcebergSnapshot.digests`. A file is a number here, because its path is longer than a row's hashes."""
+_ROWS_AT_ONCE: Final = 65_536
 _COUNT: Final = "_levada_count"
 _SMALLEST_SPLIT: Final = 256 << 10
 _LARGEST_SPLIT: Final = 128 << 20
@@ -307,7 +311,7 @@ class IcebergSnapshot(FixedTable):
     def _hashed(self, comparison: Comparison, *more: SparkColumn, rows: DataFrame | None = None) -> DataFrame:
         """Return the framed columns, the hash and the text of the key, the hash that the row adds, and ``more``."""
         with self._reading():
-            rows = self._rows() if rows is None else rows
+            rows = self._shown(comparison, self._rows() if rows is None else rows)
             framed = self._counted(rows).select(
                 *(self._framed(rows, c).alias(_frame_name(c)) for c in comparison.columns),
                 _COUNT,
@@ -321,6 +325,39 @@ class IcebergSnapshot(FixedTable):
             return hashed.withColumn(DIGEST, row)
         part = (sf.expr(f"{KEY_HASH} div {comparison.chunks}") + comparison.offset) % SAMPLE_PARTS
         return hashed.withColumn(DIGEST, sf.when(part < comparison.sample, row).otherwise(sf.col(KEY_HASH)))
+
+    def _shown(self, comparison: Comparison, rows: DataFrame) -> DataFrame:
+        """Return the rows that are compared."""
+        name = self._read_as.get(DELETED_AT_ATTNUM)
+        if comparison.marked is None:
+            return rows
+        if name is None:
+            return rows.where(sf.lit(not comparison.marked))
+        mark = sf.col(_quoted(name))
+        return rows.where(mark.isNotNull() if comparison.marked else mark.isNull())
+
+    def marked_rows(self) -> int:
+        """Return the number of rows with the mark of deleted ones."""
+        name = self._read_as.get(DELETED_AT_ATTNUM)
+        if self.snapshot is None or name is None:
+            return 0
+        with self._reading():
+            return int(self._rows().where(sf.col(_quoted(name)).isNotNull()).count())
+
+    def whole_rows(self, schema: ReplicatedTableSchema, places: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield these rows of `digests` in the columns of ``schema``."""
+        if not places.num_rows:
+            return
+        paths = self.paths_of(places[_FILE])
+        with self._lock:
+            rows = RowLookup(self._java_table.storage(), self._java_table.metadata.layout.files, schema)
+        names = [c.name for c in schema.columns]
+        for number, path in paths.items():
+            mine = places.filter(pc.equal(places[_FILE], number))[_POSITION].to_numpy()
+            for first in range(0, len(mine), _ROWS_AT_ONCE):
+                some = mine[first : first + _ROWS_AT_ONCE]
+                read = rows.read(names, [path], np.zeros(len(some), np.int32), some)
+                yield from read.combine_chunks().to_batches()
 
     def _rows(self) -> DataFrame:
         reader = self._session.read.option("versionAsOf", str(self.snapshot))

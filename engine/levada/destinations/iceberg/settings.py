@@ -144,6 +144,7 @@ class Settings(DestinationSettings):
     """Iceberg tables, written by Spark."""
 
     spark: ClassVar[bool] = True
+    keeps_deleted: ClassVar[bool] = True
     rules = (
         Rule(
             "cannot become lower: Iceberg tables cannot go back to an older format version",

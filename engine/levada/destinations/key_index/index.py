@@ -61,6 +61,10 @@ class Locations:
     position: Indices
     found: Mask
 
+    def take(self, chosen: Mask) -> Locations:
+        """Return some of the locations."""
+        return Locations(self.file_id[chosen], self.position[chosen], self.found[chosen])
+
 
 @contextmanager
 def index_errors(folder: Path, what: str = "the key index") -> Iterator[None]:

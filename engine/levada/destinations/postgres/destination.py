@@ -32,6 +32,7 @@ from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
+from levada.destinations.postgres.left_out import rows_left_out
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
 from levada.destinations.postgres.repair import repair_rows
@@ -81,7 +82,14 @@ class PostgresDestination(FencedDestination[_Table]):
 
     name: ClassVar[str] = "postgres"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, verifies=True, repairs=True, guards=True, finds_rows=True
+        upsert=True,
+        watermark=True,
+        replacement=True,
+        verifies=True,
+        repairs=True,
+        guards=True,
+        finds_rows=True,
+        keeps_deleted=True,
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
@@ -266,6 +274,17 @@ class PostgresDestination(FencedDestination[_Table]):
             if row is None or row.lsn is None:
                 raise missing(f"the table of {schema.name}", schema.name)
             yield from keys_in(connection, row.place, row.layout, schema, region)
+
+    def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
+        """Yield the rows whose keys the shadow copy does not have, which the server finds."""
+        schema, copy = target.schema, self._table_of(target).shadow
+        if copy is None:
+            return
+        with self._transaction(f"looking for the kept rows of {schema.name}") as connection:
+            row = self._state.find(connection, schema.id)
+            if row is None or row.lsn is None:
+                raise missing(f"the table of {schema.name}", schema.name)
+            yield from rows_left_out(connection, row, copy, schema)
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table as of a transaction that stays open, also if another session has changed it."""

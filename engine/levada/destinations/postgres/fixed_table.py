@@ -16,10 +16,12 @@ import pyarrow as pa
 from psycopg import sql
 
 from levada.copy.plan import BlockRange
-from levada.destinations.checksum_sql import ChecksumSql, joined_places, read_result
+from levada.destinations.checksum_sql import ChecksumSql, at_places, joined_places, read_result
 from levada.destinations.postgres.columns import HeldColumn, Layout
 from levada.destinations.postgres.connections import begin_transaction, open_connection
 from levada.destinations.postgres.failures import destination_errors
+from levada.destinations.postgres.left_out import read_rows
+from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import find_relation
 from levada.destinations.postgres.types import column_type
 from levada.destinations.verification import CHUNKS, PLACE, PLACES, Comparison, FixedTable
@@ -27,10 +29,13 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, Kind, ReplicatedTableSchema
-from levada.values import Lsn, OnUnrepresentable, QualifiedTable
+from levada.schema.kept_rows import DELETED_AT_ATTNUM
+from levada.schema.masking import plain_column
+from levada.values import Lsn, OnUnrepresentable, QualifiedTable, quote_identifier
 
 _SETTINGS: Final = "SELECT set_config('extra_float_digits', '3', true), set_config('bytea_output', 'hex', true)"
 _TEXT: Final = 25
+_PLACES_AT_ONCE: Final = 20_000
 _TEXT_ARRAY: Final = 1009
 
 
@@ -111,7 +116,32 @@ class PostgresVersion(FixedTable):
             key=tuple(held[c.attnum] for c in comparison.key),
         )
         # What the destination cannot have must not be taken for the NULL that it should have.
-        return ChecksumSql(here, None, OnUnrepresentable.ERROR, self._utf8)
+        return ChecksumSql(here, self._shown(comparison), OnUnrepresentable.ERROR, self._utf8)
+
+    def _shown(self, comparison: Comparison) -> str | None:
+        """Return the condition of the rows that are compared, None for all."""
+        if comparison.marked is None:
+            return None
+        return f"{self._mark} IS {'NOT ' if comparison.marked else ''}NULL"
+
+    @property
+    def _mark(self) -> str:
+        return quote_identifier(self._held[DELETED_AT_ATTNUM].name)
+
+    def marked_rows(self) -> int:
+        """Return the number of rows with the mark of deleted ones."""
+        count = sql.SQL("SELECT count({}) FROM {}").format(sql.SQL(self._mark), identifier(self._place))
+        with self._errors("counting the rows"):
+            row = self._connection.execute(count).fetchone()
+        return int(row[0]) if row else 0
+
+    def whole_rows(self, schema: ReplicatedTableSchema, places: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield these rows of `digests` in the columns of ``schema``."""
+        for first in range(0, places.num_rows, _PLACES_AT_ONCE):
+            some = joined_places(places[PLACE].slice(first, _PLACES_AT_ONCE))
+            condition = sql.SQL(f"WHERE {at_places(some)}")
+            with self._errors("reading rows"):
+                yield from read_rows(self._connection, self._place, tuple(self._held.values()), schema, condition)
 
     def _read(
         self, comparison: Comparison, statement: Callable[[ChecksumSql, BlockRange], str], layout: pa.Schema
@@ -148,6 +178,7 @@ class PostgresVersion(FixedTable):
 
 def _at_destination(column: Column, held: HeldColumn) -> Column:
     """Return the source's column as the destination has it: its name, and text in place of a type that it lacks."""
+    column = plain_column(column)
     oid = column.type_oid
     if column_type(column) != column.type_name:
         oid = _TEXT_ARRAY if column.type.kind is Kind.ARRAY else _TEXT

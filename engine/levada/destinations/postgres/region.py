@@ -15,6 +15,7 @@ from levada.destinations.regions import column_missing
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema.masking import plain_column
 from levada.schema.partitions import Box, Condition, End, Region, Value
 from levada.values import QualifiedTable
 
@@ -29,27 +30,28 @@ def keys_in(
     for attnum in sorted({*schema.key, *region.columns}):
         if attnum not in held or attnum not in schema.by_attnum:
             raise column_missing(schema, attnum)
-    key = tuple(replace(c, name=held[c.attnum]) for c in schema.key_columns)
+    key = tuple(replace(plain_column(c), name=held[c.attnum]) for c in schema.key_columns)
     names = [c.name for c in schema.key_columns]
-    decoder = CopyDecoder(replace(schema, columns=key))
     columns = {n: replace(schema.by_attnum[n], name=held[n]) for n in region.columns}
     command = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(
         sql.SQL(select_list(replace(schema, columns=key))), identifier(place), condition(region, columns)
     )
+    for rows in read_copy(connection, command, CopyDecoder(replace(schema, columns=key))):
+        yield pa.RecordBatch.from_arrays(rows.columns[: len(names)], names=names)
+
+
+def read_copy(connection: WatchedConnection, command: sql.Composed, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a binary COPY, a few MB at a time."""
     with connection.cursor() as cursor, cursor.copy(command) as copy:
         data, sizes = bytearray(), list[int]()
         for payload in copy:
             data += payload
             sizes.append(len(payload))
             if len(data) >= _SLICE_BYTES:
-                yield _named(decoder.decode(data, sizes), names)
+                yield decoder.decode(data, sizes)
                 data, sizes = bytearray(), []
         if sizes:
-            yield _named(decoder.decode(data, sizes), names)
-
-
-def _named(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(rows.columns[: len(names)], names=list(names))
+            yield decoder.decode(data, sizes)
 
 
 def condition(region: Region, columns: dict[int, Column]) -> sql.Composable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ class Tls(Model):
 
 class Settings(DestinationSettings):
     """Tables in a PostgreSQL database."""
+
+    keeps_deleted: ClassVar[bool] = True
 
     host: Host = setting(Change.RESTART)
     """The server's host name or address."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from levada.schema import Column, ColumnType, Kind
+from levada.schema.masking import has_text_mask
 
 _BY_KIND: Final[Mapping[Kind, str]] = {
     Kind.BOOL: "boolean",
@@ -74,6 +75,8 @@ _NAME: Final = re.compile(r'[a-z0-9 _(),"\[\]-]+')
 
 def column_type(column: Column) -> str:
     """Return the SQL type that holds every value of the column: the source's own, or else the nearest one."""
+    if has_text_mask(column):
+        return "text"
     if column.type_oid in _SAME and _NAME.fullmatch(column.type_name):
         return unquoted_type(column.type_name)
     return _by_kind(column.type)

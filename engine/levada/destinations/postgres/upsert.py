@@ -126,7 +126,9 @@ class _Batch:
         complete = np.ones(upserts.num_rows, np.bool_)
         complete[partial.rows] = False
         self._fill(rows, upserts.filter(pa.array(complete)))
-        self._complete(rows, columns, upserts.take(partial.rows), partial, known)
+        for some in (~partial.optional, partial.optional):
+            if some.any():
+                self._complete(rows, columns, upserts, partial.take(some), known)
         return rows
 
     def _complete(
@@ -137,7 +139,11 @@ class _Batch:
         partial: PartialRows,
         known: _KnownKeys,
     ) -> None:
-        """Add the rows with unknown values. The server takes these from its rows under the former keys."""
+        """Add the rows with unknown values. The server takes these from its rows under the former keys.
+
+        ``partial`` are some of the partial rows of ``upserts``, all of them optional or none.
+        """
+        upserts = upserts.take(partial.rows)
         keys = known.values.take(known.find(partial.former_keys))
         key_columns = [(f"k{i}", t) for i, t in enumerate(self._key_types)]
         scratch = self._scratch("p", [*columns, *key_columns, ("unknown", "integer[]")])
@@ -165,7 +171,7 @@ class _Batch:
                 rows, sql.SQL(", ").join(values), scratch, self.table, self._same_key("p")
             )
         )
-        if done.rowcount != upserts.num_rows:
+        if done.rowcount != upserts.num_rows and not partial.optional.any():
             raise NeedsOperator(
                 "unknown_value",
                 f"{self.schema.name}: an update leaves column {next(iter(partial.columns))} unchanged,"
@@ -203,7 +209,10 @@ class _Batch:
         scratch = sql.Identifier("pg_temp", name)
         create = sql.SQL("CREATE TEMPORARY TABLE IF NOT EXISTS {} ({})")
         self.connection.execute(create.format(scratch, column_list(columns)))
-        self.used.append(scratch)
+        if scratch in self.used:
+            self.connection.execute(sql.SQL("TRUNCATE {}").format(scratch))
+        else:
+            self.used.append(scratch)
         return scratch
 
     def _empty_scratch(self) -> None:

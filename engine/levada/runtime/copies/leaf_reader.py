@@ -66,7 +66,12 @@ class LeafReader:
             private_folders(config.work_dir, folder)
             mine = tuple(leaf for leaf in found.published.leaves if leaf.id in leaves)
             reader = RangeReader(
-                config.source, snapshot, found.schema, found.published.row_filter, config.on_unrepresentable
+                config.source,
+                snapshot,
+                found.schema,
+                found.published.row_filter,
+                config.on_unrepresentable,
+                config.mask_keys,
             )
             counts: dict[TableId, int] = {}
             if mine:

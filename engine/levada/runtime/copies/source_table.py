@@ -12,6 +12,7 @@ from psycopg import sql
 from levada.copy.kept import Basis
 from levada.errors import Transient
 from levada.postgres.catalog import read_column_names, read_table_description
+from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot
@@ -19,12 +20,15 @@ from levada.postgres.storage import are_heaps, read_identity_indexes
 from levada.postgres.table_checks import require_copyable
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.publication_gaps import published_table, read_membership, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema
 from levada.schema.exclusion import require_excluded
 from levada.schema.flaws import flaw_error
+from levada.schema.masking import masked_column_missing, missing_masks, with_masks
+from levada.schema.masks import TableMasks
 from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
 from levada.stores.interface import PipelineStore
@@ -78,12 +82,15 @@ class SnapshotTables:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
-            published = published_table(connection, config.publication.name, table, name)
+            names = publication_names(config, self.store)
+            published = published_table(connection, names, table, name)
             if published.name != name and not config.is_selected(published.name):
                 raise table_renamed(name, published.name)
             _require_filter(config, published)
             require_copyable(connection, config.publication.name, name, settings.excluded_columns)
-            membership = read_membership(connection, config.publication.name, table, name)
+            if settings.copy_where and (refused := condition_error(connection, name, settings.copy_where)) is not None:
+                raise refused
+            membership = read_membership(connection, names, table, name)
             description = read_table_description(connection, table)
             if missing := self.require_excluded(connection, table, name, settings.excluded_columns):
                 _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
@@ -95,6 +102,7 @@ class SnapshotTables:
                 exclude=settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
+            schema = self._masked(connection, schema, settings.masks)
             basis = Basis(
                 server=(read_start_time(connection), config.slot.name),
                 settings=(settings.to_text(), config.on_unrepresentable.value),
@@ -107,6 +115,21 @@ class SnapshotTables:
             ).to_text()
             rows_stay = are_heaps(connection, description.storage.leaves.keys())
             return SourceTable(published, description, schema, basis, rows_stay, membership)
+
+    def _masked(
+        self, connection: psycopg.Connection[Any], schema: ReplicatedTableSchema, masks: TableMasks
+    ) -> ReplicatedTableSchema:
+        """Return the schema of a copy with its columns masked, also those that were renamed since the last copy.
+
+        Raise NeedsOperator ``masked_column_missing`` if a name is no column's: the column would be copied in clear.
+        """
+        if not masks:
+            return schema
+        former = self.store.get_table_schema(schema.id, NEWEST_VERSION)
+        names = read_column_names(connection, schema.id).values()
+        if missing := missing_masks(masks, names, former):
+            raise masked_column_missing(schema.name, missing)
+        return with_masks(schema, masks, former, self.config_ref.current.mask_keys)
 
     def require_excluded(
         self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from levada import codes
 from levada.apply.applier import wait_durable
+from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
+from levada.copy.marked_rows import MarkedRows
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
+from levada.copy.rows import TableRows
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
@@ -24,12 +27,15 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.copied_rows import rows_to_copy
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
+from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.kept_rows import has_deleted_at, without_deleted_at
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -127,7 +133,7 @@ class TableCopy:
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             started(rows)
-            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
             else:
                 self._recreate(plan, former, rows, mark, cancelled)
@@ -180,7 +186,7 @@ class TableCopy:
             perform(self.destination.check_place, target)
             self.store.require_epoch()
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
-            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, mark):
+            if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
             elif self.destination.applied(table) is not None:
                 # It is complete, and would have to be dropped before.
@@ -210,7 +216,8 @@ class TableCopy:
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
-            copied = require_flag(copy(self._target(plan.settings, rows.schema), rows, mark), copy)
+            target = self._target(plan.settings, rows.schema)
+            copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
             rows.check()
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
@@ -236,8 +243,8 @@ class TableCopy:
         self.require_order()
         # Cleared before the snapshot is exported, because versions that the stream sends later apply to the copy.
         self.store.clear_table_copy_state(table)
-        # Another attempt must still know the excluded columns, which may be renamed before the snapshot.
-        if former is not None and (isinstance(plan, ReplaceInPlace) or former.excluded):
+        # Another attempt must still know the excluded and masked columns, which may be renamed before the snapshot.
+        if former is not None and (isinstance(plan, ReplaceInPlace) or former.excluded or former.masks):
             self.store.store_table_schema(replace(former, snapshot_id=COPY_VERSION))
         return former
 
@@ -268,7 +275,7 @@ class TableCopy:
         self._write(target, rows, mark, cancelled)
         rows.check()
 
-    def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, mark: Watermark) -> bool:
+    def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, storage: TableStorage, mark: Watermark) -> bool:
         """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
         copy, swap, target = (
             self.destination.copy_replacement,
@@ -278,17 +285,17 @@ class TableCopy:
         self.require_order()
         try:
             self._store_settings(plan.settings, target.id)
-            if not require_flag(copy(target, rows, mark), copy):
+            if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
                 return False
             rows.check()
             self.require_order()
+            if target.keeps_rows:
+                region = add_gone_partitions(self.store, target.id, storage, rows.schema)
+                if carry_over(self.destination, target, mark, region) is False:
+                    raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
                 return True
-            raise Transient(
-                "replacement_lost",
-                f"the new copy of {rows.schema.name} cannot replace the table at the destination: one of them was"
-                " changed or removed meanwhile",
-            )
+            raise _replacement_lost(rows.schema)
         except BaseException as error:
             _forget_if_useless(rows, error)
             if rows.kept_place is None:
@@ -309,7 +316,7 @@ class TableCopy:
         """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
         try:
-            durability = require_durability(write(target, rows, mark), write)
+            durability = require_durability(write(target, _as_stored(rows, target), mark), write)
         except LevadaError as error:
             _forget_if_useless(rows, error)
             raise
@@ -363,7 +370,7 @@ class TableCopy:
                 self.tasks,
                 config.source,
                 snapshot,
-                published,
+                rows_to_copy(published, plan.settings),
                 schema,
                 connections=config.copy_connections,
                 policy=policy,
@@ -371,6 +378,7 @@ class TableCopy:
                 guard=guard,
                 note=note,
                 limits=config.limits.ranges,
+                mask_keys=config.mask_keys,
             )
             yield rows, read.description.storage
 
@@ -387,6 +395,8 @@ class TableCopy:
             return "the table is a changelog"
         if not has_literals(read.schema):
             return "a column of its key has a type without exact literals"
+        if any(c.mask is not None for c in read.schema.key_columns):
+            return "a column of its key is masked"
         if not read.rows_stay:
             return "the table is no heap"
         if isinstance(plan, Shadow):
@@ -398,13 +408,13 @@ class TableCopy:
     ) -> Keeping | None:
         if self.changes is None:
             return None
-        read = self.changes.read
+        read, plain = self.changes.read, target.with_schema(without_deleted_at(target.schema))
         return Keeping(
             basis,
             since,
             kept,
             lambda record: self._kept.put(table, record),
-            lambda first, until, rows, stopped: read(target, first, until, rows, stopped),
+            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped),
         )
 
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
@@ -412,6 +422,19 @@ class TableCopy:
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(table, noted)
+
+
+def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:
+    """Return the rows with the column of the mark, if the table at the destination has it."""
+    return MarkedRows(rows) if has_deleted_at(target.schema) else rows
+
+
+def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:
+    return Transient(
+        "replacement_lost",
+        f"the new copy of {schema.name} cannot replace the table at the destination: one of them was changed or removed"
+        " meanwhile",
+    )
 
 
 def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_snake
 
 from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.interface import Destination, DestinationContext
+from levada.mask_keys import MaskKeyFiles
 from levada.postgres.client_key import CERTIFICATE, KEY
 from levada.postgres.connection import Keepalives, PostgresConnection
 from levada.postgres.identity import SourceIdentity
@@ -32,6 +33,7 @@ from levada.runtime.config import (
     VerifyConfig,
 )
 from levada.runtime.destination_errors import destination_errors
+from levada.runtime.host.masks import open_mask_keys, table_masks
 from levada.runtime.host.plugins import (
     custom_store,
     destination_class,
@@ -62,7 +64,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
-from levada.values import OnUnstreamable
+from levada.values import CopyMode, OnUnstreamable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,6 +196,7 @@ def pipeline_config(
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
+    keys = open_mask_keys(manifests, secrets)
     return PipelineConfig(
         name=name,
         source=server_connection(spec.source, secrets),
@@ -211,8 +214,16 @@ def pipeline_config(
         selects=manifests.selects,
         include=spec.tables.include,
         exclude=spec.tables.exclude,
-        tables={t.spec.table.qualified: _table_config(t.spec, manifests) for t in manifests.table_syncs},
-        default_table=TableConfig(mode=spec.destination.mode, on_unstreamable=_held(spec.tables.on_unstreamable)),
+        tables={t.spec.table.qualified: _table_config(t.spec, manifests, keys) for t in manifests.table_syncs},
+        default_table=TableConfig(
+            mode=spec.destination.mode,
+            on_unstreamable=_held(spec.tables.on_unstreamable),
+            deletes=spec.tables.deletes,
+            copy_mode=spec.copy_.mode,
+            keyless=spec.tables.keyless,
+            on_partition_gone=spec.tables.on_partition_gone,
+        ),
+        copied_otherwise=spec.copy_.except_for,
         largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
@@ -234,6 +245,7 @@ def pipeline_config(
         namespace=manifest.metadata.namespace,
         uid=os.environ.get(PIPELINE_UID, ""),
         take_over_from=os.environ.get(TAKE_OVER_FROM, ""),
+        mask_keys=keys,
     )
 
 
@@ -304,7 +316,7 @@ def destination_secret(manifests: Manifests, secrets: Path | None) -> Path | Non
     return None if reference is None else secret_folder(secrets, reference.name)
 
 
-def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
+def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles) -> TableConfig:
     pipeline = manifests.pipeline.spec
     # Without the operator no Job runs a dedicated copy, and a store in memory cannot be shared with one.
     can_dedicate = bool(os.environ.get(DEDICATED_COPIES)) and pipeline.store.memory is None
@@ -313,12 +325,18 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests) -> TableConfig:
         excluded_columns=frozenset(spec.columns.exclude),
         mode=spec.mode or pipeline.destination.mode,
         on_unstreamable=spec.on_unstreamable or _held(pipeline.tables.on_unstreamable),
+        deletes=spec.deletes or pipeline.tables.deletes,
+        on_partition_gone=spec.on_partition_gone or pipeline.tables.on_partition_gone,
         destination_table=spec.destination_table,
         retry_nonce=spec.retry_nonce,
         resync_nonce=spec.resync_nonce,
         verify_nonce=spec.verify_nonce,
         dedicated_copy=can_dedicate and spec.copy_.driver is CopyDriver.DEDICATED,
         settings=table_settings(manifests, spec),
+        masks=table_masks(spec.columns.mask, keys),
+        copy_mode=CopyMode.ALL if spec.copy_.where else spec.copy_.mode or pipeline.copy_.mode_of(spec.table.qualified),
+        copy_where=spec.copy_.where or "",
+        keyless=spec.keyless or pipeline.tables.keyless,
     )
 
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -144,8 +145,11 @@ def _kept(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) ->
         managed = config.publication.managed
         found = read_publication(connection, config.publication.name) if managed else None
         named = read_publication_owner(connection, config.publication.name) if managed else None
+        appended = read_publication_owner(connection, config.publication.append) if managed else None
     proofs = Proofs(has_record(store), "" if record is None else record.slot, named)
-    existing = {"slot": status, "publication": found}
+    existing: dict[str, object] = {"slot": status, "publication": found}
+    if appended is not None and is_own(appended, owner):
+        existing[config.publication.append] = appended
     return _Kept(
         why_slot_stays(config, status, owner, proofs),
         why_publication_stays(config, exists=found is not None, owner=owner, proofs=proofs),
@@ -190,7 +194,9 @@ def plan(
     if policy.state is DeletionAction.DELETE:
         yield Step("the pipeline's state and its staged changes", lambda: _forget(config, owner, store))
     if policy.publication is DeletionAction.DELETE and config.publication.managed and not kept.publication:
-        yield Step(f"publication {config.publication.name}", lambda: _drop_publication(config, owner, store))
+        for name in config.publication.names:
+            if name == config.publication.name or name in kept.found:
+                yield Step(f"publication {name}", partial(_drop_publication, config, owner, store, name))
     if policy.slot is DeletionAction.DELETE:
         # A slot that is kept may be another pipeline's, which needs the trigger.
         slot = "" if kept.slot else config.slot.name
@@ -242,13 +248,13 @@ def _release(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore,
     return "ownership: released"
 
 
-def _drop_publication(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore) -> str:
+def _drop_publication(config: PipelineConfig, owner: PipelineOwner, store: PipelineStore, name: str) -> str:
     store.require_epoch()
     with config.source.connect(application="cleanup") as connection:
         # Compared again, because it may have been created again since.
-        own = is_own(read_publication_owner(connection, config.publication.name), owner)
-        dropped = own and drop_publication(connection, config.publication.name)
-    return f"publication {config.publication.name}: " + ("dropped" if dropped else "does not exist")
+        own = is_own(read_publication_owner(connection, name), owner)
+        dropped = own and drop_publication(connection, name)
+    return f"publication {name}: " + ("dropped" if dropped else "does not exist")
 
 
 def _drop_trigger(config: PipelineConfig, slot: str) -> str:

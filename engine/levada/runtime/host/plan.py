@@ -10,9 +10,9 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from levada.postgres.append_publication import existing_names, read_state
 from levada.postgres.estimates import TableEstimate, estimate_tables
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.membership import read_publication_state
 from levada.postgres.publications import CoverageReport
 from levada.postgres.rates import SourceRates, measure_rates
 from levada.postgres.slots import inspect_slot
@@ -38,7 +38,7 @@ from levada.runtime.tables.requests import (
 from levada.spec import Manifests
 from levada.status import ErrorProgress, TablePhase
 from levada.stores.interface import TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import CopiedRows, QualifiedTable, TableMode
 
 SETTINGS_CHANGED: Final = "settings changed"
 REQUESTED: Final = "requested"
@@ -58,7 +58,8 @@ class PlannedTable:
 
     ``target`` is its name at the destination, empty if only a running destination of another package knows it. ``mode``
     is Changelog for a table without a usable key, whatever the manifest says. ``error`` is that of a parked table.
-    ``former`` is the place of the last copy, if the next one has another.
+    ``former`` is the place of the last copy, if the next one has another. ``copied_rows`` are those that the next one
+    takes.
     """
 
     name: QualifiedTable
@@ -69,6 +70,12 @@ class PlannedTable:
     again: str = ""
     error: ErrorProgress | None = None
     former: FormerPlace | None = None
+    copied_rows: CopiedRows = CopiedRows.ALL
+
+    @property
+    def bytes(self) -> int:
+        """The size of what a copy reads."""
+        return 0 if self.copied_rows is CopiedRows.NONE else self.estimate.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class RunPlan:
     @property
     def bytes(self) -> int:
         """The size of the tables that are copied."""
-        return sum(table.estimate.bytes for table in self.to_copy)
+        return sum(table.bytes for table in self.to_copy)
 
     @property
     def parked(self) -> tuple[PlannedTable, ...]:
@@ -128,7 +135,8 @@ def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, wo
         estimates = estimate_tables(connection, names)
         changes = _changes(config, connection, coverage, copied=bool(copied))
         lost = _slot_lost(config, connection)
-        state = read_publication_state(connection, config.publication.name, [table.id for table in known])
+        published = existing_names(connection, config.publication.name, config.publication.append)
+        state = read_state(connection, published, [table.id for table in known])
         modes = planned_modes(config, connection, names, upsert=destination_class(manifests).capabilities.upsert)
     controls = stored_controls(manifests, config, secrets) if copied else {}
     resyncs = requested_resyncs(manifests, config, secrets) if copied else frozenset()
@@ -141,11 +149,11 @@ def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, wo
     before = {n: last for n, id_ in copied.items() if (last := last_copy_settings(controls.get(id_))) is not None}
     tables = _tables(manifests, config, names, estimates, again, modes, errors, before)
     to_copy = [table for table in tables if table.again or not table.copied]
-    largest = sorted(to_copy, key=lambda t: -t.estimate.bytes)[:_TRIED]
+    largest = sorted((t for t in to_copy if t.bytes), key=lambda t: -t.bytes)[:_TRIED]
     rates = measure_rates(config.source, [table.name for table in largest])
     # Each connection needs a core here and at the source, of which the number is unknown.
     connections = min(available_cores(), min(len(to_copy), config.copy_tables) * config.copy_connections)
-    size = sum(table.estimate.bytes for table in to_copy)
+    size = sum(table.bytes for table in to_copy)
     copy_s = None if rates.read is None else size / (rates.read * max(1, connections))
     staged = None if copy_s is None else int(rates.wal * copy_s)
     free = open_staging(config.staging).free_bytes()
@@ -177,6 +185,7 @@ def _tables(
             again.get(name, ""),
             errors.get(name),
             former_place(manifests, before[name], wanted[name]) if again.get(name) == SETTINGS_CHANGED else None,
+            wanted[name].copied_rows,
         )
         for name in names
     )

@@ -18,6 +18,7 @@ from levada import codes
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
+from levada.postgres.append_publication import with_appended
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.kept_sessions import SESSIONS
@@ -132,9 +133,13 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
     publication = config.publication
     with SESSIONS.session(config.source, "check") as connection:
         required = {table for table in list_tables(connection) if config.is_selected(table)}
+        appended = set[QualifiedTable]()
         if publication.managed:
-            required.difference_update(inspect_coverage(connection, publication.name, required).blocked)
-        return inspect_coverage(connection, publication.name, required)
+            found = inspect_coverage(connection, publication.name, required)
+            required.difference_update(found.blocked)
+            appended = {table for table in found.unidentified if config.appends(table)}
+        report = inspect_coverage(connection, publication.name, required)
+        return with_appended(connection, report, publication.append, appended)
 
 
 @dataclass(frozen=True, slots=True)

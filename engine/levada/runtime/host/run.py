@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
 from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher
+from levada.runtime.host.masks import mask_key_folder
 from levada.runtime.host.observer import EngineObserver
 from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
 from levada.runtime.host.plugins import destination_class
@@ -194,7 +195,8 @@ class Run:
         """Run one pipeline until the end. Return None if a new one must take its place."""
         parts, manifests = self._parts, self._parts.watcher.running
         # Watched before it is read, so that a change in between is noticed.
-        secret = SecretWatcher(destination_secret(manifests, parts.secrets))
+        folders = destination_secret(manifests, parts.secrets), mask_key_folder(manifests, parts.secrets)
+        secrets = tuple(map(SecretWatcher, folders))
         spark = destination_class(manifests).capabilities.spark
         with self._wait_for(
             "starting Spark, which takes about 15 seconds" if spark else "opening the store and the destination",
@@ -229,9 +231,9 @@ class Run:
                 self._wait_to_start(str(error))
                 return None
             self._attempts = 0
-            return self._follow(pipeline, secret)
+            return self._follow(pipeline, secrets)
 
-    def _follow(self, pipeline: Pipeline, secret: SecretWatcher) -> Outcome | None:
+    def _follow(self, pipeline: Pipeline, secrets: Sequence[SecretWatcher]) -> Outcome | None:
         """Follow a started pipeline and stop it. Return None if a new one must take its place."""
         parts = self._parts
         with stopped(pipeline), parts.observer.running():
@@ -242,7 +244,7 @@ class Run:
                 (lambda _: None) if reached is None else (lambda progress: judge(progress, reached)),
                 parts.stopping,
                 self._deadline,
-                self._leave(pipeline, secret),
+                self._leave(pipeline, secrets),
             )
         if self._suspended:
             return Suspended()
@@ -261,8 +263,8 @@ class Run:
         manifest = replace(self._parts.watcher.progress, prefix=prefix, arguments=arguments)
         return replace(pipeline.progress(), manifest=manifest)
 
-    def _leave(self, pipeline: Pipeline, secret: SecretWatcher) -> Callable[[], bool]:
-        """Return a function that checks the manifest and the Secret once a second.
+    def _leave(self, pipeline: Pipeline, secrets: Sequence[SecretWatcher]) -> Callable[[], bool]:
+        """Return a function that checks the manifest and the Secrets once a second.
 
         The function applies a changed manifest. It returns True once the pipeline is suspended or must be restarted.
         """
@@ -274,7 +276,9 @@ class Run:
                 return False
             next_check = time.monotonic() + _WATCH_S
             self._parts.watcher.poll(lambda manifests: self._reconfigure(manifests, pipeline))
-            return self._suspended or (secret.changed() and may_replace_pipeline(pipeline.progress()))
+            # Each of them is asked, because a change counts in the second of two checks.
+            changed = True in [secret.changed() for secret in secrets]
+            return self._suspended or (changed and may_replace_pipeline(pipeline.progress()))
 
         return check
 

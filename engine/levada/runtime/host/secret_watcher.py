@@ -1,4 +1,4 @@
-"""The watcher of the destination's Secret, and the decision when a changed Secret takes effect.
+"""The watcher of the Secrets of the destination and of masks, and the decision when a changed one takes effect.
 
 A catalog, a file system and a Spark session keep the credentials that they were created with. So a changed Secret takes
 effect in a new pipeline, which replaces the running one in the same process and resumes where that one stopped.

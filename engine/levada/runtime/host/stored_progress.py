@@ -154,9 +154,10 @@ def _place(store: PipelineStore, id_: TableId, name: QualifiedTable | None, targ
 
 def _table(store: PipelineStore, id_: TableId, name: QualifiedTable, phase: TableReplicationPhase) -> TableProgress:
     record = verification_record(store, id_)
-    differs = difference_of(record, phase)
+    differs, copied = difference_of(record, phase), last_copy_settings(store.get_table_controls(id_))
     return TableProgress(
         id=id_,
+        copied_rows="" if copied is None else copied.copied_rows,
         schema=name.schema,
         name=name.name,
         phase=TablePhase.ERRORED if differs is not None else phase.name,

@@ -9,7 +9,8 @@ from typing import Final
 
 from levada import codes
 from levada.errors import NeedsOperator
-from levada.postgres.catalog import read_table_ids, read_table_names, streamed_tables
+from levada.postgres.append_publication import existing_names, list_streamed
+from levada.postgres.catalog import read_table_ids, read_table_names
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config
 from levada.runtime.host.owner_check import require_ownership
@@ -115,7 +116,8 @@ def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
     """
     try:
         with config.source.connect(application="tables") as connection:
-            published = streamed_tables(connection, config.publication.name)
+            names = existing_names(connection, config.publication.name, config.publication.append)
+            published = list_streamed(connection, names)
     except NeedsOperator as error:
         if error.code != codes.PUBLICATION_MISSING or not config.publication.managed:
             raise

@@ -155,6 +155,7 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.gauge("table_copy_bytes", "Bytes copied so far", _of_copy(lambda c: c.bytes))
     yield each.gauge("table_copy_ratio", "Completed part of the copy, 0 to 1", _of_copy(lambda c: c.percent / 100))
     yield each.gauge("table_copy_seconds_left", "Estimated time left", _of_copy(lambda c: c.seconds_left))
+    yield each.info("table_copied_rows", "1 for the rows that its copy took", "rows", lambda t: t.copied_rows or None)
     yield each.info("table_error", "1 for the error that parks the table", "code", _error_code)
     yield each.info(
         "table_copied_again", "1 for the error because of which it is copied by itself", "code", _copied_again

@@ -73,7 +73,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
     """
     pending, controls = registry.backlog.pending(record.id), registry.handled.controls(record)
     verification = registry.handled.verification(record)
-    differs = difference_of(verification, record.phase)
+    differs, settings = difference_of(verification, record.phase), registry.handled.last_settings(record)
     oldest = pending.oldest_commit_ts_us
     copying = record.phase.name in ("Init", "DataSync")
     # Of a table that missed changes only the destination has the position that it reached.
@@ -93,6 +93,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         mode=record.place.mode,
         note=_REFUSES_UPDATES if registry.membership.refuses_updates(record.id) else record.place.note,
         copy=copied if copied is not None or copying else _finished_before(),
+        copied_rows="" if settings is None else settings.copied_rows,
         applied_lsn=registry.position(record) if registry.backlog.position_known(record.id) and not unplaced else None,
         lag_seconds=None if unplaced else max(delay_s, (now_us - oldest) / 1e6 if oldest is not None else 0.0),
         pending_segments=pending.segments,

@@ -127,9 +127,10 @@ def claim_source(
 def source_holdings(config: PipelineConfig, connection: psycopg.Connection[Any]) -> Iterator[Holding]:
     """Yield the owner of the managed publication and each owner of the slot, if they have any."""
     if config.publication.managed:
-        named = read_publication_owner(connection, config.publication.name)
-        if named is not None:
-            yield Holding(f"publication {config.publication.name}", named)
+        for publication in config.publication.names:
+            named = read_publication_owner(connection, publication)
+            if named is not None:
+                yield Holding(f"publication {publication}", named)
     for owner in slot_owners(connection, config.slot.name):
         yield Holding(f"slot {config.slot.name}", owner)
 
@@ -210,7 +211,8 @@ def take_over(config: PipelineConfig, store: PipelineStore, staging: Staging, fo
     _add_former_name(config, store, owner, held)
     if config.publication.managed:
         with SESSIONS.session(config.source, "owner") as connection:
-            mark_publication(connection, config.publication.name, owner)
+            for publication in config.publication.names:
+                mark_publication(connection, publication, owner)
     return Takeover(replace(owner, new=False), places)
 
 
@@ -224,9 +226,10 @@ def release(
     store that keeps no state. Otherwise the record keeps the slot and the publication that the state belongs to.
     """
     with SESSIONS.session(config.source, "owner") as connection:
-        named = read_publication_owner(connection, config.publication.name)
-        if named is not None and named.uid == owner.uid:
-            mark_publication(connection, config.publication.name, None)
+        for publication in config.publication.names:
+            named = read_publication_owner(connection, publication)
+            if named is not None and named.uid == owner.uid:
+                mark_publication(connection, publication, None)
     folder = read_owner(staging, config.name)
     if folder is not None and folder.uid == owner.uid:
         replace_owner(staging, config.name, None)

@@ -22,12 +22,12 @@ from levada.capture.history import plan_session
 from levada.capture.session import CaptureSettings
 from levada.capture.worker import verify_history
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
-from levada.postgres.catalog import StreamedTable, list_tables, streamed_tables
+from levada.postgres.append_publication import PublicationNames, list_streamed, read_append, read_state
+from levada.postgres.catalog import StreamedTable, list_tables
 from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.membership import read_publication_state
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publication_owners import mark_publication, read_publication_owner
@@ -41,11 +41,13 @@ from levada.postgres.withdrawals import inherited_members, unidentified_members,
 from levada.postgres.written_tables import list_written_tables
 from levada.printable import counted, listed
 from levada.runtime.config import PipelineConfig
+from levada.runtime.source.appended import Appended, settle_appended
 from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
+from levada.runtime.tables.append_record import publication_names, record_append
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
@@ -57,7 +59,7 @@ from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
 from levada.stores.slot_owners import other_pipelines
-from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId
+from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -137,13 +139,16 @@ def prepare_source(
         _require_tables(config, tables, table_names(store).values())
         if owner is not None and config.publication.managed:
             # Replaces the comment of a former owner.
-            mark_publication(connection, config.publication.name, owner, check=store.require_epoch)
+            for publication in config.publication.names:
+                mark_publication(connection, publication, owner, check=store.require_epoch)
         found(tables.published)
         _prepare_trigger(config, connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
         published = frozenset(t.id for t in tables.published)
         resync = _ensure_slot(config, connection, store, record, log, lost, published, waiting)
         save_publication(store, tables.publication)
+        if resync and config.publication.managed:
+            record_append(store, read_append(connection, config.publication.append), before_slot=True)
         return SourceState(tables, resync)
 
 
@@ -177,7 +182,7 @@ def _discover(
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = locked = report = None
-    filters = Settled()
+    filters, appended = Settled(), Appended()
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
@@ -194,17 +199,22 @@ def _discover(
             report = ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch)
         filters = settle_filters(config, connection, store, selected.difference(unidentified), _LOCK_S)
         incomplete, locked = incomplete or filters.refused, locked or filters.locked
+        appended = settle_appended(config, connection, store, owner, unidentified)
+        unidentified = tuple(t for t in unidentified if t not in appended.tables)
+        incomplete, locked = incomplete or appended.refused, locked or appended.locked
+        filters = filters.with_unfiltered(appended.unfiltered)
         if lacking != missing:
             report = None
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
-    published = tuple(t for t in _published(config, connection) if t.id not in filters.unfiltered)
+    names = publication_names(config, store)
+    published = tuple(t for t in _published(config, connection, names) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
-    state = read_publication_state(connection, name, tables)
-    report = report or inspect_coverage(connection, name, {t.name for t in published})
+    state = read_state(connection, names, tables)
+    report = report or inspect_coverage(connection, name, {t.name for t in published if t.id not in state.appended})
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes)
+    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes, appended.waits)
 
 
 def _cover(
@@ -240,14 +250,18 @@ def _cover(
 def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) -> set[QualifiedTable]:
     """Return the tables that a start would replicate. Nothing is changed."""
     if not config.publication.managed:
-        return {t.name for t in _published(config, connection)}
+        return {t.name for t in _published(config, connection, PublicationNames(config.publication.name))}
     selected = {t for t in list_tables(connection) if config.is_selected(t)}
-    return selected.difference(inspect_coverage(connection, config.publication.name, selected).blocked)
+    report = inspect_coverage(connection, config.publication.name, selected)
+    appended = {t for t in report.unidentified if config.appends(t)}
+    return selected.difference(report.blocked) | appended
 
 
-def _published(config: PipelineConfig, connection: psycopg.Connection[Any]) -> tuple[StreamedTable, ...]:
+def _published(
+    config: PipelineConfig, connection: psycopg.Connection[Any], names: PublicationNames
+) -> tuple[StreamedTable, ...]:
     try:
-        tables = streamed_tables(connection, config.publication.name)
+        tables = list_streamed(connection, names)
     except NeedsOperator as error:
         if error.code != codes.PUBLICATION_MISSING:
             raise
@@ -382,7 +396,11 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         copy_tables=config.copy_tables,
         copy_connections=config.copy_connections,
         excluded_columns=lambda table: config.table(table).excluded_columns,
+        masks=lambda table: config.table(table).masks,
         row_filter=config.row_filter,
+        appends=config.appends,
+        copied_part=lambda table: its.copy_where if (its := config.table(table)).copies_part else None,
+        is_upserted=lambda table: config.table(table).mode is TableMode.UPSERT,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
@@ -44,6 +44,10 @@ class Settled:
     refused: NeedsOperator | None = None
     locked: Transient | None = None
 
+    def with_unfiltered(self, tables: frozenset[TableId]) -> Settled:
+        """Return the result with more tables that must not be copied."""
+        return replace(self, unfiltered=self.unfiltered | tables)
+
 
 def settle_filters(
     config: PipelineConfig,
@@ -51,8 +55,11 @@ def settle_filters(
     store: PipelineStore,
     tables: Collection[QualifiedTable],
     lock_timeout_s: float,
+    publication: str = "",
 ) -> Settled:
     """Publish each table with the manifest's row filter, where the publication has another one from this pipeline.
+
+    ``publication`` is the one of these tables, by default the pipeline's first one.
 
     The filter of another session on a table without one in the manifest is left as it is.
     """
@@ -60,7 +67,7 @@ def settle_filters(
     wanted = {t: where for t in tables if (where := config.row_filter(t)) is not None}
     if not wanted and not kept:
         return Settled()
-    publication = config.publication.name
+    publication = publication or config.publication.name
     members, schemas = read_members(connection, publication), read_schemas(connection, publication)
     unfiltered, errors = set[TableId](), list[LevadaError]()
     for name, id_ in sorted(read_table_ids(connection, tables).items()):
@@ -78,7 +85,7 @@ def settle_filters(
             kept[id_] = (where, _UNKNOWN)
             _write(store, kept)
             try:
-                kept[id_] = (where, _apply(config, connection, store, (id_, name), where, lock_timeout_s))
+                kept[id_] = (where, _apply(publication, connection, store, (id_, name), where, lock_timeout_s))
             except LevadaError as error:
                 errors.append(error)
                 _restore(kept, id_, record)
@@ -104,7 +111,7 @@ def _restore(kept: dict[TableId, _Filter], table: TableId, record: _Filter | Non
 
 
 def _apply(
-    config: PipelineConfig,
+    publication: str,
     connection: psycopg.Connection[Any],
     store: PipelineStore,
     table: tuple[TableId, QualifiedTable],
@@ -112,10 +119,10 @@ def _apply(
     lock_timeout_s: float,
 ) -> int:
     if where is not None and connection.info.server_version < FILTERS:
-        error = filter_problem(connection, config.publication.name, table, where)
+        error = filter_problem(connection, publication, table, where)
         assert error is not None
         raise error
-    publication, check = config.publication.name, store.require_epoch
+    check = store.require_epoch
     return set_filter(connection, publication, table, where, check=check, lock_timeout_s=lock_timeout_s)
 
 

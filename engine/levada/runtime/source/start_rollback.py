@@ -38,12 +38,14 @@ WHERE p.pubname = %s ORDER BY 1, 2
 class SourceObjects:
     """The existing objects that a start creates if they are missing.
 
-    ``members`` are the tables of the publication, or None without a publication. ``trigger`` is the event trigger.
+    ``members`` are the tables of the publication, or None without a publication. ``trigger`` is the event trigger, and
+    ``appended`` the second publication.
     """
 
     slot: bool
     members: frozenset[QualifiedTable] | None
     trigger: bool
+    appended: bool = False
 
 
 def read_source_objects(config: PipelineConfig) -> SourceObjects | None:
@@ -97,6 +99,9 @@ def _roll_back(connection: psycopg.Connection[Any], config: PipelineConfig, befo
         remove_ddl_trigger(connection)
     if not config.publication.managed or now.members is None:
         return
+    if now.appended and not before.appended:
+        drop_publication(connection, config.publication.append)
+        _log.info("dropped publication %s, which the failed start had created", config.publication.append)
     name = config.publication.name
     if before.members is None:
         drop_publication(connection, name)
@@ -116,4 +121,6 @@ def _read(connection: psycopg.Connection[Any], config: PipelineConfig) -> Source
         rows = connection.execute(_MEMBERS, [config.publication.name]).fetchall()
         members = frozenset(QualifiedTable(*row) for row in rows)
     found = connection.execute("SELECT FROM pg_event_trigger WHERE evtname = %s", [TRIGGER]).fetchone()
-    return SourceObjects(slot, members, found is not None)
+    append = config.publication.append
+    appended = bool(append) and read_publication(connection, append) is not None
+    return SourceObjects(slot, members, found is not None, appended)

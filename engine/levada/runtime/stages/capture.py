@@ -14,6 +14,7 @@ from levada.runtime.inbox import Inbox
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.stages.messages import Fatal
 from levada.runtime.tables.retries import as_levada_error
+from levada.schema.masks import TableMasks
 from levada.status import ErrorProgress, RetryPolicy
 from levada.threads import marked_thread
 from levada.values import TableId
@@ -68,9 +69,9 @@ class CaptureThread:
         self._worker.reopen()
         return number
 
-    def exclude_columns(self, table: TableId, columns: frozenset[str]) -> None:
-        """Exclude these columns of a table from the next session on. From any thread. See `reopen`."""
-        self._worker.exclude_columns(table, columns)
+    def exclude_columns(self, table: TableId, columns: frozenset[str], masks: TableMasks) -> None:
+        """Exclude and mask columns of a table from the next session on. From any thread. See `reopen`."""
+        self._worker.exclude_columns(table, columns, masks)
 
     def configure(self, config: PipelineConfig) -> None:
         """Let the changed settings take effect, which are not read from a `ConfigRef` in the layer of capture."""

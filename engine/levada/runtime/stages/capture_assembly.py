@@ -18,6 +18,7 @@ from levada.runtime.inbox import Inbox, Recorded
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import SegmentStaged, SourceRestarted, TableFailed
+from levada.runtime.tables.append_record import readable_from, record_streamed
 from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.tables.storage_journal import (
     PartitionsAltered,
@@ -27,6 +28,7 @@ from levada.runtime.tables.storage_journal import (
     TablesUnpublished,
 )
 from levada.runtime.verifications.messages import CatalogChanged
+from levada.schema.masks import MaskKeys, TableMasks
 from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
@@ -75,9 +77,31 @@ class PipelineHost(CaptureHost):
         """Return the columns that the manifest excludes."""
         return self._config_ref.current.table(table).excluded_columns
 
+    def column_masks(self, table: QualifiedTable) -> TableMasks:
+        """Return the masks of the manifest."""
+        return self._config_ref.current.table(table).masks
+
+    @property
+    def mask_keys(self) -> MaskKeys:
+        """The keys of the Secrets that the manifest names."""
+        return self._config_ref.current.mask_keys
+
+    def keeps_messages(self) -> bool:
+        """Return False if a column of any table is masked."""
+        config = self._config_ref.current
+        return not any(table.masks for table in (config.default_table, *config.tables.values()))
+
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""
         self._store.require_epoch()
+
+    def append_publication(self, start: Lsn) -> int:
+        """Return the recorded second publication, if it can be read from this LSN on."""
+        return readable_from(self._store, start)
+
+    def append_streamed(self, oid: int) -> None:
+        """Record the second publication, whose tables may be copied then."""
+        record_streamed(self._store, oid)
 
     def session_begins(self) -> None:
         """Report the tables that the publication lacks."""
@@ -161,14 +185,17 @@ def assemble_worker(
 ) -> CaptureWorker:
     """Return the worker that stages the changes of the pipeline's slot."""
     policy = config.on_unrepresentable
-    resolver = TableResolver(config.source, store, config.publication.name, host, policy=policy, marks=marks)
+    named = config.publication
+    resolver = TableResolver(config.source, store, named.name, host, policy=policy, marks=marks, append=named.append)
     settings = CaptureSettings(
         config.source,
         config.slot.name,
         config.publication.name,
+        config.publication.append,
         batch_bytes=config.batch_bytes,
         fill_s=config.batch_fill_s,
         failover=config.slot.failover,
         heartbeat_s=config.heartbeat_s,
+        work_dir=config.work_dir,
     )
     return CaptureWorker(settings, log, resolver, host, epoch=epoch, known=known, memory=memory)

@@ -13,7 +13,7 @@ from levada.errors import Transient
 from levada.runtime.config import PipelineConfig
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.publication_gaps import read_gaps
+from levada.runtime.tables.publication_gaps import has_identified, read_gaps
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.storage_journal import TablesUnpublished
 from levada.threads import MarkedPool
@@ -105,7 +105,8 @@ class Discovery(Stage):
 
     def _check(self, config: PipelineConfig) -> None:  # in a pool
         try:
-            found, self._check_fails = bool(read_gaps(config, self._store)), False
+            found = bool(read_gaps(config, self._store)) or has_identified(config, self._store)
+            self._check_fails = False
         except Exception as error:
             if not self._check_fails:
                 _log.warning("the check of the publication for gaps failed: %s", error)

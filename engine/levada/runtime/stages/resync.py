@@ -16,6 +16,7 @@ from functools import partial
 
 from levada import codes
 from levada.apply.applier import AppliedToShadow, Applier
+from levada.apply.carried_rows import carry_over
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
 from levada.runtime.copies.table_copy import Copied, TableCopy
@@ -23,6 +24,7 @@ from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
+from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
@@ -33,11 +35,12 @@ from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import ShadowCutWanted
 from levada.runtime.verifications.verifier import Verifier
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.storage import TableStorage
 from levada.stores.phases import Errored, FinishedCopy
 from levada.stores.workers import table_worker
 from levada.threads import MarkedPool, marked_thread
-from levada.values import Lsn, SnapshotId, TableId, Watermark
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, Watermark
 from levada.verify.report import TableReport, copy_differs
 
 _log = logging.getLogger(__name__)
@@ -177,8 +180,11 @@ class ResyncStage(Stage):
                 return
             mark = Watermark(self._applier.pipeline, self._applier.epoch, reached)
             record.begin(Job.SWAP)
-            swap = self._destination.swap_replacement
-            self._submit(self._batches, record, ResyncJob.SWAP, lambda: require_flag(swap(table, mark), swap) and mark)
+            shadow = resync.shadow
+            assert shadow.schema is not None
+            assert shadow.storage is not None
+            swap = partial(self._swap, record.name, self._applier.targets(shadow.schema), shadow.storage, mark)
+            self._submit(self._batches, record, ResyncJob.SWAP, swap)
             return
         pending, config = backlog.pending(table), self._config_ref.current
         if not resync.yielded and wants_apply(record, pending) and apply_is_due(record, pending, config, now):
@@ -193,6 +199,26 @@ class ResyncStage(Stage):
         self._submit(
             self._batches, record, ResyncJob.APPLY, lambda: self._applier.run_shadow(schema, reached, manifests, end)
         )
+
+    def _swap(
+        self, name: QualifiedTable, target: TableTarget, storage: TableStorage, mark: Watermark
+    ) -> Watermark | None:  # in a pool
+        """Replace the table by its shadow copy. Return ``mark``, or None if the resync has to start again."""
+        swap = self._destination.swap_replacement
+        carried = None
+        if target.keeps_rows:
+            region = add_gone_partitions(self._store, target.id, storage, target.schema)
+            carried = carry_over(self._destination, target, mark, region)
+        if carried is False:
+            return None
+        try:
+            return mark if require_flag(swap(target.id, mark), swap) else None
+        except LevadaError as error:
+            if carried is None or isinstance(error, Permanent):
+                raise
+            # The rows that it has taken over may be those of the table no longer when it is swapped in later.
+            _log.warning("table %s: the shadow copy with its kept rows was not swapped in: %s", name, error)
+            return None
 
     # ---- the comparison before the swap ---------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
+from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import describe_without_waiting
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.membership import read_publication_state
 from levada.postgres.storage import read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
 from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.silent_columns import Columns, Unmarked, columns_of
 from levada.runtime.verifications.messages import CatalogChanged
 from levada.threads import MarkedPool
@@ -143,7 +144,7 @@ class StoragePoller(Stage):
         """Return the columns of a table that the role may not lock. The catalog shows them to every role."""
         try:
             columns = describe_without_waiting(connection, table).columns
-            state = read_publication_state(connection, self._config_ref.current.publication.name, [table])
+            state = read_state(connection, publication_names(self._config_ref.current, self._store), [table])
         except LevadaError:
             return Unmarked(error)
         listed = None if table not in state.members else state.members[table].columns

@@ -17,6 +17,8 @@ from levada.values import QualifiedTable
 COPIED_AGAIN: Final = frozenset(
     {
         codes.KEY_CHANGED,
+        codes.MASKED_COLUMN_RENAMED,
+        codes.MASKED_COLUMN_RETYPED,
         codes.MODE_CHANGED,
         codes.NO_PREVIOUS_PHASE,
         codes.PARKED_BY_GUARD,
@@ -65,6 +67,9 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.FORMAT_VERSION_LOWERED: "a copy would make the table again with another format",
     codes.IDENTITY_MISSING: _AT_SOURCE,
     codes.INTERNAL_ERROR: "the cause is not known",
+    codes.MASKED_COLUMN_MISSING: "a copy could publish what should be masked",
+    codes.MASK_KEY_MISSING: "a copy needs the key too",
+    codes.MASK_REFUSED: _AT_SOURCE,
     codes.PARTITION_COLUMN_MISSING: _AT_SOURCE,
     codes.PARTITION_FOREIGN: _AT_SOURCE,
     codes.PARTITION_NAME_TAKEN: "the table could not be read during the copy",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from levada.destinations import Destination, Ordering
 from levada.runtime.tables.requests import CopySettings, settings_changed
 
 
@@ -62,11 +61,7 @@ def plan_copy(
     if (former.place, former.depends_on) != (wanted.place, wanted.depends_on):
         # The next copy is another table, or in another catalog.
         return Recreate(wanted, former)
-    if streams and not dedicated and not settings_changed(former, wanted):
+    same_rows = former == former.with_rows_of(wanted)
+    if streams and not dedicated and same_rows and not settings_changed(former, wanted):
         return Shadow(former)
     return ReplaceInPlace(wanted, former)
-
-
-def can_replace(destination: Destination) -> bool:
-    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
-    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from levada.runtime.tables.copy_plan import CopyPlan, can_replace, plan_copy
+from levada.runtime.tables.copy_plan import CopyPlan, plan_copy
 from levada.runtime.tables.part import Part, SharedParts
 from levada.runtime.tables.record import TableRecord
+from levada.runtime.tables.requests import can_replace
 from levada.runtime.tables.resync import stays_readable
 
 
@@ -22,7 +21,7 @@ class NextCopy(Part):
         wanted, streams = self._handled.wanted_settings(record), stays_readable(record)
         return plan_copy(
             self._handled.last_settings(record),
-            wanted if streams else replace(wanted, excluded_columns=self._columns.of(record)),
+            wanted if streams else self._columns.with_columns(record, wanted),
             replaces=self._can_replace,
             streams=streams,
             dedicated=self._config_ref.current.table(record.name).dedicated_copy,

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from levada.destinations import Ordering
+from levada.runtime.tables.kept_regions import add_kept_region, lost_region
 from levada.runtime.tables.part import Part
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import table_target
 from levada.schema import ReplicatedTableSchema
-from levada.schema.partitions import Arrival, KeyColumn, Move, Region, Removal, move_from_json, region_of
+from levada.schema.partitions import Arrival, Move, Region, Removal, move_from_json
 from levada.schema.storage import TableStorage
 from levada.values import Lsn, SnapshotId, TableId, TableMode
 
@@ -44,9 +45,12 @@ class PartitionMoves(Part):
         """Remove the rows of leaves that are gone. Return False if their bounds do not show them exactly.
 
         The same removal may be added again. A leaf that has not arrived yet arrives no more: only what the stream has
-        of it is at the destination.
+        of it is at the destination. A table that keeps the rows of partitions has no removal, whatever the bounds are.
         """
         version = self._version(record)
+        if version is not None and self.keeps(record):
+            self._keep_rows(record, lost_region(before, gone, version), frozenset(gone), at)
+            return True
         region = None if version is None else lost_region(before, gone, version)
         if region is None:
             return False
@@ -74,17 +78,35 @@ class PartitionMoves(Part):
         """Copy the rows of leaves that were attached before what is staged now. Return False if that is not possible.
 
         Without the place of the statement in the stream, the table may already have rows of these leaves, and some of
-        them may have left while a leaf was detached. So the rows within their bounds are removed first.
+        them may have left while a leaf was detached. So the rows within their bounds are removed first, unless the
+        table keeps the rows of partitions.
         """
-        version = self._version(record)
-        region = None if version is None else lost_region(now, leaves, version)
-        if region is None:
+        version, at = self._version(record), self._tables.staged_lsn
+        if version is None:
             return False
-        at = self._tables.staged_lsn
-        self._add(record, Removal(at, 0, region), self._stored(record.id))
+        if not self.keeps(record):
+            region = lost_region(now, leaves, version)
+            if region is None:
+                return False
+            self._add(record, Removal(at, 0, region), self._stored(record.id))
         self._add(record, Arrival(at, 0, leaves), self._stored(record.id))
         _log.info("table %s: the rows of a partition that was attached before %s are copied", record.name, at)
         return True
+
+    def keeps(self, record: TableRecord) -> bool:
+        """Return True if the rows of a partition that is gone stay at the destination without a mark."""
+        version = self._version(record)
+        config = self._config_ref.current
+        return version is not None and table_target(self._store, config, version).keeps_unmarked
+
+    def _keep_rows(self, record: TableRecord, region: Region | None, gone: frozenset[TableId], at: Lsn) -> None:
+        known = self._stored(record.id)
+        left = [m.without(gone, at) if isinstance(m, Arrival) else m for m in known]
+        with self._store.together():
+            add_kept_region(self._store, record.id, region)
+            if left != known:
+                self._keep(record.id, left)
+        _log.info("table %s: the rows of a partition that is gone at %s are kept", record.name, at)
 
     def _version(self, record: TableRecord) -> ReplicatedTableSchema | None:
         """Return the newest version of a table whose rows can move at the destination, None if they cannot."""
@@ -142,14 +164,3 @@ class PartitionMoves(Part):
         else:
             self._store.delete_fingerprint(moves_subject(table))
         self._tables.backlog.set_moves(table, moves)
-
-
-def lost_region(before: TableStorage, gone: Collection[TableId], version: ReplicatedTableSchema) -> Region | None:
-    """Return the rows of the leaves ``gone`` of a table, or None if their bounds do not show them exactly."""
-    enums = {oid for oid, kind in before.types.items() if kind.kind == "e"}
-    columns = {
-        held.name: KeyColumn(attnum, column.type.kind, column.type_oid, column.type_oid in enums)
-        for attnum, held in before.columns.items()
-        if (column := version.by_attnum.get(attnum)) is not None
-    }
-    return region_of(gone, {oid: leaf.path for oid, leaf in before.leaves.items()}, before.keys, columns)

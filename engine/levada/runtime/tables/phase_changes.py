@@ -75,7 +75,7 @@ class PhaseChanges(Part):
             self.enter(record, Init())
         self._shadows.abandon(record)
         record.copy.forget()
-        self._columns.apply_configured(record)
+        self._columns.apply_configured(record, self._handled.last_settings(record))
         self._tables.places_changed = True
         self._handled.mark_handled(record)
         self.release_segments(record)

@@ -12,12 +12,16 @@ import psycopg
 
 from levada import codes
 from levada.capture.requirements import table_not_published
-from levada.errors import NeedsOperator, SlotLost
-from levada.postgres.catalog import PublishedTable, published_tables
+from levada.errors import NeedsOperator, SlotLost, Transient
+from levada.postgres.append_publication import PublicationNames, list_published, read_state
+from levada.postgres.catalog import PublishedTable
 from levada.postgres.identity_remedies import publish_all_hint
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.membership import Membership, PublicationState, find_gap, read_publication_state
+from levada.postgres.membership import Membership, PublicationState, find_gap
+from levada.postgres.publications import leave_out_unidentified
+from levada.postgres.streamed import streamed_names
 from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.phases import STREAMING
 from levada.runtime.tables.rules import needs_resync
 from levada.stores.phases import Errored, TableReplicationPhase
@@ -38,27 +42,34 @@ UNPUBLISHED: Final = frozenset({codes.TABLE_NOT_PUBLISHED, codes.PUBLICATION_MIS
 
 
 def published_table(
-    connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable
+    connection: psycopg.Connection[Any], names: PublicationNames, table: TableId, name: QualifiedTable
 ) -> PublishedTable:
     """Return the table as the publication has it now, before it is copied.
 
     Raise NeedsOperator ``table_not_published`` if the publication no longer has it.
     """
-    for published in published_tables(connection, publication, [table]):
+    for published in list_published(connection, names, [table]):
         return published
-    raise table_not_published(connection, publication, [name])
+    raise table_not_published(connection, names.main, [name])
 
 
-def read_membership(connection: psycopg.Connection[Any], publication: str, table: TableId, name: QualifiedTable) -> str:
+def read_membership(
+    connection: psycopg.Connection[Any], names: PublicationNames, table: TableId, name: QualifiedTable
+) -> str:
     """Return the table's membership in the publication as the snapshot of its copy sees it, as text.
 
     Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if the publication does not publish all
-    of INSERT, UPDATE and DELETE.
+    of INSERT, UPDATE and DELETE, unless it is the second one. Raise Transient ``append_identified`` for a table of that
+    one which has got a replica identity, so that all of its changes can be streamed.
     """
-    state = read_publication_state(connection, publication, [table])
+    state, publication = read_state(connection, names, [table]), names.main
     membership = state.members.get(table)
     if membership is None:
         raise find_gap(None, state, table) or _dropped(name)
+    if table in state.appended:
+        if leave_out_unidentified(connection, publication, {name})[0]:
+            raise append_identified(name)
+        return membership.to_text()
     if lacking := ROW_OPERATIONS.difference(membership.publication.operations):
         raise NeedsOperator(
             "publication_operations",
@@ -67,6 +78,15 @@ def read_membership(connection: psycopg.Connection[Any], publication: str, table
             hint=f"{publish_all_hint(connection, publication)}; the table is copied then, within a minute",
         )
     return membership.to_text()
+
+
+def append_identified(name: QualifiedTable) -> Transient:
+    """Return the error of a table of the second publication that has got a replica identity."""
+    return Transient(
+        "append_identified",
+        f"table {name} has a replica identity now, and is copied once all of its changes are published",
+        hint="if it lasts, levada check MANIFEST says why the table cannot be added to the publication",
+    )
 
 
 def record_membership(store: PipelineStore, table: TableId, membership: str) -> None:
@@ -150,7 +170,17 @@ def read_gaps(config: PipelineConfig, store: PipelineStore) -> Mapping[TableId, 
     # Listed before the publication is read: a copy that ends later has seen this publication or a newer one.
     tables = store.get_table_replication_states().keys()
     with SESSIONS.session(config.source, "publication") as connection:
-        return find_gaps(store, read_publication_state(connection, config.publication.name, list(tables)))
+        return find_gaps(store, read_state(connection, publication_names(config, store), list(tables)))
+
+
+def has_identified(config: PipelineConfig, store: PipelineStore) -> bool:
+    """Return True if a table of the second publication has got a replica identity, with which it must leave it."""
+    names = publication_names(config, store)
+    if not names.append:
+        return False
+    with SESSIONS.session(config.source, "publication") as connection:
+        members = streamed_names(connection, names.append)
+        return bool(members) and bool(leave_out_unidentified(connection, names.main, members)[0])
 
 
 def published_again(phase: TableReplicationPhase, publication: PublicationState) -> bool:

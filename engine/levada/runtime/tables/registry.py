@@ -28,6 +28,7 @@ from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.table_steps import TableSteps
 from levada.runtime.tables.unverified_tables import UnverifiedTables
+from levada.schema.masks import TableMasks
 from levada.segments.ledger import Ledger
 from levada.stores.interface import PipelineStore
 from levada.values import Lsn, TableId
@@ -63,7 +64,7 @@ class TableRegistry:
         store: PipelineStore,
         destination: Destination,
         reopen: Callable[[], int],
-        exclude: Callable[[TableId, frozenset[str]], None],
+        exclude: Callable[[TableId, frozenset[str], TableMasks], None],
         ledger: Ledger | None = None,
     ) -> None:
         outage = Outage(together=destination.capabilities.ordering is Ordering.PIPELINE)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from levada.destinations.interface import Destination
+from levada.destinations.interface import Destination, Ordering
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema.masks import NO_MASKS, TableMasks
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, OnPartitionGone, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """The settings that a table's copy depends on. A change of them resyncs the table.
+    """The settings that a table's copy depends on. A change of them resyncs the table, except that of the copied rows.
 
-    ``table`` is the table's name at the time of the copy. A table that is renamed at the source keeps its settings.
+    These are ``copy_mode`` and ``copy_where``, see `TableConfig`. ``table`` is the table's name at the time of the
+    copy. A table that is renamed at the source keeps its settings. ``named`` is the name by which the manifest gives
+    its columns, None for ``table``.
     """
 
     table: QualifiedTable
@@ -28,6 +31,35 @@ class CopySettings:
     depends_on: str
     place: QualifiedTable
     """The name of the table's target, see `TableTarget.name`."""
+    deletes: Deletes = Deletes.APPLY
+    masks: TableMasks = NO_MASKS
+    named: QualifiedTable | None = None
+    copy_mode: CopyMode = CopyMode.ALL
+    copy_where: str = ""
+
+    @property
+    def copied_rows(self) -> CopiedRows:
+        """The rows that the copy takes."""
+        if self.copy_mode is CopyMode.NONE:
+            return CopiedRows.NONE
+        return CopiedRows.PART if self.copy_where else CopiedRows.ALL
+
+    @property
+    def lack(self) -> str:
+        """Return why the table at the destination lacks rows of the source, empty if its copy took all of them."""
+        match self.copied_rows:
+            case CopiedRows.ALL:
+                return ""
+            case CopiedRows.NONE:
+                return "its copy took no row (copy.mode None), so it has only rows that have changed since then"
+            case CopiedRows.PART:
+                return (
+                    f"its copy took only the rows where {self.copy_where} (copy.where), and no others until they change"
+                )
+
+    def with_rows_of(self, other: CopySettings) -> CopySettings:
+        """Return the settings for the rows that a copy with other settings takes."""
+        return replace(self, copy_mode=other.copy_mode, copy_where=other.copy_where)
 
     @classmethod
     def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None = None) -> CopySettings:
@@ -39,13 +71,19 @@ class CopySettings:
             place = before.place
         else:
             place = QualifiedTable(table.schema, table_config.destination_table or table.name)
+        columns = CopyColumns.of(config, table, before)
         return cls(
             table,
             table_config.mode,
             table_config.destination_table,
-            table_config.excluded_columns,
+            columns.excluded,
             config.copies_depend_on,
             place,
+            table_config.deletes,
+            columns.masks,
+            columns.named,
+            table_config.copy_mode,
+            table_config.copy_where,
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -55,20 +93,27 @@ class CopySettings:
         its former name, unless the manifest names it by the new one.
         """
         named = config.tables.get(schema.name) or config.table(self.table)
-        return TableTarget(schema, self.mode, self.place, named.settings)
+        target = TableTarget(schema, self.mode, self.place, named.settings)
+        return target.keeping(self.deletes, partitions=named.on_partition_gone is OnPartitionGone.KEEP)
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
-        return json.dumps(
-            {
-                "table": [self.table.schema, self.table.name],
-                "mode": self.mode.value,
-                "destinationTable": self.destination_table,
-                "excludedColumns": sorted(self.excluded_columns),
-                "dependsOn": self.depends_on,
-                "place": [self.place.schema, self.place.name],
-            }
-        )
+        data = {
+            "table": [self.table.schema, self.table.name],
+            "mode": self.mode.value,
+            "destinationTable": self.destination_table,
+            "excludedColumns": sorted(self.excluded_columns),
+            "dependsOn": self.depends_on,
+            "place": [self.place.schema, self.place.name],
+            "deletes": self.deletes.value,
+            "copyMode": self.copy_mode.value,
+            "copyWhere": self.copy_where,
+        }
+        if self.masks:
+            data["masks"] = self.masks.to_json()
+        if self.named is not None:
+            data["named"] = [self.named.schema, self.named.name]
+        return json.dumps(data)
 
     @classmethod
     def from_text(cls, text: str) -> CopySettings:
@@ -81,7 +126,36 @@ class CopySettings:
             frozenset(data["excludedColumns"]),
             data["dependsOn"],
             QualifiedTable(*data["place"]),
+            Deletes(data.get("deletes", Deletes.APPLY)),
+            TableMasks.from_json(data.get("masks", ())),
+            QualifiedTable(*data["named"]) if "named" in data else None,
+            CopyMode(data.get("copyMode", CopyMode.ALL)),
+            data.get("copyWhere", ""),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyColumns:
+    """The columns of a table that the manifest excludes or masks. ``named`` is that of `CopySettings`."""
+
+    excluded: frozenset[str]
+    masks: TableMasks
+    named: QualifiedTable | None = None
+
+    @classmethod
+    def of(cls, config: PipelineConfig, table: QualifiedTable, before: CopySettings | None) -> CopyColumns:
+        """Return what the manifest says now. ``before`` are the settings of the last copy, None before the first.
+
+        A table that was renamed keeps the columns of its former name, until the manifest has settings of the present
+        one. Otherwise columns that are excluded or masked would be replicated in clear after a rename of their table.
+        """
+        former = None if before is None else before.named or before.table
+        if before is None or table in config.tables or former in (None, table):
+            its = config.table(table)
+            return cls(its.excluded_columns, its.masks)
+        if former in config.tables:
+            return cls(config.table(former).excluded_columns, config.table(former).masks, former)
+        return cls(before.excluded_columns, before.masks, former)
 
 
 class TableRequest(StrEnum):
@@ -107,11 +181,15 @@ def pending_request(controls: TableControls, config: TableConfig, wanted: CopySe
 def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     """Return True if the table's last copy has other settings than ``wanted``. False without a copy.
 
-    After a rename at the source only the place is compared, because the settings are given by name.
+    Other rows of a copy are no change, because a copy that takes fewer would remove what the table has. After a rename
+    at the source only the place and the columns are compared, because the other settings are given by name.
     """
     if before is None:
         return False
-    return before != wanted if before.table == wanted.table else before.place != wanted.place
+    if (before.excluded_columns, before.masks) != (wanted.excluded_columns, wanted.masks):
+        return True
+    same = replace(before, named=wanted.named).with_rows_of(wanted) == wanted
+    return not same if before.table == wanted.table else before.place != wanted.place
 
 
 def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
@@ -120,7 +198,20 @@ def last_copy_settings(controls: TableControls | None) -> CopySettings | None:
 
 
 def check_table_settings(config: PipelineConfig, destination: Destination) -> None:
-    """Raise NeedsOperator ``table_settings_refused`` for settings of a table that the destination does not take."""
+    """Raise NeedsOperator for settings of tables that the destination does not take.
+
+    The code is ``deletes_unsupported`` for tables that keep deleted rows, else ``table_settings_refused``.
+    """
+    keeping = any(
+        c.deletes is not Deletes.APPLY or c.on_partition_gone is OnPartitionGone.KEEP
+        for c in (config.default_table, *config.tables.values())
+    )
+    if keeping and not (destination.capabilities.keeps_deleted and can_replace(destination)):
+        raise NeedsOperator(
+            "deletes_unsupported",
+            f"tables of {config.name} keep the rows that the source deletes, and {destination.name} cannot do that",
+            hint="set deletes to Apply and onPartitionGone to Delete, for all tables and in each TableSync",
+        )
     model = destination.table_settings_model
     for table, its in config.tables.items():
         if its.settings is None or (model is not None and isinstance(its.settings, model)):
@@ -131,6 +222,11 @@ def check_table_settings(config: PipelineConfig, destination: Destination) -> No
             f"{table} has settings of type {type(its.settings).__name__}, but {destination.name} takes {offered}",
             hint="set TableConfig.settings to an instance of the destination's table_settings_model, or to None",
         )
+
+
+def can_replace(destination: Destination) -> bool:
+    """Return True if the destination supports shadow copies. With the ordering PIPELINE it does not."""
+    return destination.capabilities.replacement and destination.capabilities.ordering is Ordering.TABLE
 
 
 def table_target(store: PipelineStore, config: PipelineConfig, schema: ReplicatedTableSchema) -> TableTarget:

@@ -28,3 +28,5 @@ class SourceTables:
     locked: Transient | None = None
     refusing: tuple[QualifiedTable, ...] = ()
     sizes: Mapping[TableId, int] = field(default_factory=dict)
+    append_waits: bool = False
+    """True if a new session of the stream is needed, which has the tables of the second publication."""

@@ -18,6 +18,7 @@ from levada.postgres.storage import StorageSnapshot
 from levada.runtime.inbox import Recorded
 from levada.runtime.tables.baseline import Baseline
 from levada.runtime.tables.emptied_partitions import EmptiedPartitions
+from levada.runtime.tables.kept_regions import keep_former_storage, storage_subject
 from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
@@ -110,11 +111,6 @@ class PartitionsAltered(Recorded):
 _Announced: TypeAlias = TableAltered | PartitionsCreated | PartitionsAltered
 
 
-def storage_subject(table: TableId) -> str:
-    """Return the store's key of a table's baseline."""
-    return f"storage_{int(table)}"
-
-
 class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
@@ -144,6 +140,7 @@ class StorageJournal:
     def begin_copy(self, table: TableId) -> None:
         """Delete the baseline of a table that is about to be copied, and the messages held for an earlier copy."""
         self._held.pop(table, None)
+        keep_former_storage(self._store, table)
         self.forget(table)
 
     def forget(self, table: TableId) -> None:
@@ -232,8 +229,10 @@ class StorageJournal:
             if record is not None and storage is not None and known is not None and not needs_resync(record.phase):
                 # The rows of one that is gone meanwhile leave with it.
                 left = leaves & storage.leaves.keys() & known.storage.leaves.keys()
-                empty = left & snapshot.emptied
-                if left - empty <= snapshot.kept and (
+                keeps = self._moves.keeps(record)
+                # What a partition has that was filled again is in the stream.
+                empty = left - snapshot.kept if keeps else left & snapshot.emptied
+                if (keeps or left - empty <= snapshot.kept) and (
                     not empty or self._moves.remove(record, storage, empty, snapshot.end, 0)
                 ):
                     renewed = {leaf: storage.leaves[leaf] for leaf in left}
@@ -408,6 +407,14 @@ class StorageJournal:
 
         ``at`` is the place of the statement in the stream, None if it is unknown.
         """
+        if found.gone and moves.keeps(record):
+            moves.remove(record, before, found.gone, *(at or (self.verified_lsn, 0)))
+            left = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
+            before = replace(before, leaves=left)
+            later = find_change(record.id, names, before, after, witness)
+            if later is None or not later.arrived:
+                return later, before
+            found = later
         if not (found.arrived or (found.gone and at is not None)):
             return found, before
         leaves = {oid: leaf for oid, leaf in before.leaves.items() if oid not in found.gone}
@@ -435,8 +442,7 @@ class StorageJournal:
         """Find out what happened to partitions with new files. Return False if that would not help."""
         if not found.renewed:
             return False
-        renewed = {leaf: now.leaves[leaf] for leaf in found.renewed}
-        rest = find_change(record.id, names, replace(before, leaves={**before.leaves, **renewed}), now, witness)
+        rest = find_change(record.id, names, _with_files(before, now, found.renewed), now, witness)
         if rest is not None or self._moves is None or not self._moves.can_hold:
             return False
         self._moves.hold(record.id)
@@ -461,6 +467,11 @@ class StorageJournal:
     def _keep(self, table: TableId, baseline: Baseline) -> None:
         self._note_leaves(table, baseline)
         self._store.store_fingerprint(storage_subject(table), baseline.to_text())
+
+
+def _with_files(before: TableStorage, now: TableStorage, leaves: Iterable[TableId]) -> TableStorage:
+    """Return the earlier storage with the present files of some leaves."""
+    return replace(before, leaves={**before.leaves, **{leaf: now.leaves[leaf] for leaf in leaves}})
 
 
 def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:

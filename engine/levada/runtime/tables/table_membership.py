@@ -28,6 +28,7 @@ from levada.runtime.tables.table_names import (
 from levada.runtime.tables.table_requests import TableRequests
 from levada.runtime.tables.table_retries import TableRetries
 from levada.runtime.tables.verification_record import VerificationRecord, store_verification
+from levada.schema import IdentityKind
 from levada.schema.table import NEWEST_VERSION
 from levada.segments.manifest import Manifest
 from levada.stores.phases import Errored, Init, TableReplicationPhase
@@ -165,11 +166,18 @@ class TableMembership(Part):
         """Return the known tables that exist and are selected, but are missing from the publication.
 
         Those that got their selected name between the two looks at the source are among them, and are seen next time.
+        Those without a replica identity that the manifest no longer appends are not: it leaves them out.
         """
         state, selects = source.publication, self._config_ref.current.is_selected
         known = self._tables.records.keys() | self._store.get_table_replication_states().keys()
         missing = known - {t.id for t in source.published}
+        missing -= {t for t in missing if state.names.get(t) in source.unidentified and self._was_appended(t)}
         return {t: state.names[t] for t in missing if (state.left(t) or t in state.members) and selects(state.names[t])}
+
+    def _was_appended(self, table: TableId) -> bool:
+        """Return True if the table was copied without a replica identity."""
+        schema = self._store.get_table_schema(table, NEWEST_VERSION)
+        return schema is not None and schema.identity is IdentityKind.MISSING
 
     def _renamed_away(
         self, source: SourceTables, names: dict[TableId, QualifiedTable]

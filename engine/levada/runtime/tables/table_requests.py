@@ -74,7 +74,7 @@ class TableRequests(Part):
             case RequestStep.RETRY:
                 self._retries.retry_on_demand(record)
             case RequestStep.APPLY_SETTINGS:
-                self._columns.apply_configured(record)
+                self._columns.apply_configured(record, self._handled.last_settings(record))
             case RequestStep.NOTHING:
                 pass
         self._handled.mark_handled(record)

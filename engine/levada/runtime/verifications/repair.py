@@ -6,19 +6,24 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
 from typing import Final, Protocol
 
 import pyarrow as pa
 
+from levada.copy.marked_rows import marked, unmarked
 from levada.destinations.interface import Destination
 from levada.destinations.verification import KEY_HASH, FixedTable, Repair
 from levada.errors import NeedsOperator
 from levada.printable import counted
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.verifications.moment import Moment
+from levada.schema.kept_rows import has_deleted_at
 from levada.stores.interface import PipelineStore, TableAction
 from levada.values import Watermark, resync_command
 from levada.verify.report import TableReport
+from levada.verify.rows import rows_of_other_keys
 from levada.verify.table import Compared, VerifyOptions
 
 _log = logging.getLogger(__name__)
@@ -97,12 +102,16 @@ class TableRepair:
         mark: Watermark,
         doing: str,
     ) -> None:
-        """Write the rows that differ, and delete those of the destination."""
+        """Write the rows that differ. Delete those that only the destination has, or mark them."""
         moment.source.check()
         rows, name = found.rows, moment.schema.name
         options.told(f"{doing}: writing {counted(rows.lost.num_rows, 'row')} again")
         repair = Repair(found.comparisons.comparison, rows.gone, rows.lost[KEY_HASH].combine_chunks())
         read = _with_progress(self._source_rows(moment, rows.lost), rows.lost.num_rows, doing, options.told)
+        if has_deleted_at(moment.target.schema):
+            # Read before, because a repair may end the transaction of the comparison.
+            extra = list(lake.whole_rows(moment.target.schema, rows_of_other_keys(rows.gone, rows.lost)))
+            read = chain(map(unmarked, read), (marked(batch, datetime.now(UTC)) for batch in extra))
         self.destination.repair(moment.target, lake, repair, read, mark)
         _log.info("%s: wrote the rows of %d keys again", name, rows.total)
 

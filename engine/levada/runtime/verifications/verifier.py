@@ -19,15 +19,16 @@ from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
+from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.description import TableDescription
 from levada.postgres.idle_connections import IdleReaders
-from levada.postgres.membership import read_publication_state
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
 from levada.runtime.tables.requests import last_copy_settings, table_target
@@ -44,7 +45,9 @@ from levada.runtime.verifications.moment import Moment
 from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.turn import Turns
-from levada.schema import ReplicatedTableSchema, TableTarget
+from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
+from levada.schema.masking import with_masks
+from levada.schema.table import NEWEST_VERSION
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored
@@ -62,6 +65,9 @@ MAX_HELD_S: Final = 60.0
 PostgreSQL makes a snapshot only when all running transactions have ended. A long one would keep the table from applying
 its changes for as long as it lasts.
 """
+_APPENDED: Final = (
+    "UPDATEs and DELETEs, which are not streamed of a table without a replica identity. Their rows are differences"
+)
 _AGAIN: Final = frozenset(
     {
         codes.TABLE_CHANGED,
@@ -143,9 +149,11 @@ class Verifier:
                 raise Transient("table_changed", f"the shadow copy of {name} was removed during its verification")
             opened.callback(lake.close)
             policy, connections = config.on_unrepresentable, config.copy_connections
-            source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled)
+            keys = config.mask_keys
+            source = SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys)
             known = self.store.get_table_schema(table, SnapshotId(max(0, snapshot.lsn - 1))) or schema
-            found = compare(source, lake, schema, scope_of(schema, known, lake), snapshot.lsn, VerifyOptions())
+            scope = scope_of(schema, known, lake, target)
+            found = compare(source, lake, schema, scope, snapshot.lsn, VerifyOptions())
             guard.release()
             return found.report
 
@@ -191,6 +199,9 @@ class Verifier:
         name, report, damage = moment.schema.name, found.report, found.damage
         if report.equal or report.repaired_equal or (moment.held.parked and damage is None):
             return None
+        if moment.schema.identity is IdentityKind.MISSING and damage is None and report.only_extra:
+            # They were deleted at the source, which is not streamed.
+            return None
         hint = f"copy it again: {resync_command(name)}"
         if self._unrepairable(moment) is None:
             hint = f"write its rows again: levada verify MANIFEST --table {name.argument} --repair. Or {hint}"
@@ -211,9 +222,11 @@ class Verifier:
     def _compare(
         self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None = None
     ) -> Compared:
-        scope = scope_of(moment.schema, self._known(moment), lake)
+        scope = scope_of(moment.schema, self._known(moment), lake, moment.target)
         if not scope.columns:
             raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
+        if moment.schema.identity is IdentityKind.MISSING:
+            scope = replace(scope, not_compared=(*scope.not_compared, _APPENDED))
         return compare(moment.source, lake, moment.schema, scope, moment.lsn, options, former)
 
     def _known(self, moment: Moment) -> ReplicatedTableSchema:
@@ -266,14 +279,15 @@ class Verifier:
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
                     policy, connections = config.on_unrepresentable, config.copy_connections
+                    keys = config.mask_keys
                     yield Moment(
-                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled),
+                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys),
                         schema,
                         target,
                         lake,
                         snapshot.lsn,
                         held,
-                        RangeReader(config.source, snapshot, schema, published.row_filter, policy),
+                        RangeReader(config.source, snapshot, schema, published.row_filter, policy, config.mask_keys),
                         versions,
                         repaired,
                     )
@@ -383,9 +397,10 @@ class Verifier:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
             SourceRecord(self.store).require_verified(connection)
-            published = published_table(connection, config.publication.name, table, name)
-            state = read_publication_state(connection, config.publication.name, [table])
-            membership = state.members.get(table)
+            names = publication_names(config, self.store)
+            published = published_table(connection, names, table, name)
+            state = read_state(connection, names, [table])
+            membership = None if table in state.appended else state.members.get(table)
             if membership is not None and ROW_OPERATIONS.difference(membership.publication.operations):
                 raise _unsupported(name, "its publication does not publish all of INSERT, UPDATE and DELETE")
             description = read_table_description(connection, table)
@@ -394,9 +409,15 @@ class Verifier:
                 exclude=() if settings is None else settings.excluded_columns,
                 policy=config.on_unrepresentable,
             )
+        if settings is not None:
+            former = self.store.get_table_schema(table, NEWEST_VERSION)
+            schema = with_masks(schema, settings.masks, former, config.mask_keys)
         return published, description, schema
 
     def _require_comparable(self, target: TableTarget) -> None:
+        settings = last_copy_settings(self.store.get_table_controls(target.id))
+        if settings is not None and (why := settings.lack):
+            raise _unsupported(target.schema.name, why)
         if target.schema.key and self.destination.effective_mode(target) is TableMode.CHANGELOG:
             raise _unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"

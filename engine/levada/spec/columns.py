@@ -1,0 +1,56 @@
+"""The manifest's ``columns`` of a TableSync: those that are left out, and those that are masked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from levada.spec.model import Change, Model, Rule, StrictInt, setting
+from levada.spec.names import Identifier
+from levada.values import MaskMethod
+
+LONGEST: Final = 1_000_000
+"""The most characters that a mask keeps."""
+
+
+SHORTENING: Final = frozenset({MaskMethod.TRUNCATE, MaskMethod.LAST})
+"""The methods that keep a number of characters."""
+
+
+class Mask(Model):
+    """The mask of a column."""
+
+    rules = (
+        Rule(
+            "is needed by the methods Truncate and Last",
+            "has(self.length) || !(self.method in ['Truncate', 'Last'])",
+            lambda m: m.length is not None or m.method not in SHORTENING,
+            field="length",
+        ),
+        Rule(
+            "is only for the methods Truncate and Last",
+            "!has(self.length) || self.method in ['Truncate', 'Last']",
+            lambda m: m.length is None or m.method in SHORTENING,
+            field="length",
+        ),
+    )
+
+    method: MaskMethod = setting(Change.RESYNC)
+    """HMAC: the HMAC-SHA256 of the value's text with the key of tables.maskKeySecretRef, as 64 hexadecimal digits, so
+    that equal values stay equal. "Null" (in quotes, because YAML reads Null as nothing): NULL. Truncate: the first
+    characters. Last: the last characters.
+    """
+    length: StrictInt | None = setting(Change.RESYNC, None, ge=1, le=LONGEST)
+    """The number of characters that Truncate and Last keep. A shorter text stays whole."""
+
+
+class Columns(Model):
+    """The replicated columns."""
+
+    exclude: Annotated[tuple[Identifier, ...], Field(max_length=1600)] = setting(Change.RESYNC, ())
+    """Columns that are not replicated, as the catalog spells them."""
+    mask: Annotated[dict[Identifier, Mask], Field(max_length=1600)] = setting(Change.RESYNC, {})
+    """Masks by column, as the catalog spells it. A column is masked before anything of it is written, also under
+    another name after a rename.
+    """

@@ -1,0 +1,166 @@
+"""Tables that keep the rows which the source deletes, through the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.rigs.command_line import on, replicated, run
+from tests.rigs.database import Database
+
+from levada.cli.exit_codes import Exit
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "kept-rows.md"
+LONG = "x" * 9000
+LIVE = "SELECT id, note FROM replica.orders WHERE _levada_deleted_at IS NULL ORDER BY id"
+GONE = "SELECT id, note FROM replica.orders WHERE _levada_deleted_at IS NOT NULL ORDER BY id"
+
+
+@pytest.fixture
+def orders(manifest: Path, db: Database) -> Path:
+    """A manifest of a table with three orders, one of which has a long note."""
+    db.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id int PRIMARY KEY, note text)",
+        "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL",
+        f"INSERT INTO orders VALUES (1, 'one'), (2, '{LONG}'), (3, 'three')",
+    )
+    return manifest
+
+
+def write(path: Path, db: Database, deletes: str, **spec: Any) -> None:
+    """Write the manifest with this effect of deletes."""
+    tables = {"include": [{"schema": "public", "name": "*"}], "deletes": deletes}
+    path.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}}, tables=tables, **spec)))
+
+
+def verified(path: Path, *options: str, table: str = "public.orders") -> dict[str, Any]:
+    """Return the result of the comparison of a table."""
+    shown = on(path, "verify", "--table", table, "--output", "json", *options)
+    [found] = json.loads(shown.stdout)["tables"]
+    return dict(found)
+
+
+def test_deleted_rows_are_marked(orders: Path, db: Database) -> None:
+    """By deletes, new keys and TRUNCATE. A resync keeps them, an insert revives them, and both sides are equal."""
+    [(found,)] = [re.findall(r"deletes: (\w+)", PAGE.read_text())[:1]]
+    write(orders, db, found)
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 1", "UPDATE orders SET id = 20 WHERE id = 2")
+    run(orders)
+    assert db.query(LIVE) == [(3, "three"), (20, LONG)]
+    assert db.query(GONE) == [(1, "one"), (2, LONG)]
+    assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 2]
+    marks = "SELECT id, _levada_deleted_at FROM replica.orders WHERE id < 3 ORDER BY id"
+    before = db.query(marks)
+    assert on(orders, "resync", "public.orders").exit_code == Exit.OK
+    db.execute("DELETE FROM orders WHERE id = 3", "BEGIN; DELETE FROM orders; INSERT INTO orders VALUES (20, 'b'); END")
+    run(orders)
+    assert db.query(marks) == before
+    assert (db.query(LIVE), db.query(GONE)) == ([(20, "b")], [(1, "one"), (2, LONG), (3, "three")])
+    db.execute("BEGIN; TRUNCATE orders; INSERT INTO orders VALUES (1, 'again'); END")
+    run(orders)
+    assert (db.query(LIVE), db.query(GONE)) == ([(1, "again")], [(2, LONG), (3, "three"), (20, "b")])
+    assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
+
+
+def test_a_repair_marks_and_revives(orders: Path, db: Database) -> None:
+    """A row that only the destination has is marked, and one that is marked by mistake gets its values again."""
+    write(orders, db, "Mark")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 3")
+    run(orders)
+    db.execute(
+        "ALTER TABLE replica.orders DISABLE TRIGGER ALL",
+        "UPDATE replica.orders SET _levada_deleted_at = now() WHERE id = 1",
+        "INSERT INTO replica.orders VALUES (9, 'strange')",
+        "ALTER TABLE replica.orders ENABLE TRIGGER ALL",
+    )
+    assert verified(orders)["differences"] == {"missing": 1, "extra": 1}
+    assert verified(orders, "--repair")["repairedEqual"]
+    assert (db.query(LIVE), db.query(GONE)) == ([(1, "one"), (2, LONG)], [(3, "three"), (9, "strange")])
+
+
+def test_deletes_are_ignored(orders: Path, db: Database) -> None:
+    """Rows stay as they were, a resync and a repair keep them, and the other setting marks or removes them."""
+    write(orders, db, "Ignore")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 1", "UPDATE orders SET id = 20 WHERE id = 2", "TRUNCATE orders")
+    db.execute("INSERT INTO orders VALUES (3, 'back')")
+    run(orders)
+    kept = [(1, "one"), (2, LONG), (3, "back"), (20, LONG)]
+    shown = "SELECT id, note FROM replica.orders ORDER BY id"
+    assert db.query(shown) == kept
+    assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
+    db.execute(
+        "ALTER TABLE replica.orders DISABLE TRIGGER ALL",
+        "UPDATE replica.orders SET note = 'wrong' WHERE id = 3",
+        "ALTER TABLE replica.orders ENABLE TRIGGER ALL",
+    )
+    assert verified(orders)["differences"] == {"changed": 1}
+    assert verified(orders, "--repair")["repairedEqual"]
+    assert db.query(shown) == kept
+    assert on(orders, "resync", "public.orders").exit_code == Exit.OK
+    run(orders)
+    assert db.query(shown) == kept
+    write(orders, db, "Mark")
+    run(orders)
+    assert (db.query(LIVE), db.query(GONE)) == ([(3, "back")], [kept[0], kept[1], kept[3]])
+    write(orders, db, "Apply")
+    run(orders)
+    assert db.query(shown) == [(3, "back")]
+
+
+@pytest.mark.parametrize(
+    ("destination", "problem"),
+    [
+        ({"bigquery": {"project": "shop", "location": "EU"}}, "must be Apply, except with a destination of"),
+        ({"opensearch": {"urls": ["http://search:9200"]}}, "must be Apply, except with a destination of"),
+        ({"postgres": {"host": "h", "database": "d", "ordering": "Pipeline"}}, "must be Apply with ordering: Pipeline"),
+    ],
+)
+def test_destinations_that_keep_nothing(
+    manifest: Path, db: Database, destination: dict[str, Any], problem: str
+) -> None:
+    """The manifest is refused, for the setting of all tables and for that of one."""
+    for one in (False, True):
+        write(manifest, db, "Apply" if one else "Ignore", destination=destination)
+        if one:
+            [pipeline] = yaml.safe_load_all(manifest.read_text())
+            spec = {"pipelineRef": pipeline["metadata"], "table": {"name": "orders"}, "deletes": "Mark"}
+            table = {"apiVersion": pipeline["apiVersion"], "kind": "TableSync", "metadata": {"name": "t"}, "spec": spec}
+            manifest.write_text(yaml.safe_dump_all([pipeline, table]))
+        refused = on(manifest, "check")
+        assert refused.exit_code == Exit.USAGE
+        where = "spec.deletes" if one else "spec.tables.deletes"
+        assert f"{where}: {problem}" in " ".join(refused.output.split())
+
+
+def test_rows_of_partitions_are_kept(orders: Path, db: Database) -> None:
+    """A verification and a repair know them, also with marks, and another setting removes them with the next copy."""
+    db.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO parts SELECT i, 'n' FROM generate_series(8, 11) i",
+    )
+    tables = {"include": [{"schema": "public", "name": "*"}], "onPartitionGone": "Keep", "deletes": "Mark"}
+    orders.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}}, tables=tables)))
+    run(orders)
+    db.execute("DROP TABLE parts_1", "DELETE FROM parts WHERE id = 10")
+    run(orders)
+    shown = "SELECT id, _levada_deleted_at IS NULL FROM replica.parts ORDER BY id"
+    kept = [(8, True), (9, True), (10, False), (11, True)]
+    assert db.query(shown) == kept
+    found = verified(orders, "--repair", table="public.parts")
+    assert (found["equal"], found["kept"]) == (True, 3)
+    assert on(orders, "resync", "public.parts").exit_code == Exit.OK
+    run(orders)
+    assert db.query(shown) == kept
+    write(orders, db, "Apply")
+    run(orders)
+    assert db.query("SELECT id FROM replica.parts") == [(11,)]

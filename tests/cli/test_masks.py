@@ -1,0 +1,155 @@
+"""Masked columns, through the commands."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.rigs.command_line import on, replicated, run
+from tests.rigs.database import Database
+
+from levada.cli.exit_codes import Exit
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "masks.md"
+KEY = "0123456789abcdef0123456789abcdef"
+[PIPELINE, SYNC] = yaml.safe_load_all(
+    re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[0]
+)
+MASKS: dict[str, Any] = {**SYNC["spec"]["columns"]["mask"], "born": {"method": "HMAC"}}
+
+
+def hashed(text: str, key: str = KEY) -> str:
+    """Return the mask of a text by HMAC."""
+    return hmac.digest(key.encode(), text.encode(), hashlib.sha256).hex()
+
+
+def write(path: Path, db: Database, masks: dict[str, Any], **spec: Any) -> None:
+    """Write the manifest with these masks of the table people."""
+    pipeline = replicated(db, store={"postgres": {}}, **{"tables": PIPELINE["spec"]["tables"], **spec})
+    of_pipeline = {"pipelineRef": {"name": pipeline["metadata"]["name"]}, "columns": {"mask": masks}}
+    path.write_text(yaml.safe_dump_all([pipeline, {**SYNC, "spec": {**SYNC["spec"], **of_pipeline}}]))
+
+
+def write_key(path: Path, key: str) -> None:
+    """Write the key of the masks."""
+    folder = path.parent / "secrets" / "masks"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hmac").write_text(f"{key}\n")
+
+
+def emails(db: Database) -> list[Any]:
+    """Return the values of a masked column."""
+    return [email for (email,) in db.query("SELECT email FROM replica.people ORDER BY id")]
+
+
+@pytest.fixture
+def people(manifest: Path, db: Database) -> Path:
+    """A manifest that masks columns of a table with people."""
+    db.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn int NOT NULL, note text, card varchar(40),"
+        " born date)",
+        "INSERT INTO people VALUES (1, 'ada@clear', 770011, 'clearnote', '4111clear1234', '1815-12-10'),"
+        " (2, NULL, 770012, '', '12', NULL), (3, '', 770013, 'éßx́yz', '日本語テキスト', '1900-01-01')",
+    )
+    write_key(manifest, KEY)
+    write(manifest, db, MASKS)
+    return manifest
+
+
+ROWS = "SELECT id, email, ssn, note, card, born FROM replica.people ORDER BY id"
+
+
+def test_masks(people: Path, db: Database) -> None:
+    """In the copy, in the stream, and in the comparison."""
+    assert on(people, "check").exit_code == Exit.OK
+    run(people)
+    copied = [
+        (1, hashed("ada@clear"), None, "clea", "1234", hashed("1815-12-10")),
+        (2, None, None, "", "12", None),
+        (3, hashed(""), None, "éßx́", "テキスト", hashed("1900-01-01")),
+    ]
+    assert db.query(ROWS) == copied
+    db.execute("UPDATE people SET id = id + 10", "DELETE FROM people WHERE id = 12")
+    db.execute("INSERT INTO people SELECT id + 1, email, ssn, note, card, born FROM people WHERE id = 11")
+    run(people)
+    assert db.query(ROWS) == [(11, *copied[0][1:]), (12, *copied[0][1:]), (13, *copied[2][1:])]
+    assert on(people, "verify").exit_code == Exit.OK
+    db.execute(
+        "DROP TRIGGER levada_guard ON replica.people",
+        "UPDATE replica.people SET email = 'x', card = 'y', ssn = 1 WHERE id = 12",
+    )
+    wrong = on(people, "verify", "--show-values", "--output", "json")
+    assert wrong.exit_code != Exit.OK
+    assert hashed("ada@clear") in wrong.output
+    assert "ada@clear" not in wrong.output
+    assert "770011" not in wrong.output
+
+
+def test_another_key_copies_the_table_again(people: Path, db: Database) -> None:
+    """No table has values of two keys, also if rows changed while no engine ran. A key is at least 16 bytes."""
+    run(people)
+    db.execute("UPDATE people SET email = 'later' WHERE id = 2")
+    write_key(people, other := "another key, also long enough")
+    run(people)
+    assert emails(db) == [hashed("ada@clear", other), hashed("later", other), hashed("", other)]
+    assert on(people, "verify").exit_code == Exit.OK
+    write_key(people, "short")
+    assert "[mask_key_weak]" in on(people, "run", "--until", "caught-up").output
+    (command,) = re.findall(r"^openssl .*$", PAGE.read_text(), re.MULTILINE)
+    subprocess.run(["sh", "-c", command], cwd=people.parent, check=True)
+    run(people)
+    assert not {hashed("later", other), hashed("later")} & set(emails(db))
+
+
+def test_changed_masks(people: Path, db: Database) -> None:
+    """They copy the table again. Those that cannot be are named by a check, and the table is not copied."""
+    run(people)
+    write(people, db, {"email": {"method": "Last", "length": 5}})
+    run(people)
+    assert emails(db) == ["clear", None, ""]
+    for masks, code in (
+        ({"emial": {"method": "HMAC"}}, "masked_column_missing"),
+        ({"id": {"method": "Null"}}, "mask_refused"),
+        ({"ssn": {"method": "Truncate", "length": 3}}, "mask_refused"),
+    ):
+        write(people, db, masks)
+        assert f"[{code}]" in " ".join(on(people, "check").output.split())
+        on(people, "run", "--until", "caught-up")
+        assert emails(db) == ["clear", None, ""]
+    write(people, db, {})
+    run(people)
+    assert emails(db) == ["ada@clear", None, ""]
+
+
+def test_a_renamed_table_keeps_its_masks(people: Path, db: Database) -> None:
+    """Also when it is copied again, until a TableSync of its new name has others."""
+    run(people)
+    db.execute("ALTER TABLE people RENAME TO persons", "UPDATE persons SET email = 'new' WHERE id = 2")
+    run(people)
+    assert on(people, "resync", "public.persons").exit_code == Exit.OK
+    db.execute("ALTER TABLE persons RENAME TO humans", "ALTER TABLE humans RENAME ssn TO social")
+    run(people)
+    assert on(people, "resync", "public.humans").exit_code == Exit.OK
+    run(people)
+    assert emails(db) == [hashed("ada@clear"), hashed("new"), hashed("")]
+    assert db.query("SELECT DISTINCT social FROM replica.people") == [(None,)]
+    assert on(people, "verify").exit_code == Exit.OK
+
+
+def test_masks_that_no_manifest_may_have(people: Path, db: Database) -> None:
+    """HMAC without a Secret, and lengths where there is none."""
+    for masks, text in (
+        ({"note": {"method": "Truncate"}}, "is needed by the methods Truncate and Last"),
+        ({"note": {"method": "Null", "length": 3}}, "is only for the methods Truncate and Last"),
+        ({"note": {"method": None}}, "put Null in quotes"),
+    ):
+        write(people, db, masks)
+        assert text in " ".join(on(people, "check").output.split())
+    write(people, db, {"note": {"method": "HMAC"}}, tables={"include": [{"schema": "public", "name": "*"}]})
+    assert "needs tables.maskKeySecretRef" in " ".join(on(people, "check").output.split())
