@@ -50,6 +50,7 @@ _OTHERS: Final = "a copy would remove what another writer has written"
 NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.AMBIGUOUS_COLUMNS: _AT_SOURCE,
     codes.COPY_DIFFERS: "another copy may differ too, and that is an error of Levada",
+    codes.COPY_WHERE_REFUSED: _AT_SOURCE,
     codes.DESTINATION_CASCADE: "a copy does not keep the foreign key from changing rows again",
     codes.DESTINATION_CLOCK: "the clock is corrected, and the table is retried",
     codes.DESTINATION_COLLISION: _AT_SOURCE,
