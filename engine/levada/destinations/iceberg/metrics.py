@@ -115,7 +115,7 @@ def _next_bytes(kept: bytes) -> bytes | None:
 
 
 def _to_bytes(kind: pa.DataType, raw: Any) -> bytes:
-    if kind == pa.uuid():
+    if kind == pa.uuid() or pa.types.is_fixed_size_binary(kind):
         return bytes(raw)
     if pa.types.is_decimal(kind):
         number = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
