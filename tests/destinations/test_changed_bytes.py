@@ -200,7 +200,8 @@ EDGES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "zoned": (pa.timestamp("us", "UTC"), [datetime.min.replace(tzinfo=UTC)]),
     "text": (pa.string(), ["", "\U0010ffff" * 40, "\uffff" * 30, "a" * 5000]),
     "bytes": (pa.binary(), [b"", b"\xff" * 40, b"\0", b"x" * 5000]),
-    "uuid": (pa.binary(16), [b"\0" * 16, b"\xff" * 16]),
+    "fixed": (pa.binary(16), [b"\0" * 16, b"\xff" * 16]),
+    "uuid": (pa.uuid(), [b"\0" * 16, b"\xff" * 16]),
     "list": (pa.list_(pa.field("element", pa.int32(), metadata={FIELD_ID: "99"})), [[1, None], []]),
 }
 """Values at the edges of each type of Arrow that is written."""
@@ -224,11 +225,12 @@ def test_no_value_is_taken_for_damage(storage: FileSystemStorage, mode: Mode) ->
         assert ReadFiles(storage)([listed(file, schema, mode)]) == []
 
 
-def test_a_changed_bound_of_a_uuid_is_found(storage: FileSystemStorage) -> None:
-    """Iceberg's type for them has a fixed size, and its bounds are bytes."""
-    schema = pa.schema([pa.field("u", pa.binary(16), metadata={FIELD_ID: "1"})])
+@pytest.mark.parametrize("kind", [pa.binary(16), pa.uuid()], ids=str)
+def test_a_changed_bound_of_a_uuid_is_found(storage: FileSystemStorage, kind: pa.DataType) -> None:
+    """Its bounds are bytes, whether or not a file says that those of a fixed size are a UUID."""
+    schema = pa.schema([pa.field("u", kind, metadata={FIELD_ID: "1"})])
     with DataWriter(storage, schema) as writer:
-        writer.write(pa.table([pa.array([b"\1" * 16, b"\xfe" * 16], pa.binary(16))], schema=schema))
+        writer.write(pa.table([pa.array([b"\1" * 16, b"\xfe" * 16], kind)], schema=schema))
     [file] = writer.files
     found = listed(file, schema)
     assert ReadFiles(storage)([found]) == []

@@ -73,7 +73,8 @@ def agrees(listed: ListedFile, file: pq.ParquetFile) -> bool:
 
 def is_text_or_bytes(kind: pa.DataType) -> bool:
     """Return True for a type whose bounds are the bytes of its values, such as a text or Iceberg's UUID."""
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.uuid()
+    return bool(pa.types.is_string(kind) or is_bytes)
 
 
 def physical(kind: pa.DataType) -> Callable[[pa.ChunkedArray], pa.ChunkedArray] | None:
