@@ -167,11 +167,21 @@ def test_rows_of_partitions_are_kept(orders: Path, db: Database) -> None:
 
 
 KEYS = {
-    "int[]": "array[{}, 1]", "text[]": "array['{}', NULL]", "jsonb": "jsonb_build_object('a', {})", "interval": "make_interval({})",
-    "bytea": "int4send({})", "float8": "{}::float8", "numeric": "{}::numeric", "uuid": "lpad('{}', 32, '0')::uuid",
-    "int4range": "int4range({}, 999)", "timestamptz": "timestamptz '2020-01-01' + make_interval({})",
-    "timetz": "timetz '00:00Z' + make_interval(mins => {})", "inet": "inet '10.0.0.0' + {}", "bit(8)": "{}::bit(8)", "pair": "row({}, 'x')::pair",
-}  # fmt: skip
+    "int[]": "array[{}, 1]",
+    "text[]": "array['{}', NULL]",
+    "jsonb": "jsonb_build_object('a', {})",
+    "interval": "make_interval({})",
+    "bytea": "int4send({})",
+    "float8": "{}::float8",
+    "numeric": "{}::numeric",
+    "uuid": "lpad('{}', 32, '0')::uuid",
+    "int4range": "int4range({}, 999)",
+    "timestamptz": "timestamptz '2020-01-01' + make_interval({})",
+    "timetz": "timetz '00:00Z' + make_interval(mins => {})",
+    "inet": "inet '10.0.0.0' + {}",
+    "bit(8)": "{}::bit(8)",
+    "pair": "row({}, 'x')::pair",
+}
 
 
 def test_keys_of_any_type_move(manifest: Path, db: Database) -> None:
