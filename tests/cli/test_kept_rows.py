@@ -164,3 +164,56 @@ def test_rows_of_partitions_are_kept(orders: Path, db: Database) -> None:
     write(orders, db, "Apply")
     run(orders)
     assert db.query("SELECT id FROM replica.parts") == [(11,)]
+
+
+KEYS = {
+    "int[]": "array[{}, 1]",
+    "text[]": "array['{}', NULL]",
+    "jsonb": "jsonb_build_object('a', {})",
+    "interval": "make_interval({})",
+    "bytea": "int4send({})",
+    "float8": "{}::float8",
+    "numeric": "{}::numeric",
+    "uuid": "lpad('{}', 32, '0')::uuid",
+    "int4range": "int4range({}, 999)",
+    "timestamptz": "timestamptz '2020-01-01' + make_interval({})",
+    "timetz": "timetz '00:00Z' + make_interval(mins => {})",
+    "inet": "inet '10.0.0.0' + {}",
+    "bit(8)": "{}::bit(8)",
+    "pair": "row({}, 'x')::pair",
+}
+
+
+def test_keys_of_any_type_move(manifest: Path, db: Database) -> None:
+    """Onto new, deleted and former keys, and after a TRUNCATE. The rows and the marks are those of the source."""
+    db.execute("CREATE TYPE pair AS (a int, b text)")
+    keys = {f"k{number}": (kind, key) for number, (kind, key) in enumerate(KEYS.items())}
+    for name, (kind, key) in keys.items():
+        rows = ", ".join(f"({key.format(i)}, {i}, repeat('{i}', 9000))" for i in range(1, 7))
+        db.execute(
+            f"CREATE TABLE {name} (k {kind} PRIMARY KEY, n int, note text)",
+            f"ALTER TABLE {name} ALTER note SET STORAGE EXTERNAL",
+            f"INSERT INTO {name} VALUES {rows}",
+        )
+    write(manifest, db, "Mark")
+    run(manifest)
+    for name, (_, key) in keys.items():
+        of = key.format
+        db.execute(
+            f"UPDATE {name} SET k = {of(101)} WHERE n = 1",
+            f"UPDATE {name} SET k = {of(102)} WHERE n = 1",
+            f"DELETE FROM {name} WHERE n = 2",
+            f"UPDATE {name} SET k = {of(2)} WHERE n = 3",
+            f"UPDATE {name} SET k = k, n = n + 10 WHERE n = 4",
+        )
+    run(manifest)
+    for name in keys:
+        rows_of = f"SELECT md5(k::text || n || note) FROM {{}}.{name} {{}} ORDER BY 1"
+        live = db.query(rows_of.format("replica", "WHERE _levada_deleted_at IS NULL"))
+        assert live == db.query(rows_of.format("public", "")), name
+        gone = f"SELECT count(*) FROM replica.{name} WHERE _levada_deleted_at IS NOT NULL"
+        assert db.query(gone) == [(3,)], name
+        db.execute(f"TRUNCATE {name}")
+    run(manifest)
+    for name in keys:
+        assert db.query(f"SELECT count(*), count(_levada_deleted_at) FROM replica.{name}") == [(8, 8)], name

@@ -79,6 +79,17 @@ def test_the_step_after_the_requests_of_the_manifest(
     assert request_step(table, COPIED, config, wanted) is step
 
 
+def test_settings_that_parked_a_table_are_not_tried_again() -> None:
+    """A copy with these settings was refused. It is made again for other settings, or when a user requests it."""
+    table = record(parked("kept_rows_masked"))
+    table.copy.settings = OTHERS
+    assert request_step(table, COPIED, TableConfig(), OTHERS) is RequestStep.NOTHING
+    assert request_step(table, COPIED, TableConfig(retry_nonce=1), OTHERS) is RequestStep.RETRY
+    assert request_step(table, COPIED, TableConfig(resync_nonce=1), OTHERS) is RequestStep.RESYNC
+    table.copy.settings = SETTINGS
+    assert request_step(table, COPIED, TableConfig(), OTHERS) is RequestStep.RESYNC
+
+
 def test_requests_wait_until_an_abandoned_shadow_copy_is_removed() -> None:
     """A new shadow copy could not begin before that."""
     table = record()

@@ -11,7 +11,7 @@ destination.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.keys import Indices, Mask
+from levada.destinations.keys import Indices, KeyEncoder, Mask, new_seed
 from levada.pgoutput.events import Event
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_TS, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE
@@ -164,9 +164,20 @@ def _moves(rows: pa.RecordBatch, schema: ReplicatedTableSchema) -> Mask:
         return np.zeros(rows.num_rows, np.bool_)
     found = pa.repeat(pa.scalar(False), rows.num_rows)
     for column in schema.key_columns:
-        differs = pc.not_equal(rows.column(column.name), pc.struct_field(old, column.name))
+        of_key = replace(schema, key=(column.attnum,))
+        differs = _differ(rows.column(column.name), pc.struct_field(old, column.name), of_key)
         found = pc.or_(found, pc.fill_null(differs, False))
     return _mask(found)
+
+
+def _differ(new: pa.Array, old: pa.Array, of_key: ReplicatedTableSchema) -> pa.Array:
+    """Return where the values of the only key column differ, NULL where one of them is."""
+    if not pa.types.is_nested(new.type):
+        return pc.not_equal(new, old)
+    # Arrow compares no lists.
+    encoder = KeyEncoder(of_key, new_seed())
+    same = encoder.encode_columns([new]).equal(encoder.encode_columns([old]))
+    return pa.array(~same, mask=_mask(pc.or_(pc.is_null(new), pc.is_null(old))))
 
 
 def _mask(values: pa.Array) -> Mask:

@@ -273,6 +273,7 @@ class TableCopy:
                 self._store_settings(plan.settings, target.id)
         if plan.former != plan.settings:
             self._drop(target)
+        self._forget_masks(target.id)
         self._write(target, rows, mark, cancelled)
         rows.check()
 
@@ -283,9 +284,13 @@ class TableCopy:
             self.destination.swap_replacement,
             self._target(plan.settings, rows.schema),
         )
-        if target.keeps_rows and plan.former.masks != plan.settings.masks:
+        other_masks = plan.former.masks != plan.settings.masks
+        if target.keeps_rows and (other_masks or self.store.get_fingerprint(_other_masks(target.id)) is not None):
             raise kept_rows_masked(rows.schema.name)
         self.require_order()
+        if other_masks:
+            # If this copy is interrupted, a later one that keeps rows has the masks of `settings` as its former ones.
+            self.store.store_fingerprint(_other_masks(target.id), "1")
         try:
             self._store_settings(plan.settings, target.id)
             if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
@@ -297,6 +302,7 @@ class TableCopy:
                 if carry_over(self.destination, target, mark, region) is False:
                     raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
+                self._forget_masks(target.id)
                 return True
             raise _replacement_lost(rows.schema)
         except BaseException as error:
@@ -420,11 +426,20 @@ class TableCopy:
             lambda first, until, rows, stopped: read(plain, first, until, rows, stopped),
         )
 
+    def _forget_masks(self, table: TableId) -> None:
+        if self.store.get_fingerprint(_other_masks(table)) is not None:
+            self.store.delete_fingerprint(_other_masks(table))
+
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
         controls = self.store.get_table_controls(table) or TableControls()
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(table, noted)
+
+
+def _other_masks(table: TableId) -> str:
+    """Return the subject that the store has while the table at the destination has other masks than its settings."""
+    return f"other_masks_{int(table)}"
 
 
 def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from levada.runtime.config import TableConfig
@@ -9,7 +10,7 @@ from levada.runtime.job import Job
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopySettings, TableRequest, pending_request
 from levada.stores.interface import TableControls
-from levada.stores.phases import Init
+from levada.stores.phases import Errored, Init
 
 
 class RequestStep(StrEnum):
@@ -35,6 +36,9 @@ def request_step(
         requested = table_config.resync_nonce not in (0, controls.resync_nonce)
         return RequestStep.CANCEL_COPY if other or requested else RequestStep.WAIT
     request = pending_request(controls, table_config, wanted)
+    if request is TableRequest.RESYNC and isinstance(record.phase, Errored) and record.copy.settings == wanted:
+        # A copy with these settings has parked the table, and another one would be refused again.
+        request = pending_request(replace(controls, made_as=wanted.to_text()), table_config, wanted)
     if (record.busy or record.resync.abandoned) and request is not TableRequest.NOTHING:
         return RequestStep.WAIT
     if isinstance(record.phase, Init):
