@@ -98,13 +98,17 @@ def test_any_text_by_hand_is_survived(codec: str, level: str, size: str) -> None
 
 
 def test_the_form_of_files() -> None:
-    """Codec, level and size have their defaults, and the texts of the table."""
-    assert parquet_settings({}) == ParquetSettings("zstd", None, TARGET_BYTES)
+    """Codec, level and size have their defaults, and the texts of the table. UUIDs have no bounds in Iceberg."""
+
+    def settings(*form: Any) -> ParquetSettings:
+        return ParquetSettings(*form, uuid_bounds=False)
+
+    assert parquet_settings({}) == settings("zstd", None, TARGET_BYTES)
     named = {"write.parquet.compression-codec": "GZIP", "write.parquet.compression-level": "9"}
-    assert parquet_settings({**named, "write.target-file-size-bytes": "2097152"}) == ParquetSettings("gzip", 9, 2 << 20)
-    assert parquet_settings({"write.parquet.compression-codec": "uncompressed"}) == ParquetSettings("none")
-    assert parquet_settings({"write.parquet.compression-codec": "brotli"}) == ParquetSettings()
-    assert parquet_settings({"write.parquet.compression-level": "23"}) == ParquetSettings()
+    assert parquet_settings({**named, "write.target-file-size-bytes": "2097152"}) == settings("gzip", 9, 2 << 20)
+    assert parquet_settings({"write.parquet.compression-codec": "uncompressed"}) == settings("none")
+    assert parquet_settings({"write.parquet.compression-codec": "brotli"}) == settings()
+    assert parquet_settings({"write.parquet.compression-level": "23"}) == settings()
 
 
 # -- on tables

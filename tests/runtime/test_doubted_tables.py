@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.rigs import row_streams
 from tests.rigs.recording import Recording
 from tests.runtime.one_table import TABLE, config_ref, start, store
 
@@ -17,6 +18,8 @@ from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.unverified_tables import UnverifiedTables
+from levada.schema import Kind
+from levada.schema.storage import TableStorage
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
 from levada.values import Lsn
@@ -123,7 +126,8 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     store.update_table_replication_states({TABLE: Ready()})
     registry, record = start(tmp_path, store)
     registry.positions.set_position(record, Lsn(50))
-    record.resync = ResyncState(Step.CATCHING_UP, shadow=ShadowCopy(lsn=Lsn(200)))
+    shadow = ShadowCopy(lsn=Lsn(200), schema=row_streams.table(Kind.INT4), storage=TableStorage({}, {}, {}))
+    record.resync = ResyncState(Step.CATCHING_UP, shadow=shadow)
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
     applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
     stage = ResyncStage(

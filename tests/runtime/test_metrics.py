@@ -20,7 +20,9 @@ def full() -> Progress:
     return samples.progress(
         samples.table("orders", error=samples.error(), phase="Errored"),
         samples.table("items", catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0), verified=samples.verified()),
-        samples.table("payments", copy=samples.copying(), phase="DataSync", copied_again=samples.error()),
+        samples.table(
+            "payments", copy=samples.copying(), phase="DataSync", copied_again=samples.error(), copied_rows="Part"
+        ),
         capture=samples.capture(error=samples.error(code="connection_failed")),
         error=samples.error(code="slot_lost"),
         guard=samples.guard(),
