@@ -18,7 +18,7 @@ from levada.runtime.stages.stage import StageParts
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.unverified_tables import UnverifiedTables
-from levada.schema import Kind
+from levada.schema import Kind, TableTarget
 from levada.schema.storage import TableStorage
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, Errored, FinishedCopy, Init, Ready, TableReplicationPhase
@@ -129,7 +129,8 @@ def test_a_shadow_copy_takes_no_place_ahead_of_the_stream(tmp_path: Path, store:
     shadow = ShadowCopy(lsn=Lsn(200), schema=row_streams.table(Kind.INT4), storage=TableStorage({}, {}, {}))
     record.resync = ResyncState(Step.CATCHING_UP, shadow=shadow)
     registry.backlog.track(TABLE, Lsn(200), shadow=True)
-    applier, nothing = cast(Any, SimpleNamespace(pipeline="shop", epoch=1)), cast(Any, None)
+    told = SimpleNamespace(pipeline="shop", epoch=1, targets=TableTarget.of)
+    applier, nothing = cast(Any, told), cast(Any, None)
     stage = ResyncStage(
         StageParts(config_ref(tmp_path), registry, store, Recording(), Inbox()), nothing, applier, nothing
     )
