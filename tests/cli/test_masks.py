@@ -173,7 +173,7 @@ def test_kept_rows_are_never_of_other_masks(people: Path, db: Database) -> None:
 
 
 def test_no_row_in_clear_is_kept_after_an_interrupted_copy(people: Path, db: Database) -> None:
-    """A copy with masks fails under Apply. The table at the destination is in clear, so Mark takes no row of it over."""
+    """A copy with masks fails under Apply. The destination is in clear until then, so Mark takes no row of it over."""
     write(people, db, {})
     run(people)
     db.execute(
