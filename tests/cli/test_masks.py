@@ -170,3 +170,20 @@ def test_kept_rows_are_never_of_other_masks(people: Path, db: Database) -> None:
     write(people, db, MASKS)
     run(people)
     assert emails(db) == [None, hashed("")]
+
+
+def test_no_row_in_clear_is_kept_after_an_interrupted_copy(people: Path, db: Database) -> None:
+    """A copy with masks fails under Apply. The destination is in clear until then, so Mark takes no row of it over."""
+    write(people, db, {})
+    run(people)
+    db.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
+        "CREATE EVENT TRIGGER refuse ON sql_drop EXECUTE FUNCTION refuse()",
+    )
+    write(people, db, MASKS)
+    assert "refused" in on(people, "run", "--until", "caught-up").output
+    db.execute("DROP EVENT TRIGGER refuse", "DELETE FROM people WHERE id = 1")
+    assert emails(db) == ["ada@clear", None, ""]
+    write(people, db, MASKS, deletes="Mark")
+    assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
+    assert emails(db) == ["ada@clear", None, ""]
