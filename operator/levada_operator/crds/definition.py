@@ -38,7 +38,14 @@ def build_crds() -> dict[str, dict[str, Any]]:
 
 def render(crd: dict[str, Any]) -> str:
     """Return a CustomResourceDefinition as YAML, with a header."""
-    return _HEAD + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
+    return _HEAD + yaml.dump(crd, Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal parts in full, because not every reader of YAML knows aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _definition(

@@ -33,7 +33,8 @@ def _converted(schema: dict[str, Any], path: str, kind: str) -> dict[str, Any]:
                 out[key] = " ".join(value.split())
             case "const":
                 out["enum"] = [value]
-            case "x-levada-change":
+            case "x-levada-change" | "propertyNames":
+                # A structural schema has no rule for the names of a map. The operator checks them.
                 pass
             case "default":
                 out[key] = _filled(value, schema)
