@@ -156,7 +156,7 @@ class TableGuard:
         try:
             found = read_stored_table(self._connection, self._description.id)
             with source_errors(f"comparing table {name} with its copy"):
-                names = self._connection.execute(_NAMES, [[leaf.id for leaf in self._published.leaves]]).fetchall()
+                names = self._connection.execute(_NAMES, [[int(leaf.id) for leaf in self._published.leaves]]).fetchall()
         except LevadaError as error:
             return error
         if found is None:

@@ -40,6 +40,11 @@ def readable_from(store: PipelineStore, start: Lsn) -> int:
     return 0 if kept is None or (kept.lsn and start < Lsn.parse(kept.lsn)) else kept.oid
 
 
+def has_appended(store: PipelineStore) -> bool:
+    """Return True if the pipeline has had a second publication."""
+    return _read(store) is not None
+
+
 def record_streamed(store: PipelineStore, oid: int) -> None:
     """Store with which second publication the sessions of the stream begin, 0 for none."""
     if oid and store.get_fingerprint(_STREAMED) != str(oid):

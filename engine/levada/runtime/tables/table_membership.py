@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from levada import codes
 from levada.errors import LevadaError
 from levada.runtime.job import Job
+from levada.runtime.tables.append_record import has_appended
 from levada.runtime.tables.exchanged_names import find_followers
 from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.part import Part, SharedParts
@@ -184,6 +185,9 @@ class TableMembership(Part):
 
     def _was_appended(self, table: TableId) -> bool:
         """Return True if the table was copied without a replica identity."""
+        if not has_appended(self._store):
+            # The newest version of a table that has just lost its identity has none either.
+            return False
         schema = self._store.get_table_schema(table, NEWEST_VERSION)
         return schema is not None and schema.identity is IdentityKind.MISSING
 
