@@ -22,6 +22,7 @@ BASES: dict[str, dict[str, Any]] = {
         "source": {"tls": {"caSecretRef": {"name": "ca", "key": "ca.crt"}, "certSecretRef": {"name": "certificate"}}},
         "destination": {"iceberg": {"catalog": {"warehouse": "s3://lake/wh"}}},
         "staging": {"uri": "s3://lake/staging"},
+        "tables": {"maskKeySecretRef": {"name": "masks", "key": "key"}},
         "driver": {"tokenSecretRef": {"name": "driver-token", "key": "token"}},
         "executor": {"instances": {"max": 4}},
     },
@@ -183,6 +184,8 @@ _BASES = {
     "staging.volumeClaim": "own",
     # An account has a name or annotations.
     "driver.serviceAccount.annotations": "own",
+    # Appended tables need a managed publication.
+    "tables.keyless": "scratch",
 }
 
 
