@@ -17,6 +17,7 @@ from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.fenced import FencedDestination, missing
 from levada.destinations.iceberg.arranging import arrange_as
@@ -41,7 +42,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_left_tags,
     remove_orphans,
 )
-from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.retention import is_expiry_due
@@ -225,7 +226,10 @@ class IcebergDestination(FencedDestination[IcebergState]):
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
-            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
+            writer, keeper = (
+                PartitionWriter(storage, new_files, schema, copied),
+                RangeFiles(storage, new_files.arrow, PartitionLists()),
+            )
             written = write_leased(rows, writer, keeper, lease, table)
             if written.changed_keys is not None:
                 commit_resumed(state, table, schema, layout, written, mark, lease)
