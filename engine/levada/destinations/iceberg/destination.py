@@ -24,6 +24,7 @@ from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
+from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
@@ -120,6 +121,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
         self._tables = IcebergCatalog(catalog, context, table_properties, format_version)
+        checks = CheckedCatalog(catalog, context, self._tables)
+        self._checked = checks if context.spark is None else self._tables
         self._known = KnownTables(self._tables, MountedWarehouse(catalog.properties), context.work_dir / "iceberg-keys")
         self._shadows = ShadowCopies(self._tables, self._known)
 
@@ -155,7 +158,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def startup(self) -> None:
         """Open the catalog, so that an unusable one is reported before a copy begins."""
-        self._tables.open()
+        self._checked.open()
         if self._spark is not None:
             self._capacity = SparkTasks(self._spark).capacity()
 
@@ -165,11 +168,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def check(self) -> None:
         """Raise if the catalog's namespaces cannot be listed, or if the warehouse cannot be written."""
-        self._tables.check()
+        self._checked.check()
 
     def shutdown(self) -> None:
         """Close the catalog."""
-        self._tables.close()
+        self._checked.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
@@ -181,9 +184,10 @@ class IcebergDestination(FencedDestination[IcebergState]):
         It may replace this source table's own table, and that of a dropped source table of the same name.
         """
         place = self._tables.table_name(target)
-        state = self._known.find(target.id)
+        # A copy may replace the pipeline's own table, so a check spares the search for all of them.
+        state = None if self._spark is None else self._known.find(target.id)
         if state is None or state.name != place:
-            self._tables.check_free(place, target.schema)
+            self._checked.check_free(place, target.schema)
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table with its files and its index. A missing table is no error.
