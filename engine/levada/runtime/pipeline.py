@@ -66,6 +66,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.tasks import TaskRunner
+    from levada.runtime.erasures.eraser import ErasureOptions
+    from levada.runtime.erasures.report import ErasureReport
     from levada.values import PipelineOwner, QualifiedTable
     from levada.verify.report import TableReport
 
@@ -261,6 +263,14 @@ class Pipeline:
         if self._replication is None:
             raise not_started(self.config.name, "its tables cannot be verified")
         return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+
+    def erase(
+        self, table: QualifiedTable, options: ErasureOptions, cancelled: threading.Event | None = None
+    ) -> ErasureReport:
+        """Erase keys from a table, its former states and its files, from any thread. `Eraser.run` has the errors."""
+        if self._replication is None:
+            raise not_started(self.config.name, "nothing can be erased from its tables")
+        return self._replication.eraser.run(table, options, cancelled or threading.Event())
 
     def request_cut(self, name: str, *, partial: bool = False) -> None:
         """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
