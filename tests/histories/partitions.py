@@ -155,6 +155,60 @@ def detach_partition(draw: Draw) -> Made:
     return part, _around(draw, part, f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}", *_again(draw, part))
 
 
+def _change(draw: Draw, table: Table) -> str:
+    """Return a statement that changes rows of a table by its own name."""
+    names = [c.name for c in table.columns if c.writable and c.name not in table.key and not c.name.startswith("k")]
+    columns = [c for c in table.columns if c.writable and (c.name in table.key or not c.nullable or c.name in names)]
+    kind = draw.one(("update", "update", "insert", "delete", "truncate"))
+    if kind == "update" and names:
+        column = table.column(draw.one(names))
+        return f"UPDATE {table.sql} SET {quoted(column.name)} = {value(draw.rng, column.type)}"
+    if kind == "insert" and columns:
+        row = ", ".join(value(draw.rng, c.type, key=c.name in table.key or c.name.startswith("k")) for c in columns)
+        into = ", ".join(quoted(c.name) for c in columns)
+        return f"INSERT INTO {table.sql} ({into}) VALUES ({row}) ON CONFLICT DO NOTHING"
+    return f"TRUNCATE {table.sql}" if kind == "truncate" else f"DELETE FROM {table.sql}"
+
+
+@statement("detach partition for a while", 5)
+def detach_for_a_while(draw: Draw) -> Made:
+    """Detach a partition, change it and attach it again, mostly within one transaction."""
+    part = draw.table(lambda t: t.is_partition)
+    statements = [
+        f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}",
+        *(_change(draw, part) for _ in range(draw.one((2, 2, 3)))),
+        f"ALTER TABLE {part.parent} ATTACH PARTITION {part.sql} {part.bound}",
+    ]
+    if draw.odds(0.2):
+        return part, statements
+    return part, ["; ".join(_around(draw, part, "; ".join(statements)))]
+
+
+@statement("attach partition for a while", 4)
+def attach_for_a_while(draw: Draw) -> Made:
+    """Create or attach a partition, change it and detach or drop it again, mostly within one transaction."""
+    parent = draw.table(lambda t: t.kind == "p")
+    loose = [
+        t for t in draw.model.tables if t.kind == "r" and not t.parent and t.name.startswith(("part", "p1_", "p2_"))
+    ]
+    bound = draw.one(_bounds(parent))
+    if loose and draw.odds(0.5):
+        name = draw.one(loose).sql
+        made = [f"ALTER TABLE {parent.sql} ATTACH PARTITION {name} {bound}"]
+    else:
+        name = f"{{s}}.{draw.new('part')}"
+        made = [f"CREATE TABLE {name} PARTITION OF {parent.sql} {bound}"]
+    keys = [c for c in parent.columns if c.name.startswith("k") and c.writable]
+    row = ", ".join(value(draw.rng, c.type, key=True) for c in keys)
+    names = ", ".join(quoted(c.name) for c in keys)
+    changes = [f"INSERT INTO {parent.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING"] if keys else []
+    plain = [c.name for c in parent.columns if c.writable and c.name.startswith("c")]
+    changes += [f"UPDATE {parent.sql} SET {quoted(draw.one(plain))} = DEFAULT"] if plain else []
+    end = draw.one((f"ALTER TABLE {parent.sql} DETACH PARTITION {name}", f"DROP TABLE {name}"))
+    statements = [*made, *changes, end]
+    return parent, statements if draw.odds(0.2) else ["; ".join(statements)]
+
+
 @statement("drop partition", 1)
 def drop_partition(draw: Draw) -> Made:
     """Drop a partition, sometimes with a new one in its place, and rows around that."""
