@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,9 +83,7 @@ class DuckLakeReader:
             self._session = self._stack.enter_context(self._lake.duckdb())
         query = f'SELECT * FROM "{schema}"."{name.replace(chr(34), chr(34) * 2)}"'
         found = self._session.execute(query).to_arrow_table()
-        if self.keep and table.key:
-            found = without_rows_of_other_keys(source, found, table.schema, table.name, table.key)
-        return compare(source, found, table)
+        return compare(source, found, table, table.key if self.keep else ())
 
     def close(self) -> None:
         """End the session."""
@@ -153,12 +152,18 @@ class PostgresReader:
         """There is nothing to end."""
 
 
-def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched) -> str:
-    """Compare what a reader of a lake has read with the source."""
+def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched, key: Sequence[str] = ()) -> str:
+    """Compare what a reader of a lake has read with the source.
+
+    With a ``key``, rows are left out whose keys the source has no more.
+    """
     if table.changelog:
         found = folded(found, table.key)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
-    return table_differences(source, found.cast(pa.schema(texts)), table.schema, table.name)
+    found = found.cast(pa.schema(texts))
+    if key:
+        found = without_rows_of_other_keys(source, found, table.schema, table.name, key)
+    return table_differences(source, found, table.schema, table.name)
 
 
 def _hidden(table: StaticTable) -> str:

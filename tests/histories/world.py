@@ -167,9 +167,10 @@ class World:
 
     def replicable(self, spaces: tuple[str, ...]) -> dict[int, str]:
         """Return the tables that a pipeline has to have, by what PostgreSQL's manual says of replica identities."""
+        query = _REPLICABLE.replace(_ROOTS, _LEAVES) if self.form.leaves else _REPLICABLE
         return {
             oid: name
-            for oid, space, name in self.db.query(_REPLICABLE, self.form.server)
+            for oid, space, name in self.db.query(query, self.form.server)  # type: ignore[arg-type]  # two constants
             if space.endswith("_h") and any(s in space for s in spaces)
         }
 
@@ -210,9 +211,11 @@ class World:
                         connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
 
 
+_ROOTS: Final = "c.relkind IN ('r', 'p') AND NOT c.relispartition"
+_LEAVES: Final = "c.relkind = 'r'"
 _REPLICABLE: Final = """
 SELECT c.oid::int, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND n.nspname LIKE '%%_h'
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname LIKE '%%_h'
     AND CASE c.relreplident WHEN 'n' THEN false
         WHEN 'f' THEN %s < 18 OR NOT EXISTS (
             SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attgenerated <> '')
