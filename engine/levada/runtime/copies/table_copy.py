@@ -16,15 +16,16 @@ from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
-from levada.copy.marked_rows import MarkedRows
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
 from levada.copy.rows import TableRows
 from levada.copy.snapshot import SnapshotRows
+from levada.copy.stored_rows import stored_rows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
+from levada.postgres.server import read_clock
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copied_rows import rows_to_copy
@@ -36,8 +37,8 @@ from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.kept_rows import has_deleted_at, without_deleted_at
 from levada.schema.masking import kept_rows_masked
+from levada.schema.metadata import at_source
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -101,9 +102,15 @@ class TableCopy:
         if self.walsenders is not None:
             self.walsenders.close()
 
-    def _snapshot(self, table: TableId) -> AbstractContextManager[ExportedSnapshot]:
-        config = self.config_ref.current
-        return export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders)
+    @contextmanager
+    def _snapshot(self, table: TableId, plan: CopyPlan) -> Iterator[ExportedSnapshot]:
+        config, began = self.config_ref.current, None
+        if plan.settings.metadata:
+            # Before the snapshot, so that no later change has an earlier commit time than the rows of the copy.
+            with self.sessions.session() as connection:
+                began = read_clock(connection)
+        with export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders) as snapshot:
+            yield replace(snapshot, began=began)
 
     def run(
         self,
@@ -134,7 +141,7 @@ class TableCopy:
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
+            self._snapshot(table, plan) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, note=note) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
@@ -184,7 +191,7 @@ class TableCopy:
         """
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
+            self._snapshot(table, plan) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
         ):
             started(rows)
@@ -243,7 +250,7 @@ class TableCopy:
     ) -> Copied | None:
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
+            self._snapshot(table, plan) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, kept, note=note) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
@@ -461,7 +468,7 @@ class TableCopy:
     ) -> Keeping | None:
         if self.changes is None:
             return None
-        read, plain = self.changes.read, target.with_schema(without_deleted_at(target.schema))
+        read, plain = self.changes.read, target.with_schema(at_source(target.schema))
         return Keeping(
             basis,
             since,
@@ -478,8 +485,8 @@ class TableCopy:
 
 
 def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:
-    """Return the rows with the column of the mark, if the table at the destination has it."""
-    return MarkedRows(rows) if has_deleted_at(target.schema) else rows
+    """Return the rows with the columns that only the table at the destination has."""
+    return stored_rows(rows, target, rows.moment)
 
 
 def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:
