@@ -187,3 +187,20 @@ def test_no_row_in_clear_is_kept_after_an_interrupted_copy(people: Path, db: Dat
     write(people, db, MASKS, deletes="Mark")
     assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
     assert emails(db) == ["ada@clear", None, ""]
+
+
+def test_masks_before_the_first_copy_is_complete(people: Path, db: Database) -> None:
+    """A table that keeps deleted rows has none yet, so it is copied with the masks. Afterwards it keeps them."""
+    db.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
+        "CREATE EVENT TRIGGER refuse ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()",
+    )
+    write(people, db, {}, deletes="Mark")
+    assert "refused" in on(people, "run", "--until", "caught-up").output
+    db.execute("DROP EVENT TRIGGER refuse")
+    write(people, db, MASKS, deletes="Mark")
+    run(people)
+    assert emails(db) == [hashed("ada@clear"), None, hashed("")]
+    db.execute("DELETE FROM people WHERE id = 1")
+    write(people, db, {}, deletes="Mark")
+    assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
