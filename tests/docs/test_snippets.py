@@ -45,6 +45,7 @@ RUN = {
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/guides/masks.md": "tests/cli/test_masks.py",
     "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",
+    "docs/guides/metadata-columns.md": "tests/cli/test_metadata_columns.py",
     "docs/guides/keyless.md": "tests/cli/test_keyless.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,

@@ -22,6 +22,7 @@ from levada.values import (
     CopyMode,
     Deletes,
     Keyless,
+    MetadataColumn,
     OnPartitionGone,
     OnUnrepresentable,
     OnUnstreamable,
@@ -131,14 +132,15 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes`` or ``destination_table``
-    resyncs the table. No column has both a stored type and a mask. An empty ``destination_table`` stands for the name
-    at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one retry, resync or
-    verification, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings`` are those
-    of the destination for the table, an instance of its `table_settings_model`. With ``on_unstreamable`` None, the
-    table is resynced by itself, except in mode CHANGELOG, whose history a copy removes, and unless a copy takes a part
-    of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that a copy takes. A change of them
-    applies to the next copy. ``keyless`` is the treatment of the table if it has no replica identity.
+    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes``, ``metadata`` or
+    ``destination_table`` resyncs the table. No column has both a stored type and a mask. An empty ``destination_table``
+    stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one
+    retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another process copies the table.
+    ``settings`` are those of the destination for the table, an instance of its `table_settings_model`. With
+    ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG, whose history a copy removes,
+    and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that
+    a copy takes. A change of them applies to the next copy. ``keyless`` is the treatment of the table if it has no
+    replica identity.
     """
 
     suspended: bool = False
@@ -158,6 +160,7 @@ class TableConfig:
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
     keyless: Keyless = Keyless.LEAVE_OUT
+    metadata: tuple[MetadataColumn, ...] = ()
 
     @property
     def copies_part(self) -> bool:

@@ -25,6 +25,8 @@ from levada.threads import runs_for
 from levada.verify.table import VerifyOptions
 
 if TYPE_CHECKING:
+    from levada.runtime.erasures.eraser import ErasureOptions
+    from levada.runtime.erasures.report import ErasureReport
     from levada.values import QualifiedTable
     from levada.verify.report import TableReport
 
@@ -97,6 +99,14 @@ class PipelineRequests:
         if self._replication is None:
             raise not_started(self.config.name, "its tables cannot be verified")
         return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+
+    def erase(
+        self, table: QualifiedTable, options: ErasureOptions, cancelled: threading.Event | None = None
+    ) -> ErasureReport:
+        """Erase keys from a table, its former states and its files, from any thread. `Eraser.run` has the errors."""
+        if self._replication is None:
+            raise not_started(self.config.name, "nothing can be erased from its tables")
+        return self._replication.eraser.run(table, options, cancelled or threading.Event())
 
     def request_cut(self, name: str, *, partial: bool = False) -> None:
         """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
