@@ -38,13 +38,13 @@ class Replicated:
         self.pipeline: Pipeline | None = None
         self.storage = MemoryStorage()
 
-    def start(self, ordering: str = "Table", *, wait: bool = True, **more: Any) -> None:
-        """Start the pipeline, and wait until it has caught up."""
+    def start(self, ordering: str = "Table", *, wait: bool = True, compare: bool = False, **more: Any) -> None:
+        """Start the pipeline, and wait until it has caught up. With ``compare``, a lost slot costs a comparison."""
         name = self.db.name.replace("_", "-")
         config = PipelineConfig(
             name,
             self.db.connection,
-            SlotConfig(f"levada_{self.db.name}"),
+            SlotConfig(f"levada_{self.db.name}", resync_when_lost=compare, compare_when_lost=compare),
             PublicationConfig(f"levada_{self.db.name}"),
             StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
             self.folder,

@@ -53,11 +53,16 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost."""
+    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost.
+
+    With ``compare_when_lost`` too, tables are compared with the source then, and only the rows that differ are written.
+    Tables that cannot be compared are resynced.
+    """
 
     name: str
     failover: bool = False
     resync_when_lost: bool = False
+    compare_when_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

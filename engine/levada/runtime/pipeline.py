@@ -260,6 +260,7 @@ class Pipeline(PipelineRequests):
         self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
         if (batches := open_batch_runner(self._tasks)) is not None:
             self._destination.run_batches_in(batches)
+        self._destination.keep_metadata_in(store)
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)

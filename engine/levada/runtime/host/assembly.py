@@ -204,7 +204,8 @@ def pipeline_config(
         slot=SlotConfig(
             manifest.slot_name,
             failover=spec.source.slot.failover,
-            resync_when_lost=spec.source.slot.on_lost is OnLostSlot.RESYNC,
+            resync_when_lost=spec.source.slot.on_lost is not OnLostSlot.HOLD,
+            compare_when_lost=spec.source.slot.on_lost is OnLostSlot.COMPARE,
         ),
         publication=PublicationConfig(
             manifest.publication_name,

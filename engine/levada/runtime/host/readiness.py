@@ -275,6 +275,8 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         if stored.depends:
             again = config.slot.resync_when_lost
             effect = "every table is copied again" if again else "a start ends with this error"
+            if config.slot.compare_when_lost:
+                effect = "every table is compared with the source, and the rows that differ are written"
             message = f"slot {config.slot.name} {state}, and copied tables need its changes: {effect}"
             severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
             yield Problem(severity, code, message, "" if again else RESYNC_ALL)

@@ -49,6 +49,7 @@ _OTHERS: Final = "a copy would remove what another writer has written"
 
 NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.AMBIGUOUS_COLUMNS: _AT_SOURCE,
+    codes.COMPARISON_PENDING: "the table is compared with the source, and only the rows that differ are written",
     codes.COPY_DIFFERS: "another copy may differ too, and that is an error of Levada",
     codes.COPY_WHERE_REFUSED: _AT_SOURCE,
     codes.DESTINATION_CASCADE: "a copy does not keep the foreign key from changing rows again",
