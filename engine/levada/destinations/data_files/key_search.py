@@ -5,7 +5,7 @@ A file of the table still has the values of such a row. Bounds in the file's foo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,17 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FoundRows:
+    """The result of a search. ``positions`` has the files with rows of the keys. ``lacking`` lack a key column.
+
+    The key column of such a file was another one, or was added after its rows.
+    """
+
+    positions: Mapping[str, Positions]
+    lacking: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class KeySearch:
     """A search for ``keys``. ``first`` has the values of the first key column, ascending and distinct, for bounds."""
 
@@ -43,23 +54,26 @@ class KeySearch:
         first = pc.unique(columns[0].combine_chunks())
         return cls(reader, reader.encode(columns), first.take(pc.sort_indices(first)) if _orders(first) else first)
 
-    def files(self, storage: FileSource, paths: Iterable[str]) -> dict[str, Positions]:
+    def files(self, storage: FileSource, paths: Iterable[str]) -> FoundRows:
         """Return the files that have one of the keys, with the ascending positions of these rows."""
         with ThreadPoolExecutor(READERS) as pool:
             wanted = list(paths)
-            found = zip(wanted, pool.map(lambda path: self.positions(storage, path), wanted), strict=True)
-            return {path: positions for path, positions in found if len(positions)}
+            found = dict(zip(wanted, pool.map(lambda path: self.positions(storage, path), wanted), strict=True))
+        positions = {path: at for path, at in found.items() if at is not None and len(at)}
+        return FoundRows(positions, frozenset(path for path, at in found.items() if at is None))
 
-    def positions(self, storage: FileSource, path: str) -> Positions:
-        """Return the ascending positions of the rows with one of the keys in a data file."""
+    def positions(self, storage: FileSource, path: str) -> Positions | None:
+        """Return the ascending positions of the rows with one of the keys in a data file.
+
+        Return None for a file that lacks a key column.
+        """
         parts = []
         with open_parquet(storage, path) as file, table_file(storage, path):
             by_id = names_by_id(file)
             names = [by_id.get(field_id(f) or 0) for f in self.reader.fields]
             inside = [name for name in names if name is not None]
             if len(inside) < len(names):
-                # The rows are from before the key column was added, so they have none of the keys.
-                return _NONE
+                return None
             begin = 0
             for group in range(file.num_row_groups):
                 if self._may_have(file, group, inside[0]):
