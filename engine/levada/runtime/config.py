@@ -22,6 +22,7 @@ from levada.values import (
     CopyMode,
     Deletes,
     Keyless,
+    MetadataColumn,
     OnPartitionGone,
     OnUnrepresentable,
     OnUnstreamable,
@@ -30,6 +31,11 @@ from levada.values import (
 )
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
+
+
+def every_table(table: QualifiedTable) -> bool:
+    """Return True. The default of ``selects``, a function of a module so that it can be pickled."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +127,15 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes`` or ``destination_table``
-    resyncs the table. No column has both a stored type and a mask. An empty ``destination_table`` stands for the name
-    at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one retry, resync or
-    verification, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings`` are those
-    of the destination for the table, an instance of its `table_settings_model`. With ``on_unstreamable`` None, the
-    table is resynced by itself, except in mode CHANGELOG, whose history a copy removes, and unless a copy takes a part
-    of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that a copy takes. A change of them
-    applies to the next copy. ``keyless`` is the treatment of the table if it has no replica identity.
+    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes``, ``metadata`` or
+    ``destination_table`` resyncs the table. No column has both a stored type and a mask. An empty ``destination_table``
+    stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one
+    retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another process copies the table.
+    ``settings`` are those of the destination for the table, an instance of its `table_settings_model`. With
+    ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG, whose history a copy removes,
+    and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that
+    a copy takes. A change of them applies to the next copy. ``keyless`` is the treatment of the table if it has no
+    replica identity.
     """
 
     suspended: bool = False
@@ -148,6 +155,7 @@ class TableConfig:
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
     keyless: Keyless = Keyless.LEAVE_OUT
+    metadata: tuple[MetadataColumn, ...] = ()
 
     @property
     def copies_part(self) -> bool:
@@ -197,7 +205,7 @@ class PipelineConfig:
     publication: PublicationConfig
     staging: StagingConfig
     work_dir: Path
-    selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
+    selects: Callable[[QualifiedTable], bool] = every_table
     include: tuple[IncludedPattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from levada.values import (
     CopyMode,
     Deletes,
     Keyless,
+    MetadataColumn,
     OnPartitionGone,
     OnUnrepresentable,
     OnUnstreamable,
@@ -260,6 +261,8 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):
         yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.metadata, tuple) or not all(isinstance(one, MetadataColumn) for one in table.metadata):
+        yield ".metadata", "must be a tuple of members of levada.MetadataColumn"
     if not isinstance(table.keyless, Keyless):
         yield ".keyless", "must be a member of levada.Keyless"
     if not isinstance(table.copy_mode, CopyMode):

@@ -18,6 +18,7 @@ from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import FencedDestination, missing
@@ -25,6 +26,7 @@ from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
+from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
@@ -44,7 +46,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_left_tags,
     remove_orphans,
 )
-from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.retention import is_expiry_due
@@ -123,6 +125,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
         self._tables = IcebergCatalog(catalog, context, table_properties, format_version)
+        checks = CheckedCatalog(catalog, context, self._tables)
+        self._checked = checks if context.spark is None else self._tables
         self._known = KnownTables(self._tables, MountedWarehouse(catalog.properties), context.work_dir / "iceberg-keys")
         self._shadows = ShadowCopies(self._tables, self._known)
 
@@ -158,7 +162,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def startup(self) -> None:
         """Open the catalog, so that an unusable one is reported before a copy begins."""
-        self._tables.open()
+        self._checked.open()
         if self._spark is not None:
             self._capacity = SparkTasks(self._spark).capacity()
 
@@ -168,11 +172,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def check(self) -> None:
         """Raise if the catalog's namespaces cannot be listed, or if the warehouse cannot be written."""
-        self._tables.check()
+        self._checked.check()
 
     def shutdown(self) -> None:
         """Close the catalog."""
-        self._tables.close()
+        self._checked.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
@@ -184,9 +188,10 @@ class IcebergDestination(FencedDestination[IcebergState]):
         It may replace this source table's own table, and that of a dropped source table of the same name.
         """
         place = self._tables.table_name(target)
-        state = self._known.find(target.id)
+        # A copy may replace the pipeline's own table, so a check spares the search for all of them.
+        state = None if self._spark is None else self._known.find(target.id)
         if state is None or state.name != place:
-            self._tables.check_free(place, target.schema)
+            self._checked.check_free(place, target.schema)
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table with its files and its index. A missing table is no error.
@@ -229,7 +234,10 @@ class IcebergDestination(FencedDestination[IcebergState]):
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
-            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
+            writer, keeper = (
+                PartitionWriter(storage, new_files, schema, copied),
+                RangeFiles(storage, new_files.arrow, PartitionLists()),
+            )
             written = write_leased(rows, writer, keeper, lease, table)
             if written.changed_keys is not None:
                 commit_resumed(state, table, schema, layout, written, mark, lease)

@@ -223,6 +223,7 @@ def pipeline_config(
             copy_mode=spec.copy_.mode,
             keyless=spec.tables.keyless,
             on_partition_gone=spec.tables.on_partition_gone,
+            metadata=spec.tables.metadata,
         ),
         copied_otherwise=spec.copy_.except_for,
         largest_own_copy=(spec.approval_above or 0) if spec.approval is Approval.MANUAL else None,
@@ -339,6 +340,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles)
         copy_mode=CopyMode.ALL if spec.copy_.where else spec.copy_.mode or pipeline.copy_.mode_of(spec.table.qualified),
         copy_where=spec.copy_.where or "",
         keyless=spec.keyless or pipeline.tables.keyless,
+        metadata=pipeline.tables.metadata if spec.metadata is None else spec.metadata,
     )
 
 

@@ -75,6 +75,10 @@ class Engine:
         self._running = threading.Lock()
         self._stopping = False
 
+    def __repr__(self) -> str:
+        progress = self.progress()
+        return f"<Engine of pipeline {self.name}: {'not running' if progress is None else progress.state}>"
+
     @property
     def name(self) -> str:
         """The name of the pipeline."""
