@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ import yaml
 from tests.docs.pages import blocks_of
 from tests.rigs.command_line import on, replicated, run
 from tests.rigs.database import Database
+from tests.rigs.waiting import LIMIT_S, until
 
 from levada.cli.erase import in_requests, merged, parsed
 from levada.cli.exit_codes import Exit
+from levada.destinations.erasure import Erased
+from levada.runtime.erasures.eraser import ErasureOptions
+from levada.runtime.erasures.report import ErasureReport
+from levada.runtime.report.erasures import ERASURES, ErasuresApi
+from levada.values import Lsn, QualifiedTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "erasure.md"
 KEY = "0123456789abcdef0123456789abcdef"
@@ -63,6 +70,60 @@ def test_many_keys_are_requested_in_parts() -> None:
     result = {"rows": 1, "files": 1, "states": 1, "unreferencedFiles": 0, "keys": 2, "atSource": 0, "cuts": ["b"]}
     whole = merged([result, {**result, "cuts": ["a"]}])
     assert (whole["rows"], whole["keys"], whole["cuts"]) == (2, 4, ["a", "b"])
+
+
+def test_one_erasure_at_a_time() -> None:
+    """A second request is refused while one runs. The state has the step, and at the end no key is kept."""
+    goes_on, names = threading.Event(), []
+
+    class Slow:
+        def erase(self, table: QualifiedTable, options: ErasureOptions, cancelled: threading.Event) -> ErasureReport:
+            names.append(str(table))
+            options.told("removing the rows")
+            assert goes_on.wait(LIMIT_S)
+            return ErasureReport(table, Lsn(1), options.dry_run, len(options.keys), 0, Erased(rows=1))
+
+    api = ErasuresApi(Slow())
+    begun = api.change("POST", ERASURES, b'{"table": "public.people", "keys": ["7"]}')
+    assert begun is not None
+    path = f"{ERASURES}/{json.loads(begun.body)['id']}"
+
+    def state() -> dict[str, Any]:
+        found = api.state(path)
+        assert found is not None
+        return dict(json.loads(found.body))
+
+    until(state, lambda s: s["step"] == "removing the rows")
+    second = api.change("POST", ERASURES, b'{"table": "public.people", "keys": ["8"]}')
+    assert second is not None
+    assert (second.status, json.loads(second.body)["error"]["code"]) == (409, "erase_running")
+    goes_on.set()
+    assert until(state, lambda s: s["finished"])["result"]["rows"] == 1
+    assert names == ["public.people"]
+    for body in (b'{"table": "public.people", "keys": []}', b'{"table": "people", "keys": [{"id": ["secret"]}]}', b"{"):
+        refused = api.change("POST", ERASURES, body)
+        assert refused is not None
+        assert refused.status == 400
+        assert b"secret" not in refused.body
+    unknown = api.state(f"{ERASURES}/1")
+    assert unknown is not None
+    assert unknown.status == 404
+
+
+def test_a_table_that_is_not_ready(manifest: Path, db: Database) -> None:
+    """Nothing is erased from a table that is suspended or errored, because it has not applied every change."""
+    db.execute(
+        "CREATE TABLE resting (id int PRIMARY KEY)",
+        "CREATE TABLE parked (id int PRIMARY KEY)",
+        "INSERT INTO parked VALUES (1)",
+    )
+    write(manifest, db)
+    run(manifest)
+    db.execute("DROP TABLE replica.parked", "INSERT INTO parked VALUES (2)")
+    write(manifest, db, {"table": {"name": "resting"}, "suspend": True})
+    assert on(manifest, "run", "--until", "caught-up").exit_code == Exit.TABLE_ERRORED
+    assert erased(manifest, "resting", "1") == {"code": "erase_not_ready"}
+    assert erased(manifest, "parked", "9") == {"code": "erase_not_ready"}
 
 
 def test_the_page(manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
