@@ -168,6 +168,7 @@ def test_files_that_no_snapshot_has(hadoop: Lake) -> None:
         sink.write(b"PAR1 of a process that was killed")
     found = erase(destination, hadoop.mark(0))
     assert 0 < found.unreferenced < len(paths)
+    assert "1 incomplete file" in found.remaining[-1].where
     assert places(hadoop) == []
     assert storage.exists(f"{storage.folder}broken.parquet")
 

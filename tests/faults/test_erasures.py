@@ -41,6 +41,12 @@ def erase(engine: Engine, *arguments: str, check: bool = True) -> dict[str, Any]
     return json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr}
 
 
+def listed_cuts(engine: Engine) -> dict[str, dict[str, Any]]:
+    """Return the cuts by name."""
+    done = engine.levada("cuts", *engine.options(), "-o", "json")
+    return {cut["name"]: cut for cut in json.loads(done.stdout)["cuts"]}
+
+
 def places(engine: Engine, text: str = PERSON) -> list[str]:
     """Return all files of the engine that have a text: the lake, staged changes, caches and logs."""
     return files_with(engine.folder, text.encode())
@@ -58,15 +64,23 @@ def test_a_person_is_erased_while_the_engine_runs(engine: Engine, db: Database) 
     refused = erase(engine, "people", "7", check=False)["error"]
     assert "erase_at_source" in refused
     assert places(engine)
+    engine.levada("cut", *engine.options(), "noon")
     db.execute("DELETE FROM people WHERE id = 7", "DELETE FROM orders WHERE who = 7")
+    engine.levada("cut", *engine.options(), "later")
+    kept = erase(engine, "people", "7", check=False)["error"]
+    assert "erase_kept_by_cuts" in kept
     shown = engine.levada("erase", *engine.options(), "people", "7", "--dry-run").stdout
     assert "former state" in shown
-    found = erase(engine, "people", "7")
+    found = erase(engine, "people", "7", "--cuts")
+    assert found["cuts"] == ["noon"]
     assert (found["keys"], found["atSource"]) == (1, 0)
     assert found["states"] > 0
     keys = engine.folder / "keys.jsonl"
     keys.write_text('{"who": 7, "number": 1}\n{"number": "2", "who": 7}\n{"who": 9, "number": 9}\n')
-    assert erase(engine, "orders", "--file", str(keys))["keys"] == 3
+    assert erase(engine, "orders", "--file", str(keys), "--cuts")["keys"] == 3
+    cuts = engine.until(lambda: listed_cuts(engine), lambda found: found["noon"]["phase"] == "Incomplete")
+    assert all("its tag is gone" in why for why in cuts["noon"]["leftOut"])
+    assert cuts["later"]["phase"] == "Complete"
     assert not any("segment" in place["where"] for place in found["remaining"])
     assert places(engine) == []
     assert places(engine, OTHER)
@@ -111,6 +125,7 @@ def test_what_is_refused(engine: Engine, db: Database, tmp_path: Path) -> None:
 def test_kills(engine: Engine, db: Database, ducklake: DuckLake, kind: str) -> None:
     """After kills of the engine at any step, the table equals the source, and the same command erases the rest."""
     people(db)
+    db.execute("DELETE FROM orders WHERE who = 7")
     db.execute("INSERT INTO people SELECT n, 'm' || n, repeat(md5(n::text), 4) FROM generate_series(1000, 60000) n")
     if kind == "ducklake":
         engine.write_secret("lake", {"username": "postgres", "password": "unused"})

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from pyarrow import fs
 
-from levada.destinations.data_files.key_search import KeySearch
+from levada.destinations.data_files.key_search import KeySearch, LeftFiles
 from levada.destinations.data_files.live_files import Positions
 from levada.destinations.data_files.position_deletes import write_position_deletes
 from levada.destinations.data_files.rewritten import moved, without_rows
@@ -46,6 +46,7 @@ from levada.values import Watermark
 
 _log = logging.getLogger(__name__)
 
+_REMOVED: Final = "ducklake_delete_orphaned_files removes them"
 _DEAD_ROWS: Final = Remaining(
     "dead rows, WAL and backups of the catalog's database, which may have bounds of values",
     "VACUUM of the catalog's tables, and the end of that WAL and these backups",
@@ -83,11 +84,11 @@ def erase(
     mine = {f.id: found.positions[p] for f in history if (p := catalog.lake.path(f.path)) in found.positions}
     # A former file whose key column was another one may have anything.
     mine |= {f.id: np.arange(f.rows) for f in history if not f.live and catalog.lake.path(f.path) in found.lacking}
-    orphans = _orphans(storage, search, listed)
+    left_files = _left_files(storage, search, listed)
     live = [f for f in history if f.live and f.id in mine]
     rows = sum(len(np.setdiff1d(mine[f.id], _deleted(catalog, storage, f))) for f in live)
-    erased = Erased(rows, len(live), len(mine) - len(live), (), len(orphans))
-    remaining = [_DEAD_ROWS] if mine or orphans else []
+    erased = Erased(rows, len(live), len(mine) - len(live), (), len(left_files.found))
+    remaining = [*([_DEAD_ROWS] if mine else []), *left_files.remaining(_REMOVED)]
     if dropped:
         where = f"{dropped} files of tables that were dropped and had this table's name"
         remaining.append(Remaining(where, "their snapshots expire, and ducklake_cleanup_old_files removes them"))
@@ -95,7 +96,7 @@ def erase(
         return erased.also(remaining)
     if mine:
         _replace(catalog, storage, row, intact, [f for f in history if f.id in mine], mine, epoch)
-    for path in orphans:
+    for path in left_files.found:
         storage.delete(path)
     _log.info("%s: erased %d rows from %d files", intact.table.name, rows, len(mine))
     return erased.also(remaining)
@@ -258,23 +259,14 @@ def _bounds(column: Any, files: Sequence[TableStats]) -> tuple[str | None, str |
     return merged.low, merged.high
 
 
-def _orphans(storage: FileSystemStorage, search: KeySearch, listed: set[str]) -> list[str]:
-    """Return the files in the table's folder that have the rows, and that the catalog does not list."""
+def _left_files(storage: FileSystemStorage, search: KeySearch, listed: set[str]) -> LeftFiles:
+    """Look into the files in the table's folder that the catalog does not list."""
     with storage_errors(f"list {storage.folder}"):
         selected = fs.FileSelector(storage.folder.rstrip("/"), recursive=True, allow_not_found=True)
         paths = [info.path for info in storage.file_system.get_file_info(selected) if info.is_file]
-    unknown = [p for p in paths if p.endswith(".parquet") and p.rpartition("/")[2] not in listed]
-    return [p for p in unknown if _has_rows(storage, search, p)]
-
-
-def _has_rows(storage: FileSystemStorage, search: KeySearch, path: str) -> bool:
-    try:
-        found = search.positions(storage, path)
-    except LevadaError as error:
-        # The file of a process that was killed has no footer, so that no reader finds a row in it.
-        _log.info("%s cannot be searched: %s", path, error.code)
-        return False
-    return found is not None and bool(len(found))
+    return search.left_files(
+        storage, [p for p in paths if p.endswith(".parquet") and p.rpartition("/")[2] not in listed]
+    )
 
 
 def _relative(catalog: Catalog, folder: str, path: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from levada.destinations.data_files.data_writer import DataWriter
-from levada.destinations.data_files.key_search import KeySearch
+from levada.destinations.data_files.key_search import KeySearch, LeftFiles
 from levada.destinations.data_files.layout import cast_columns, field_id
 from levada.destinations.data_files.live_files import LiveFile, Positions
 from levada.destinations.data_files.storage import WrittenFile, remove_files
@@ -37,6 +37,7 @@ from levada.schema import ReplicatedTableSchema
 _log = logging.getLogger(__name__)
 
 _NONE: Final = np.empty(0, np.int64)
+_REMOVED: Final = "maintenance removes them, from an age of three days on"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,10 +104,10 @@ def erase(state: IcebergState, table: IcebergTable, schema: ReplicatedTableSchem
     lost = [f for f in files if f.path in survey.held]
     rows = sum(len(np.setdiff1d(survey.found[f.path], f.deleted)) for f in lost)
     cuts = tuple(sorted(n for n in table.metadata.cuts if table.metadata.refs[n].snapshot in survey.snapshots))
-    orphans = _orphans(table, search, survey)
-    erased = Erased(rows, len(lost), len(survey.snapshots - {table.metadata.snapshot_id}), cuts, len(orphans))
+    left_files = _left_files(table, search, survey)
+    erased = Erased(rows, len(lost), len(survey.snapshots - {table.metadata.snapshot_id}), cuts, len(left_files.found))
     if wanted.dry_run:
-        return erased.also(_held_by_others(table.metadata, survey.snapshots))
+        return erased.also([*_held_by_others(table.metadata, survey.snapshots), *left_files.remaining(_REMOVED)])
     if cuts and not wanted.cuts:
         raise kept_by_cuts(schema.name, cuts)
     if survey.snapshots:
@@ -114,11 +115,11 @@ def erase(state: IcebergState, table: IcebergTable, schema: ReplicatedTableSchem
         state.index.forget()
         state.vectors, state.partitions = None, FilePartitions()
         erased = replace(erased, states=_remove(state, table, search, survey, files, cuts))
-    for path in orphans:
+    for path in left_files.found:
         table.storage().delete(path)
     _log.info("%s: erased %d rows from %d data files, and %d snapshots", table.name, rows, len(lost), erased.states)
     left = Survey.of(table, search, live, survey.found)
-    return erased.also(_held_by_others(table.metadata, left.snapshots))
+    return erased.also([*_held_by_others(table.metadata, left.snapshots), *left_files.remaining(_REMOVED)])
 
 
 def _remove(
@@ -192,32 +193,21 @@ def _expire(table: IcebergTable, snapshots: frozenset[int | None] | frozenset[in
     return len(expired)
 
 
-def _orphans(table: IcebergTable, search: KeySearch, survey: Survey) -> list[str]:
-    """Return the files in the table's own folder that have the rows, and that no snapshot mentions.
+def _left_files(table: IcebergTable, search: KeySearch, survey: Survey) -> LeftFiles:
+    """Look into the files in the table's own folder that no snapshot mentions.
 
-    A process that was killed before its commit leaves such files. Another writer's commit of such a file would not
-    succeed any more, because the rows that it read are gone.
+    A process that was killed before its commit leaves such files. Another writer's commit of one with the rows would
+    not succeed any more, because the rows that it read are gone.
     """
-    folder = table.own_folder
+    folder, mentions = table.own_folder, survey.mentions
     if folder is None or not table.metadata.may_remove_files:
-        return []
-    mentions = survey.mentions
+        return LeftFiles()
     listed = (*mentions.files.values(), *mentions.deletes.values())
     known = {f.path.rpartition("/")[2] for files in listed for f in files}
     with java_errors(f"list the files of {table.name}"):
         stored = [str(file.location()) for file in each(table.java.io().listPrefix(folder))]
     unknown = [p for p in stored if p.endswith(".parquet") and p.rpartition("/")[2] not in known]
-    return sorted(p for p in unknown if _has_rows(table, search, p))
-
-
-def _has_rows(table: IcebergTable, search: KeySearch, path: str) -> bool:
-    try:
-        found = search.positions(table.storage(), path)
-        return found is not None and bool(len(found))
-    except Exception as error:
-        # The file of a process that was killed has no footer, so that no reader finds a row in it.
-        _log.info("%s: %s cannot be searched: %s", table.name, path, type(error).__name__)
-        return False
+    return search.left_files(table.storage(), unknown)
 
 
 def _may_show(gone: Mention, search: KeySearch) -> bool:
