@@ -26,6 +26,7 @@ from levada.destinations.ducklake.columns import LakeColumns, reconcile, replace
 from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
 from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
+from levada.destinations.ducklake.erasing import erase
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion, SizedFile
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
@@ -44,6 +45,7 @@ from levada.destinations.ducklake.writes import (
     new_row,
     upsert_batch,
 )
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
     FencedDestination,
     TableState,
@@ -114,6 +116,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        erases=True,
     )
     settings_model = Settings
 
@@ -254,6 +257,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             rows = LeftOutRows(storage, intact.columns.files(schema), schema, state.replacement.index)
             for file in held:
                 yield from rows.read(live_files(storage, catalog.lake, [file]))
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Write the files again that have the rows, also those of former snapshots. All snapshots stay."""
+        state = self._table_of(target)
+        with state.lock:
+            return self._retried(lambda: self._erase(state, target, wanted, mark))
 
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another writer changed the table."""
@@ -416,6 +425,21 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         else:
             append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)
         state.seen = mark.lsn
+
+    def _erase(self, state: LakeState, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        catalog, schema, mode = self._catalog(), target.schema, self.effective_mode(target)
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row = self._state.find(connection, target.id, lock=True)
+            if row is None or row.lsn is None:
+                raise missing(self._name(target), schema.name)
+            require_epoch(row.epoch, mark.epoch)
+            intact = read_intact(connection, catalog.lake.uri, row)
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        if not wanted.dry_run:
+            # It has keys, and the positions of rows in files that are replaced.
+            state.index.forget()
+            state.synced.known = None
+        return erase(catalog, row, intact, schema, wanted, mark.epoch)
 
     def _claimed(
         self,
