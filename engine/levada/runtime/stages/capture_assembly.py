@@ -76,7 +76,7 @@ class PipelineHost(CaptureHost):
 
     def column_choice(self, table: QualifiedTable) -> ColumnChoice:
         """Return the columns that the manifest excludes, and the types and masks that it gives others."""
-        return self._config_ref.current.table(table).choice
+        return self._config_ref.current.choice(table)
 
     @property
     def mask_keys(self) -> MaskKeys:
@@ -86,7 +86,8 @@ class PipelineHost(CaptureHost):
     def keeps_messages(self) -> bool:
         """Return False if a column of any table is masked."""
         config = self._config_ref.current
-        return not any(table.masks for table in (config.default_table, *config.tables.values()))
+        masks = any(table.masks for table in (config.default_table, *config.tables.values()))
+        return not (masks or config.mask_comments)
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""
