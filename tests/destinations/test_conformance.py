@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 from tests.destinations.openings import open_postgres
+from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
 from tests.rigs.lake import Lake
 from tests.servers.ducklake import DuckLake
@@ -43,7 +44,12 @@ class TestMemory(DestinationConformance):
     def place(self) -> DestinationPlace:
         """Return a place that outlives the destination's objects."""
         tables = MemoryTables()
-        return DestinationPlace(open=lambda: MemoryDestination(tables), read=tables.read, read_cut=tables.read_cut)
+        return DestinationPlace(
+            open=lambda: MemoryDestination(tables),
+            read=tables.read,
+            read_cut=tables.read_cut,
+            search=tables.search,
+        )
 
 
 class TestIceberg(DestinationConformance):
@@ -68,7 +74,7 @@ class TestIceberg(DestinationConformance):
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), IcebergDestination)
         read = partial(_read_lake, hadoop)
         at = partial(_read_cut, hadoop)
-        return DestinationPlace(hadoop.destination, read, _times_are_text, in_child, at)
+        return DestinationPlace(hadoop.destination, read, _times_are_text, in_child, at, _search_in(hadoop))
 
 
 class TestIcebergVersion3(TestIceberg):
@@ -93,7 +99,7 @@ class TestPartitionedIceberg(TestIceberg):
         opened = partial(_open_partitioned, hadoop.manifest, hadoop.context)
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), PartitionedIceberg)
         read, at = partial(_read_lake, hadoop), partial(_read_cut, hadoop)
-        return DestinationPlace(opened, read, _times_are_text, in_child, at)
+        return DestinationPlace(opened, read, _times_are_text, in_child, at, _search_in(hadoop))
 
 
 class PartitionedIceberg(IcebergDestination):
@@ -139,6 +145,12 @@ class TestDuckLake(DestinationConformance):
             return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
 
         return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination)
+
+
+def _search_in(lake: Lake) -> Callable[[str], list[str]]:
+    """Return a search of all files of a lake and of the caches of its destination."""
+    folders = (Path(lake.manifest["catalog"]["warehouse"]), lake.context.work_dir)
+    return lambda text: [file for folder in folders for file in files_with(folder, text.encode())]
 
 
 def _read_lake(lake: Lake, target: TableTarget) -> Iterable[dict[str, Any]]:

@@ -209,6 +209,51 @@ def test_each_argument_of_a_page_exists(file: Path) -> None:
         parameters.bind_partial(*given, **named)
 
 
+OBJECTS = {
+    "capture": levada.WalChangeCapture,
+    "engine": levada.Engine,
+    "pipeline": levada.Pipeline,
+    "stream": levada.ChangeStream,
+}
+"""The classes of the objects whose methods docs/python.md has in its tables."""
+
+
+def documented_calls() -> Iterator[tuple[str, ast.Call, Any]]:
+    """Yield each call in the first column of a table of docs/python.md, and the function that it calls."""
+    for cell in re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE):
+        for code in re.findall(r"`([^`]+)`", cell):
+            for node in ast.walk(ast.parse(code.replace("with ", "").replace(" as cleanup", "").replace("…", "..."))):
+                match node:
+                    case ast.Call(func=ast.Name(id=name)) if name in levada.__all__:
+                        yield code, node, getattr(levada, name)
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if name in OBJECTS:
+                        yield code, node, getattr(OBJECTS[name], method)
+
+
+def test_the_python_page_has_the_signatures() -> None:
+    """A call in a table of docs/python.md has every parameter of the function, by its name and with its default."""
+    checked = 0
+    for code, call, function in documented_calls():
+        parameters = inspect.signature(function).parameters
+        names = [name for name in parameters if name not in ("self", "args", "kwargs")]
+        given = [*names[: len(call.args)], *(argument.arg for argument in call.keywords)]
+        assert set(given) == set(names), f"{code} has not the parameters {names}"
+        for argument in call.keywords:
+            if isinstance(argument.value, ast.Constant) and argument.value.value is not ...:
+                assert parameters[str(argument.arg)].default == argument.value.value, code
+        checked += 1
+    assert checked > 35
+
+
+def test_the_python_page_has_every_call() -> None:
+    """Each public method of these classes is in a table of docs/python.md, or is explained in its text."""
+    page = (ROOT / "docs" / "python.md").read_text()
+    for name, kind in OBJECTS.items():
+        methods = [m for m, _ in inspect.getmembers(kind, inspect.isfunction) if not m.startswith("_")]
+        missing = [m for m in methods if f"{name}.{m}(" not in page]
+        assert missing == [], f"{name}: {missing}"
+
+
 def test_calls_of_a_page_are_seen() -> None:
     """In a sentence, in a with statement and in a block."""
     text = "`PostgresConnection(a, b=…)` and `with Engine(x) as e`.\n```python\nrun(Pipeline(c, store=s))\n```\n"

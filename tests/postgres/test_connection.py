@@ -11,6 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.rigs.database import Database
 
+from levada import values
 from levada.cli.environment import forget_variables
 from levada.copy.range_reader import snapshot_session
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, StatementRefused, Transient
@@ -53,6 +54,19 @@ def test_a_password_in_python(db: Database, secret_role: str) -> None:
     assert "first" not in f"{connection!r} {connection}"
     assert pickle.loads(pickle.dumps(connection)) == connection
     assert [type(e) for e in both_ways(replace(connection, password="second"))] == [LoginFailed, LoginFailed]
+
+
+@pytest.mark.parametrize("kind", [k for k in vars(values).values() if isinstance(k, type) and issubclass(k, int)])
+def test_lists_of_numbers_with_a_name(db: Database, kind: type[int]) -> None:
+    """Each class of numbers has a type in SQL that holds all of them, in any order, as text and in binary."""
+    numbers = [kind(4_000_000_000), kind(40_000), kind(7)]
+    with db.connection.connect() as connection:
+        for placeholder in ("%t", "%b"):
+            for listed in (numbers, numbers[::-1]):
+                answer = connection.execute(f"SELECT {placeholder}::oid[]", [listed]).fetchone()  # type: ignore[arg-type]  # one of two
+                assert answer == ([*map(int, listed)],)
+                found = connection.execute(f"SELECT 40000::oid = ANY ({placeholder})", [listed]).fetchone()  # type: ignore[arg-type]  # as above
+                assert found == (True,)
 
 
 def test_several_hosts(db: Database) -> None:

@@ -86,6 +86,12 @@ class CaptureHost:
         The change was committed at ``at``.
         """
 
+    def leaves_streamed(self, leaves: frozenset[TableId], root: TableId, at: Lsn, xid: int) -> None:
+        """Record relations whose rows are streamed as those of ``root``, replicated or not.
+
+        It is so in transaction ``xid``, committed at ``at``, which has rows of each.
+        """
+
     def catalog_changed(self) -> None:
         """Compare the tables with the catalog soon, because a RELATION shows that the entry of one changed."""
 

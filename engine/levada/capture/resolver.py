@@ -102,6 +102,7 @@ class TableResolver(SchemaResolver):
         self._current: dict[TableId, ReplicatedTableSchema] = {}
         self._left_out: set[TableId] = set()
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
+        self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
         self._open = ExitStack()
         self._catalog: psycopg.Connection[Any] | None = None
 
@@ -117,6 +118,7 @@ class TableResolver(SchemaResolver):
         self._unreadable = False
         self._alterations.discard()
         self._withdrawn.clear()
+        self._leaves.clear()
 
     def choose_columns(self, table: TableId, choice: ColumnChoice) -> None:
         """Give all versions of the table that are read from now on these columns. From any thread.
@@ -149,6 +151,11 @@ class TableResolver(SchemaResolver):
                 raise
             self._leave_out(table, relation.table, error, at)
             return None
+
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
+        """Keep what the stream shows of a table's partitions for `settle`, unless it announces all of them."""
+        if not self._announced(at):
+            self._leaves.setdefault((root, at, xid), set()).add(leaf)
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version that a message announces, or None if no replicated property changes."""
@@ -269,6 +276,9 @@ class TableResolver(SchemaResolver):
         withdrawn, self._withdrawn = self._withdrawn, {}
         for (table, at), error in withdrawn.items():
             self._host.tables_unpublished(frozenset({table}), error, at)
+        streamed, self._leaves = self._leaves, {}
+        for (root, committed, xid), leaves in streamed.items():
+            self._host.leaves_streamed(frozenset(leaves), root, Lsn(committed), xid)
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """Skip the changes of a table whose rows cannot be read, until the next session. It needs a resync."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.copy.rows import TableRows
@@ -47,24 +47,23 @@ __all__ = [
     "Watermark",
 ]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "Capabilities": "levada.destinations.interface",
-        "Destination": "levada.destinations.interface",
-        "DestinationContext": "levada.destinations.interface",
-        "Durability": "levada.values",
-        "EventBatch": "levada.segments.batch",
-        "Jar": "levada.local.jars",
-        "NamedCut": "levada.destinations.interface",
-        "OnSchemaChange": "levada.destinations.interface",
-        "Ordering": "levada.destinations.interface",
-        "Source": "levada.destinations.interface",
-        "TableEvents": "levada.segments.batch",
-        "TableMode": "levada.destinations.interface",
-        "TableRows": "levada.copy.rows",
-        "TableTarget": "levada.destinations.interface",
-        "TargetName": "levada.destinations.collisions",
-        "Watermark": "levada.values",
-    },
-)
+_LAZY_EXPORTS = {
+    "Capabilities": "levada.destinations.interface",
+    "Destination": "levada.destinations.interface",
+    "DestinationContext": "levada.destinations.interface",
+    "Durability": "levada.values",
+    "EventBatch": "levada.segments.batch",
+    "Jar": "levada.local.jars",
+    "NamedCut": "levada.destinations.interface",
+    "OnSchemaChange": "levada.destinations.interface",
+    "Ordering": "levada.destinations.interface",
+    "Source": "levada.destinations.interface",
+    "TableEvents": "levada.segments.batch",
+    "TableMode": "levada.destinations.interface",
+    "TableRows": "levada.copy.rows",
+    "TableTarget": "levada.destinations.interface",
+    "TargetName": "levada.destinations.collisions",
+    "Watermark": "levada.values",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

@@ -16,6 +16,7 @@ from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.collisions import TargetName
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
 from levada.schema import TableTarget
@@ -63,7 +64,8 @@ class Capabilities:
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
     the source. Without it `levada verify` refuses the pipeline. ``repairs``: `Destination.repair` writes the rows of
     some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
-    and `levada cut` are refused. ``guards``: the destination keeps other writers from its tables until
+    and `levada cut` are refused. ``erases``: `Destination.erase` removes rows from the current and all former states.
+    ``guards``: the destination keeps other writers from its tables until
     `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
     ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
     destination folds changes by `levada.destinations.fold`, finds rows, and has `Destination.rows_left_out`. Without it
@@ -80,6 +82,7 @@ class Capabilities:
     verifies: bool = False
     repairs: bool = False
     cuts: bool = False
+    erases: bool = False
     guards: bool = False
     finds_rows: bool = False
     keeps_deleted: bool = False
@@ -440,6 +443,18 @@ class Destination(ABC):
         Only a destination with the capability ``cuts`` has this method.
         """
         raise NotImplementedError(f"{self.name} cannot keep states of tables")
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Remove the rows with some keys from the table, from its former states and from all files of it.
+
+        The watermark stays. Nothing else writes the table meanwhile, and it has no shadow copy. In a changelog, all
+        rows of a key go. A repeated call removes what an interrupted one has left. ``mark`` has the pipeline and the
+        epoch of the driver, and any LSN. Raise NeedsOperator ``erase_kept_by_cuts``, without removing anything, if cuts
+        have the rows and ``wanted.cuts`` is False.
+
+        Only a destination with the capability ``erases`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} cannot erase rows")
 
     def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
         """Discard the state that this object keeps of the table, because another process has copied it to ``target``.

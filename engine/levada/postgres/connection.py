@@ -13,6 +13,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 
 from levada import codes
 from levada.errors import LevadaError, LoginFailed
@@ -25,11 +26,16 @@ from levada.postgres.replication import execute_replication
 from levada.postgres.server_names import SOURCE, ServerNames
 from levada.postgres.silence import AT_WORK, SILENCE_S, Interrupt, Silence, WatchedConnection
 from levada.printable import unreadable_reason
-from levada.values import QualifiedTable, quote_identifier
+from levada.values import Lsn, QualifiedTable, TableId, quote_identifier
 
 __all__ = ["PostgresConnection", "QualifiedTable"]
 
 _log = logging.getLogger(__name__)
+
+# Without its own dumpers, a list of a subclass of int has the type that the last number needs, and no larger one fits.
+for _number in (TableId, Lsn):
+    for _dumper in (Int8Dumper, Int8BinaryDumper):
+        psycopg.adapters.register_dumper(_number, _dumper)
 
 _NAME_BYTES: Final = 63
 """NAMEDATALEN - 1: PostgreSQL truncates a longer application_name."""

@@ -34,6 +34,11 @@ from levada.values import (
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
 
 
+def every_table(table: QualifiedTable) -> bool:
+    """Return True. The default of ``selects``, a function of a module so that it can be pickled."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
     """The limits of automatic retries. ``delay_s`` doubles with each attempt up to ``max_delay_s``, both in seconds."""
@@ -202,7 +207,7 @@ class PipelineConfig:
     publication: PublicationConfig
     staging: StagingConfig
     work_dir: Path
-    selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
+    selects: Callable[[QualifiedTable], bool] = every_table
     include: tuple[IncludedPattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from levada.destinations.interface import Destination
 from levada.errors import LevadaError, SlotLost
 from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
+from levada.runtime.erasures.eraser import Eraser
 from levada.runtime.source.mask_comments import comments_now
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
@@ -51,6 +52,7 @@ class Replication:
     supervisor: Supervisor
     storage_poller: StoragePoller
     verifier: Verifier
+    eraser: Eraser
     scheduler: VerificationScheduler
     watch: SourceWatch
 
@@ -128,6 +130,7 @@ def prepare_replication(
         assembled.supervisor,
         assembled.storage_poller,
         assembled.verifier,
+        assembled.eraser,
         assembled.scheduler,
         SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon, identity_lost),
     )

@@ -72,6 +72,9 @@ class CachedStore(PipelineStore):
         self._cuts: Mapping[str, Cut] = {}
         self._progress: Mapping[str, Lsn] | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(pipeline={self.pipeline!r})"
+
     @property
     def last_error(self) -> LevadaError | None:
         return self._storage.last_error

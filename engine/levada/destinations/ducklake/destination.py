@@ -17,14 +17,13 @@ from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.credentials import read_credentials
-from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.left_out import LeftOutRows
-from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.data_files.storage import remove_files
 from levada.destinations.ducklake import claims, naming
 from levada.destinations.ducklake.columns import reconcile, replacement_columns
+from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
+from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
@@ -32,12 +31,10 @@ from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
-from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import FullName, last_column_id, read_files
 from levada.destinations.ducklake.writes import (
     Catalog,
-    Changes,
     SyncedFiles,
     append_batch,
     commit,
@@ -54,9 +51,7 @@ from levada.destinations.fenced import (
     require_epoch,
 )
 from levada.destinations.interface import Capabilities, DestinationContext, TableMode
-from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError
 from levada.locations import target_name as path_name
@@ -64,10 +59,9 @@ from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +104,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     name: ClassVar[str] = "ducklake"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True
+        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True, keeps_ranges=True
     )
     settings_model = Settings
 
@@ -191,30 +185,20 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         catalog, name, state, schema = self._catalog(), self._name(target), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            row, intact, last_id = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark))
-            columns = replacement_columns(intact.columns, last_id, schema, mode)
-            storage = catalog.lake.storage(intact.table.folder)
-            writer = PartitionWriter(storage, columns.files(), schema, _constants(mode, mark.lsn))
-            files = [f for part in rows.map_partitions(writer) for f in part]
+            made = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
             try:
-                described = describe_files(storage, files, columns.own)
-                changes = Changes(columns, described, replacing=True)
-                after = new_row(row, schema, mode, mark)
+                copied = rows.map_ranges(made.writer(mark.lsn), made.ranges)
+                changes, after = made.changes(copied, state.index), new_row(made.row, schema, mode, mark)
                 # A copy replaces all rows, those of another writer included.
-                stored = self._retried(lambda: commit(catalog, row, intact, changes, after, check=False))
-            except LevadaError as error:
-                if is_uncommitted(error):
-                    remove_files(storage, files)
+                stored = self._retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
+            except BaseException as error:
+                state.index.forget()
+                if isinstance(error, LevadaError) and is_uncommitted(error) and rows.kept_place != made.ranges.place:
+                    remove_folder(made.storage)
                 raise
             state.seen = mark.lsn
             state.synced.known = None
-            if mode is TableMode.UPSERT:
-
-                def add(index: KeyIndex) -> None:
-                    reader = KeyReader.of(schema, columns.files(), index.seed)
-                    add_files(index, reader, storage, (without_deletes(f.path) for f in files))
-
-                state.index.build(key_kind(schema), add, stored.snapshot)
+            made.committed(copied, state.index, stored.snapshot)
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
@@ -282,14 +266,14 @@ class DuckLakeDestination(FencedDestination[LakeState]):
                     require_epoch(row.epoch, mark.epoch)
                     intact = read_intact(connection, catalog.lake.uri, row)
                     last_id = last_column_id(connection, intact.table.id)
+                    _, storage = take_folder(catalog, connection, row, intact.table, mark, rows.kept_place)
             except DestinationChanged:
                 return False
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(catalog, intact, last_id, schema, mode, mark.lsn, folder)
+            made = Replacement.begin(catalog, storage, intact, last_id, schema, mode, mark.lsn, folder)
             state.replacement = made
-        writer = PartitionWriter(made.storage, made.columns.files(), schema, _constants(mode, mark.lsn))
-        parts = rows.map_partitions(writer)
-        made.copied([f for part in parts for f in part])
+        writer = PartitionWriter(made.storage, made.columns.files(), schema, copied_constants(mode, mark.lsn))
+        made.copied(rows.map_ranges(writer, made.ranges))
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
@@ -320,13 +304,16 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.index.opened = None
             state.synced.known = None
             made.hand_over_index(stored.snapshot, state.index.folder)
+            made.ranges.remove(made.range_names)
             return True
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index."""
         state = self._states.of(table)
         with state.lock:
-            state.forget_replacement()
+            if state.replacement is not None:
+                state.replacement.remove()
+                state.replacement = None
 
     # -- parts of the methods above
 
@@ -362,11 +349,20 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         state.seen = mark.lsn
 
     def _claimed(
-        self, catalog: Catalog, schema: ReplicatedTableSchema, name: FullName, mode: TableMode, mark: Watermark
-    ) -> tuple[TableRow, IntactTable, int]:
+        self,
+        catalog: Catalog,
+        schema: ReplicatedTableSchema,
+        name: FullName,
+        mode: TableMode,
+        mark: Watermark,
+        kept_place: str | None,
+    ) -> CopiedTable:
         with self._database.transaction(f"creating {name}") as connection:
             row, table, columns, content, last_id = claims.claim(catalog, connection, schema, name, mode, mark)
-            return row, IntactTable(table, columns, content), last_id
+            row, storage = take_folder(catalog, connection, row, table, mark, kept_place)
+        intact = IntactTable(table, columns, content)
+        copied = replacement_columns(columns, last_id, schema, mode)
+        return CopiedTable(catalog.lake, row, intact, copied, storage, schema, mode)
 
     def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
         with self._database.transaction("reading a table to replace") as connection:
@@ -438,8 +434,3 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
     """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
     secret = {} if credentials is None else read_credentials(credentials)
     return {**settings.properties, **{name: text for name, text in secret.items() if name not in _LOGIN}}
-
-
-def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
-    """Return the values of a changelog's columns in copied rows."""
-    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}

@@ -64,11 +64,21 @@ class IcebergCatalog:
         self.clock = Clock(context.source, record=context.work_dir / "clock.json")
         # Several threads create tables. Not every catalog reports a namespace that exists as such.
         self._namespace_lock = threading.Lock()
-        self.jvm = _open_jvm(config, context)
+        self._context = context
+        # A check starts the JVM when it needs one.
+        self._jvm = None if context.spark is None else Jvm(context.spark, config.spark_conf())
         self._opening = threading.Lock()
         self._opened: JavaObject | None = None
         # A JDBC catalog creates its tables when it is opened.
         self._unchanged = context.only_checks and config.properties["type"] == "jdbc"
+
+    @property
+    def jvm(self) -> Jvm:
+        """The JVM of the session, or that of a check. Raise NeedsOperator ``spark_start_failed``."""
+        if self._jvm is None:
+            assert self._context.jvm is not None
+            self._jvm = Jvm.without_spark(self._context.jvm, self._config.spark_conf())
+        return self._jvm
 
     def open(self) -> JavaObject:
         """Return the catalog. Raise Transient ``destination_unavailable`` while it does not respond."""
@@ -484,13 +494,3 @@ def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: T
     kept = table.metadata.properties
     same_key = kept.get(Property.KEY) == key_property(schema)
     fenced.check_same_table(table.name, schema, mode, made_as=kept.get(Property.MODE), same_key=same_key)
-
-
-def _open_jvm(config: CatalogConfig, context: DestinationContext) -> Jvm:
-    """Return the JVM of the session, in which the catalog gets its name, or that of a check."""
-    if context.spark is None:
-        assert context.jvm is not None
-        return Jvm.without_spark(context.jvm, config.spark_conf())
-    for key, value in config.spark_conf().items():
-        context.spark.conf.set(key, value)
-    return Jvm(context.spark)

@@ -87,16 +87,21 @@ class JavaNames:
 
 
 class Jvm:
-    """Access to the packages of the JVM, and conversions of values."""
+    """Access to the packages of the JVM, and conversions of values.
 
-    def __init__(self, spark: SparkSession) -> None:
+    ``catalog`` are the settings of a session for the catalog.
+    """
+
+    def __init__(self, spark: SparkSession, catalog: Mapping[str, str] | None = None) -> None:
+        for key, value in (catalog or {}).items():
+            spark.conf.set(key, value)
         self.session: JavaObject = spark._jsparkSession
         self._settings: Mapping[str, str] = {}
         self._open(spark.sparkContext._gateway, spark._jvm, spark.sparkContext._jsc.hadoopConfiguration())
 
     @classmethod
     def without_spark(cls, jvm: CheckJvm, catalog: Mapping[str, str]) -> Self:
-        """Return the access to a JVM without a session. ``catalog`` are the settings of a session for the catalog."""
+        """Return the access to a JVM without a session. ``catalog`` is that of a session."""
         made = cls.__new__(cls)
         made.session = None
         made._settings = {**jvm.settings, **catalog}

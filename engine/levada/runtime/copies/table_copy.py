@@ -211,22 +211,52 @@ class TableCopy:
         plan: Shadow,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows, Lsn], None],
+        since: Lsn | None = None,
     ) -> Copied | None:
         """Make a shadow copy of the table. Return None if the destination has no such table.
 
-        ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet.
+        ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet. ``since`` is that of
+        `run`.
         """
+        kept, note = None if since is None else self._kept.get(table), ""
+        if kept is not None:
+            try:
+                return self._shadow(table, name, plan, cancelled, started, kept.since, kept)
+            except Transient as error:
+                if error.code != codes.COPY_OUTDATED:
+                    raise
+                _log.info("%s", error.message)
+                note = error.message
+                self._kept.put(table, None)
+        return self._shadow(table, name, plan, cancelled, started, since, note=note)
+
+    def _shadow(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Shadow,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows, Lsn], None],
+        since: Lsn | None,
+        kept: KeptCopy | None = None,
+        *,
+        note: str = "",
+    ) -> Copied | None:
         config = self.config_ref.current
         with (
             self._snapshot(table, plan) as snapshot,
-            self._rows(snapshot, table, name, plan, cancelled, None) as (rows, storage),
+            self._rows(snapshot, table, name, plan, cancelled, since, kept, note=note) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             target = self._target(plan.settings, rows.schema)
-            copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
-            rows.check()
+            try:
+                copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
+                rows.check()
+            except BaseException as error:
+                self._discard(rows, error)
+                raise
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
     def make_room(
@@ -313,9 +343,7 @@ class TableCopy:
                 return True
             raise _replacement_lost(rows.schema)
         except BaseException as error:
-            _forget_if_useless(rows, error)
-            if rows.kept_place is None:
-                self._drop_replacement(rows.schema)
+            self._discard(rows, error)
             raise
 
     def _target(self, settings: CopySettings, schema: ReplicatedTableSchema) -> TableTarget:
@@ -344,12 +372,16 @@ class TableCopy:
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
-    def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
+    def _discard(self, rows: SnapshotRows, error: BaseException) -> None:
+        """Drop the shadow copy after an error, unless the next attempt continues with its finished ranges."""
+        _forget_if_useless(rows, error)
+        if rows.kept_place is not None:
+            return
         try:
-            perform(self.destination.drop_replacement, schema.id)
-        except LevadaError as error:
+            perform(self.destination.drop_replacement, rows.schema.id)
+        except LevadaError as failure:
             _log.warning(
-                "the unfinished copy of %s stays at the destination until the next copy: %s", schema.name, error
+                "the unfinished copy of %s stays at the destination until the next copy: %s", rows.schema.name, failure
             )
 
     @contextmanager
@@ -375,11 +407,11 @@ class TableCopy:
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, changed_part(kept.basis, read.basis))
         target = self._target(plan.settings, schema)
-        keeping, why_not = None, self._why_not_kept(plan, target, since, read)
+        keeping, why_not = None, self._why_not_kept(target, since, read)
         if why_not:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
-            keeping = self._keeping(table, target, read.basis, since, kept)
+            keeping = self._keeping(target, read.basis, since, kept, shadow=isinstance(plan, Shadow))
         with hold_table(self.sessions, published, schema, read.description, config.limits.locks) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
@@ -398,7 +430,7 @@ class TableCopy:
             )
             yield rows, read.description.storage
 
-    def _why_not_kept(self, plan: CopyPlan, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
+    def _why_not_kept(self, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
         """Return why finished ranges of the copy cannot be kept, empty if they can.
 
         A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
@@ -415,12 +447,10 @@ class TableCopy:
             return "a column of its key is masked"
         if not read.rows_stay:
             return "the table is no heap"
-        if isinstance(plan, Shadow):
-            return "it is a shadow copy"
         return "" if since is not None else "its changes are not staged"
 
     def _keeping(
-        self, table: TableId, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None
+        self, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None, *, shadow: bool
     ) -> Keeping | None:
         if self.changes is None:
             return None
@@ -429,8 +459,8 @@ class TableCopy:
             basis,
             since,
             kept,
-            lambda record: self._kept.put(table, record),
-            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped),
+            lambda record: self._kept.put(target.id, record),
+            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped, shadow=shadow),
         )
 
     def _forget_masks(self, table: TableId) -> None:

@@ -16,8 +16,8 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import target_names
-from levada.runtime.host.table_requests import current_names
 from levada.runtime.report.snapshot import fatal_progress
+from levada.runtime.source.requestable_tables import current_names
 from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.places import TargetNameOf, target_name

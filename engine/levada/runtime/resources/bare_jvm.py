@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from levada.destinations.check_jvm import CheckJvm
 from levada.errors import NeedsOperator
 from levada.local.jars import pyspark_folder
 from levada.local.java import require_java
-from levada.runtime.resources.spark import logged_output, settings_of_check
+from levada.runtime.resources.spark import logged_output, settings_given, settings_of_check
 
 if TYPE_CHECKING:
     from levada.local.jars import Jar
@@ -38,26 +38,54 @@ _OPENED: Final = (
 
 _SERVER: Final = ("py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0")
 _ENVIRONMENT: Final = {"LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
+_CONFIGURING: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+"""Variables with folders of configuration files, which are part of the class path."""
+_REACHING: Final = ("spark.hadoop.", "spark.sql.catalog.", "spark.driver.extra", "spark.driver.defaultJavaOptions")
+"""Prefixes of settings that may change how a JVM reaches files and servers."""
+_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Variables with options of each JVM. Those that set a property may name a proxy, or other certificates."""
 _starting: Final = threading.Lock()
 _running: Final[dict[tuple[str, ...], _Running]] = {}
 """The JVMs of this process, by what they were started with. They end with this process."""
 
 
 def bare_jvm(*, conf: Mapping[str, str], defaults: Mapping[str, str], jars: Sequence[Jar]) -> CheckJvm | None:
-    """Return a JVM for a check, which the process starts once. Return None if the check needs a session.
+    """Return a JVM for a check, which the process starts once, when needed. None: the check needs a session.
 
     ``conf``, ``defaults`` and ``jars`` are those of `levada.runtime.resources.spark.spark_session`. Raise NeedsOperator
-    ``pyspark_missing``, ``spark_start_failed`` if the JVM does not start, and others if there is no Java or jar.
+    ``pyspark_missing``, and others if there is no Java or jar.
     """
     settings = settings_of_check(conf, defaults, jars)
     if settings is None:
         return None
-    command = (*shlex.split(settings.get("spark.driver.extraJavaOptions", "")), "-classpath", _class_path(settings))
-    with _starting:
-        found = _running.get(command)
-        if found is None or found.process.poll() is not None:
-            found = _running[command] = _start(command)
-    return CheckJvm(found.gateway, settings)
+    require_java()
+    return _BareJvm(settings, _is_plain({*defaults, *settings_given(conf)}))
+
+
+@dataclass(frozen=True, slots=True)
+class _BareJvm(CheckJvm):
+    """A JVM that starts with the first use."""
+
+    @property
+    def gateway(self) -> Any:
+        """The gateway of the process's JVM with these settings."""
+        settings = self.settings
+        command = (*shlex.split(settings.get("spark.driver.extraJavaOptions", "")), "-classpath", _class_path(settings))
+        with _starting:
+            found = _running.get(command)
+            if found is None or found.process.poll() is not None:
+                found = _running[command] = _start(command)
+        return found.gateway
+
+
+def _is_plain(names: Iterable[str]) -> bool:
+    environment = os.environ
+    return (
+        not any(name.startswith(_REACHING) for name in names)
+        and not any(name in environment for name in _CONFIGURING)
+        and not any("-D" in environment.get(name, "") for name in _OPTIONS)
+        and not (pyspark_folder() / "conf").exists()
+    )
 
 
 def _class_path(settings: Mapping[str, str]) -> str:

@@ -143,6 +143,11 @@ def borrowed_session(
             stop_spark(spark)
 
 
+def settings_given(conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings of the user and of the operator, without those of the destination and of this module."""
+    return {**_properties(), **conf}
+
+
 def settings_of_check(
     conf: Mapping[str, str], defaults: Mapping[str, str], jars: Sequence[Jar]
 ) -> Mapping[str, str] | None:
@@ -150,7 +155,7 @@ def settings_of_check(
 
     Return None if one of them has an effect through spark-submit or a session alone.
     """
-    given = {**defaults, **_properties(), **conf}
+    given = {**defaults, **settings_given(conf)}
     if any(key.startswith(_BY_SUBMIT) for key in given):
         return None
     here = {key: value for key, value in given.items() if key not in _LOCATIONS}

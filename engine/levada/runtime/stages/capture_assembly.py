@@ -19,14 +19,15 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.append_record import readable_from, record_streamed
-from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import (
+from levada.runtime.tables.catalog_reports import (
+    LeavesStreamed,
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
     TablesDropped,
     TablesUnpublished,
 )
+from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.verifications.messages import CatalogChanged
 from levada.schema.masks import MaskKeys
 from levada.schema.stored_types import ColumnChoice
@@ -153,6 +154,10 @@ class PipelineHost(CaptureHost):
     def tables_unpublished(self, tables: frozenset[TableId], error: ErrorOf, at: Lsn) -> None:
         """Report tables whose changes a DDL statement, committed at ``at``, took out of the stream."""
         self._report(TablesUnpublished(tables, at, error))
+
+    def leaves_streamed(self, leaves: frozenset[TableId], root: TableId, at: Lsn, xid: int) -> None:
+        """Report relations whose rows transaction ``xid``, committed at ``at``, has as those of ``root``."""
+        self._report(LeavesStreamed(leaves, root, at, xid))
 
     def catalog_changed(self) -> None:
         """Request a comparison of the tables with the catalog."""

@@ -14,9 +14,9 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.mask_comments import adopt_comments, comments_now
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.catalog_reports import LeavesStreamed, TablesUnpublished
 from levada.runtime.tables.publication_gaps import has_identified, read_gaps
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.storage_journal import TablesUnpublished
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class Discovery(Stage):
         parts.inbox.on(Discovered, self._ended)
         # A table that failed is added back to a managed publication that lost it.
         parts.inbox.on(TableFailed, lambda _: self.soon())
-        parts.inbox.on(TablesUnpublished, self._tables_unpublished)
+        parts.inbox.on(TablesUnpublished, lambda report: self._became_partitions(report.tables))
+        parts.inbox.on(LeavesStreamed, lambda report: self._became_partitions(report.leaves))
         parts.inbox.on(StorageRead, self._notice_names)
 
     def later(self, now: float) -> None:
@@ -152,8 +153,8 @@ class Discovery(Stage):
                 raise
             membership.discovery_failed(error)
 
-    def _tables_unpublished(self, report: TablesUnpublished) -> None:
-        if report.tables & self._registry.tables.keys():
+    def _became_partitions(self, tables: frozenset[TableId]) -> None:
+        if tables & self._registry.tables.keys():
             # A table that was attached for good is no longer replicated as its own.
             self.soon()
 
