@@ -18,7 +18,6 @@ from levada.postgres.description import TableDescription
 from levada.postgres.membership import PublicationState
 from levada.postgres.seal import DdlSeal
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
-from levada.schema.mask_comments import NO_COMMENTS
 from levada.schema.storage import TableStorage
 from levada.schema.stored_types import ColumnChoice
 from levada.stores.memory import MemoryStore
@@ -102,7 +101,6 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     made.store.next_epoch()
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(module, "describe_without_waiting", made.describe)
-    monkeypatch.setattr(module, "read_table_comments", lambda connection, table: NO_COMMENTS)
     monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
     monkeypatch.setattr(module, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made

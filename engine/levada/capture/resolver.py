@@ -409,6 +409,8 @@ class TableResolver(SchemaResolver):
 
         A column or a table that was added a moment ago with its comment is masked from its first row on.
         """
+        if not self._host.comments_mask:
+            return choice
         comments, keys = read_table_comments(self._connected(), table), self._host.mask_keys
         return with_mask_comments(choice, comments, keys.newest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
@@ -50,6 +50,8 @@ class PipelineHost(CaptureHost):
     anything more is staged or a session begins. A stop of the pipeline ends the wait with Transient ``stopping``.
     ``unidentified`` is set when a table without a replica identity may still be published.
     """
+
+    comments_mask: ClassVar[bool] = True
 
     def __init__(
         self,
