@@ -12,6 +12,7 @@ import pytest
 from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
+from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
@@ -179,9 +180,10 @@ def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckL
 def test_columns_with_comments_are_never_staged_in_clear(engine: Engine, db: Database, lake: DuckLake) -> None:
     """Columns and tables that are added with a comment while rows flow, also with a kill right after."""
     db.execute(
-        "CREATE TABLE people (id int PRIMARY KEY, ssn text)", "COMMENT ON COLUMN people.ssn IS 'levada:mask=null'"
+        "CREATE TABLE people (id int PRIMARY KEY, ssn text, late text DEFAULT 'later')",
+        "COMMENT ON COLUMN people.ssn IS 'levada:mask=null'",
+        "INSERT INTO people VALUES (1, 'zzclearzz')",
     )
-    db.execute(f"INSERT INTO people VALUES (1, '{CLEAR}')")
     engine.write_secret("lake", {"username": "postgres", "password": "unused"})
     engine.write_secret("masks", {"key": KEY})
     engine.spec["destination"] = {"ducklake": lake.settings(credentialsSecretRef={"name": "lake"})}
@@ -215,3 +217,5 @@ def test_columns_with_comments_are_never_staged_in_clear(engine: Engine, db: Dat
     for number in range(4):
         more = lake.sql(f"SELECT id, sec FROM shop_public.more{number} ORDER BY id")
         assert more == [(1, hashed(CLEAR)), (2, hashed(CLEAR))]
+    run(db, "COMMENT ON COLUMN people.late IS 'levada:mask=last:2'")
+    until(lambda: lake.sql("SELECT DISTINCT late FROM shop_public.people") == [("er",)])
