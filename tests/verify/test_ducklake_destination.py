@@ -12,7 +12,8 @@ from tests.rigs.table_writers import delete_some, insert_some, update_some, writ
 from tests.rigs.waiting import until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
-from levada.errors import NeedsOperator
+from levada.destinations.ducklake import DuckLakeDestination
+from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import KeyFile, MaskKeyFiles
 from levada.runtime.config import TableConfig, VerifyConfig
 from levada.schema.masks import Mask, TableMasks
@@ -44,9 +45,9 @@ def test_every_type_is_equal_and_its_smallest_change_is_found(in_ducklake: InDuc
         shop.damage(f'UPDATE t SET "{name}" = (SELECT "{name}" FROM t WHERE id = {500 + i}) WHERE id = {100 + i}')
     found = shop.verify()
     assert {d.key[0]: d.columns for d in found.examples} == {str(100 + i): (name,) for i, name in enumerate(names)}
-    with pytest.raises(NeedsOperator) as refused:
-        shop.verify(repair=True)
-    assert refused.value.code == "verify_unrepairable"
+    repaired = shop.verify(repair=True)
+    assert repaired.repaired_equal, repaired
+    assert shop.verify().equal
 
 
 def test_missing_added_and_repeated_rows_are_found(in_ducklake: InDuckLake) -> None:
@@ -74,6 +75,15 @@ def test_missing_added_and_repeated_rows_are_found(in_ducklake: InDuckLake) -> N
     assert changed.key == ("5", "k5")
     assert changed.values == (("new", "theirs"),)
     assert shop.verify(sample=0.01).counts[Kind.MISSING] == 1451
+    repaired = shop.verify(repair=True)
+    assert repaired.repaired_equal
+    assert repaired.repaired == 1454
+    shop.db.execute(
+        "UPDATE t SET v = 'newer' WHERE a < 10", "DELETE FROM t WHERE a = 8", "UPDATE t SET a = -1 WHERE a = 20"
+    )
+    shop.wait_caught_up()
+    assert shop.verify().equal
+    assert shop.lake.sql("SELECT count(*), count(DISTINCT (a, b)) FROM shop_public.t") == [(2899, 2899)]
 
 
 def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
@@ -136,6 +146,11 @@ def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes)
     shop.damage("UPDATE t SET v = 'theirs' WHERE id = 200; DELETE FROM t WHERE id = 201")
     found = shop.verify()
     assert {kind: n for kind, n in found.counts.items() if n} == {Kind.CHANGED: 1, Kind.MISSING: 1}
+    shop.damage("INSERT INTO t (id, v) VALUES (-1, 'theirs')")
+    assert shop.verify(repair=True).repaired_equal
+    report = shop.verify()
+    assert report.equal
+    assert (report.source_rows, report.kept) == (200, 101)
 
 
 def test_masks_are_compared(in_ducklake: InDuckLake, tmp_path: Path) -> None:
@@ -157,3 +172,32 @@ def test_masks_are_compared(in_ducklake: InDuckLake, tmp_path: Path) -> None:
     assert report.source_rows == 299
     shop.damage("UPDATE t SET gone = 5 WHERE card = '99'")
     assert shop.verify().counts[Kind.CHANGED] > 0
+
+
+def test_a_repair_that_does_not_end_leaves_the_table_parked(
+    in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit looks like that of another writer until the whole table was compared again, by another repair."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 100) g"
+    )
+    shop.start()
+    shop.damage("DELETE FROM t WHERE id = 7; UPDATE t SET v = 'theirs' WHERE id = 8")
+
+    def ended(*_: object) -> None:
+        raise Transient("destination_unavailable", "the process ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DuckLakeDestination, "accept_repair", ended)
+        with pytest.raises(Transient):
+            shop.verify(repair=True)
+    pipeline = shop.pipeline
+    assert pipeline is not None
+    shop.db.execute("INSERT INTO t VALUES (101)")
+    until(lambda: pipeline.progress().tables[0], lambda table: table.error is not None)
+    assert pipeline.progress().tables[0].error.code == "foreign_write"  # type: ignore[union-attr]  # waited for
+    assert shop.verify(repair=True).repaired_equal
+    shop.db.execute("INSERT INTO t VALUES (102)")
+    until(lambda: shop.lake.sql("SELECT count(*) FROM shop_public.t"), lambda found: found == [(102,)])
+    assert shop.verify().equal

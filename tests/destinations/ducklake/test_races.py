@@ -17,8 +17,8 @@ from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations.ducklake import DuckLakeDestination
-from levada.destinations.ducklake.destination import server_of
 from levada.destinations.ducklake.intact import read_intact
+from levada.destinations.ducklake.server import server_of
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.snapshot import NextSnapshot
 from levada.destinations.ducklake.state import State

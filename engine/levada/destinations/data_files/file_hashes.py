@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from levada.destinations.arrow_text import NULL_FRAME, framed, shown_text
 from levada.destinations.data_files.layout import FileLayout, field_id, names_by_id
-from levada.destinations.data_files.live_files import LiveFile, open_parquet
+from levada.destinations.data_files.live_files import LiveFile, Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import Storage, table_file
 from levada.destinations.row_hashes import HashedRows, RowHasher, summed_chunks
@@ -18,8 +19,8 @@ from levada.destinations.verification import CHUNKS, DIGESTS, PLACE, Comparison
 from levada.schema import Column
 from levada.schema.types import repeated
 
-_FILE_BITS = 40
-PLACES = pa.schema([*DIGESTS, (PLACE, pa.int64())])
+_FILE_BITS: Final = 40
+PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.int64())])
 """The digests of rows in data files. A place has the number of the file, and the position in its lower 40 bits."""
 
 
@@ -96,6 +97,12 @@ class FileHashes:
         if values is None:
             return pa.repeat(NULL_FRAME, rows)
         return framed(as_source(values, column.type.arrow), column.type)
+
+
+def split_places(places: pa.Array) -> tuple[Positions, Positions]:
+    """Return the number of the file, and the position, of each place."""
+    numbers = places.to_numpy(zero_copy_only=False)
+    return numbers >> _FILE_BITS, numbers & ((1 << _FILE_BITS) - 1)
 
 
 def _shown(column: Column, values: pa.Array | None, rows: int) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
@@ -16,22 +16,22 @@ from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
-from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake import claims, naming
-from levada.destinations.ducklake.columns import LakeColumns, reconcile, replacement_columns
+from levada.destinations.ducklake.columns import reconcile, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
 from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
-from levada.destinations.ducklake.fixed_table import DuckLakeVersion, SizedFile
+from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
-from levada.destinations.ducklake.intact import IntactTable, read_as_it_is, read_intact
+from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.repair import accept, repair_rows
 from levada.destinations.ducklake.replacement import Replacement
+from levada.destinations.ducklake.server import server_of, store_properties
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.storage import LakeFolder
@@ -57,23 +57,18 @@ from levada.destinations.fenced import (
 from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
-from levada.destinations.verification import FixedTable
+from levada.destinations.verification import FixedTable, Repair
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import target_name as path_name
-from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
-from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 5
-_AUTHORITY: Final = "ca.crt"
-"""The key of the Secret that has the certificate authority of the catalog's server."""
-_LOGIN: Final = ("username", "password", _AUTHORITY)
 
 T = TypeVar("T")
 
@@ -116,6 +111,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        repairs=True,
         erases=True,
     )
     settings_model = Settings
@@ -274,23 +270,8 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         Raise DestinationChanged ``foreign_write`` if another writer has put rows into the catalog itself.
         """
         self._require_comparable(target)
-        catalog, state = self._catalog(), self._states.of(target.id)
-        with state.lock, self._database.transaction(f"reading {target.schema.name}") as connection:
-            row = self._state.find(connection, target.id)
-            if row is None or row.lsn is None:
-                return None
-            table, columns = read_as_it_is(connection, catalog.lake.uri, row)
-            held = read_files(connection, table)
-        storage = catalog.lake.storage(table.folder)
-        live = live_files(storage, catalog.lake, held)
-        sized = [SizedFile(file, of.rows - of.deleted) for file, of in zip(live, held, strict=True)]
-
-        def is_current() -> bool:
-            with self._database.transaction(f"reading {target.schema.name}") as connection:
-                now = {f.path for f in read_files(connection, table)}
-            return now.issuperset(f.path for f in held)
-
-        return self._version(target, columns, storage, sized, row.lsn, is_current)
+        with self._states.of(target.id).lock:
+            return current_version(self._catalog(), target, self.batch_tasks, keeps_columns=self._keeps_columns)
 
     def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
         """Return the rows of the shadow copy. No snapshot has its files, so only this process can read them."""
@@ -298,28 +279,47 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         made = self._states.of(target.id).replacement
         if made is None:
             return None
-        return self._version(target, made.columns, made.storage, made.live, made.lsn, lambda: True)
-
-    def _version(
-        self,
-        target: TableTarget,
-        columns: LakeColumns,
-        storage: FileSystemStorage,
-        files: Sequence[SizedFile],
-        applied: Lsn,
-        is_current: Callable[[], bool],
-    ) -> FixedTable:
-        keeps_columns = self._context.on_schema_change is OnSchemaChange.IGNORE
         return DuckLakeVersion(
             target.schema,
-            columns,
-            storage,
-            files,
-            applied,
+            made.columns,
+            made.storage,
+            made.live,
+            made.lsn,
             self.batch_tasks,
-            is_current,
-            keeps_columns=keeps_columns,
+            lambda: True,
+            keeps_columns=self._keeps_columns,
         )
+
+    @property
+    def _keeps_columns(self) -> bool:
+        return self._context.on_schema_change is OnSchemaChange.IGNORE
+
+    def repair(
+        self,
+        target: TableTarget,
+        fixed: FixedTable,
+        repair: Repair,
+        rows: Iterable[pa.RecordBatch],
+        mark: Watermark,
+    ) -> None:
+        """Replace the rows that differ, in a commit that the state does not record."""
+        assert isinstance(fixed, DuckLakeVersion)
+        state = self._table_of(target)
+        with state.lock:
+            try:
+                repair_rows(self._catalog(), target.schema, fixed, repair.gone, rows, mark)
+            finally:
+                state.index.forget()
+                state.synced.known = None
+
+    def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
+        """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
+        assert isinstance(fixed, DuckLakeVersion)
+        state = self._table_of(target)
+        with state.lock:
+            accept(self._catalog(), target.schema, fixed, mark)
+            state.index.forget()
+            state.seen, state.synced.known = mark.lsn, None
 
     def _require_comparable(self, target: TableTarget) -> None:
         if self.effective_mode(target) is TableMode.CHANGELOG:
@@ -501,29 +501,3 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def _new_state(self, table: TableId) -> LakeState:
         folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))
         return LakeState(TableIndex(folder))
-
-
-def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
-    """Return the connection parameters of the catalog's server."""
-    catalog = settings.catalog
-    authority = None if credentials is None else credentials / _AUTHORITY
-    # A Secret may have only the keys of the object store.
-    login = credentials if credentials is not None and (credentials / _LOGIN[0]).is_file() else None
-    return PostgresConnection(
-        catalog.host,
-        catalog.port,
-        catalog.database,
-        credentials=login,
-        sslmode=SSL_MODES[catalog.tls.mode],
-        sslrootcert=authority
-        if authority is not None and authority.is_file()
-        else trusted_certificates(catalog.tls.mode),
-        pooled=True,
-        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
-    )
-
-
-def store_properties(settings: Settings, credentials: Path | None) -> Mapping[str, str]:
-    """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
-    secret = {} if credentials is None else read_credentials(credentials)
-    return {**settings.properties, **{name: text for name, text in secret.items() if name not in _LOGIN}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -12,27 +12,34 @@ import pyarrow as pa
 
 from levada import codes
 from levada.copy.tasks import TaskRunner, run_tasks
-from levada.destinations.data_files.file_hashes import PLACES, FileHashes
+from levada.destinations.data_files.file_hashes import PLACES, FileHashes, split_places
 from levada.destinations.data_files.live_files import LiveFile
+from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import Storage
 from levada.destinations.ducklake.columns import LakeColumns
+from levada.destinations.ducklake.index_sync import live_files
+from levada.destinations.ducklake.intact import read_as_it_is
+from levada.destinations.ducklake.tables import LiveDataFile, read_files
+from levada.destinations.ducklake.writes import Catalog
 from levada.destinations.row_hashes import summed_chunks
 from levada.destinations.verification import PLACE, Comparison, FixedTable
 from levada.errors import DestinationChanged, Transient
-from levada.schema import ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import DELETED_AT_ATTNUM
 from levada.values import Lsn
 
 _ROWS_OF_A_TASK: Final = 1_000_000
 _AT_ONCE: Final = 4
+_ROWS_AT_ONCE: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class SizedFile:
-    """A data file, and the number of its rows that are not deleted."""
+    """A data file, and the number of its rows that are not deleted. ``held`` is None for a file without a snapshot."""
 
     file: LiveFile
     rows: int
+    held: LiveDataFile | None = None
 
 
 class DuckLakeVersion(FixedTable):
@@ -90,6 +97,19 @@ class DuckLakeVersion(FixedTable):
         """Return the values of the rows whose keys have these hashes, as text for people, in `values_schema`."""
         return self._each(comparison, partial(FileHashes.values, hashes=hashes))
 
+    def whole_rows(self, schema: ReplicatedTableSchema, places: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yield these rows of `digests` in the columns of ``schema``."""
+        lookup, names = RowLookup(self._storage, self._layout, schema), [c.name for c in schema.columns]
+        paths = [f.file.path for f in self._files]
+        for first in range(0, places.num_rows, _ROWS_AT_ONCE):
+            files, positions = split_places(places[PLACE].slice(first, _ROWS_AT_ONCE).combine_chunks())
+            yield from lookup.read(names, paths, files, positions).combine_chunks().to_batches()
+
+    @property
+    def held_files(self) -> Iterator[LiveDataFile]:
+        """The data files of the version in the catalog."""
+        return (f.held for f in self._files if f.held is not None)
+
     def marked_rows(self) -> int:
         """Return the number of rows with the mark of deleted ones."""
         key = self._schema.key_columns[:1] or self._schema.columns[:1]
@@ -124,3 +144,31 @@ class DuckLakeVersion(FixedTable):
             parts[-1].append((number, sized.file))
             rows += sized.rows
         return parts
+
+
+def current_version(
+    catalog: Catalog, target: TableTarget, runner: TaskRunner | None, *, keeps_columns: bool
+) -> DuckLakeVersion | None:
+    """Return the rows of the current data files, also if another writer has changed the table. None without a copy.
+
+    Raise DestinationChanged ``foreign_write`` if another writer has put rows into the catalog itself.
+    """
+    reading = f"reading {target.schema.name}"
+    with catalog.database.transaction(reading) as connection:
+        row = catalog.state.find(connection, target.id)
+        if row is None or row.lsn is None:
+            return None
+        table, columns = read_as_it_is(connection, catalog.lake.uri, row)
+        held = read_files(connection, table)
+    storage = catalog.lake.storage(table.folder)
+    files = live_files(storage, catalog.lake, held)
+    sized = [SizedFile(file, of.rows - of.deleted, of) for file, of in zip(files, held, strict=True)]
+
+    def is_current() -> bool:
+        with catalog.database.transaction(reading) as connection:
+            now = {f.path for f in read_files(connection, table)}
+        return now.issuperset(f.path for f in held)
+
+    return DuckLakeVersion(
+        target.schema, columns, storage, sized, row.lsn, runner, is_current, keeps_columns=keeps_columns
+    )

@@ -155,6 +155,12 @@ def read_content(connection: WatchedConnection, table: int) -> TableContent:
     return TableContent(*found)
 
 
+def newest_snapshot(connection: WatchedConnection) -> int:
+    """Return the ID of the catalog's newest snapshot."""
+    found = connection.execute("SELECT coalesce(max(snapshot_id), 0) FROM ducklake_snapshot").fetchone()
+    return int(found[0]) if found else 0
+
+
 def read_files(connection: WatchedConnection, table: LakeTable) -> list[LiveDataFile]:
     """Return the table's data files, in the order of their IDs."""
     rows = connection.execute(_FILES, [table.id]).fetchall()

@@ -71,12 +71,20 @@ class SyncedFiles:
 
 
 def commit(
-    catalog: Catalog, read: TableRow, before: IntactTable, changes: Changes, after: TableRow, *, check: bool = True
+    catalog: Catalog,
+    read: TableRow,
+    before: IntactTable,
+    changes: Changes,
+    after: TableRow,
+    *,
+    check: bool = True,
+    recorded: bool = True,
 ) -> TableRow:
     """Commit the changes and the state ``after`` in one transaction. Return the state with the new numbers.
 
     ``read`` is the state when ``before`` was read. ``after`` has the new watermark. Without ``check``, changes by
-    another writer are ignored, because a copy replaces them. Raise Transient ``commit_conflict``
+    another writer are ignored, because a copy replaces them. Unless it is ``recorded``, the commit looks like that of
+    another writer afterwards. Raise Transient ``commit_conflict``
     if the table has changed since, StaleEpoch if a newer driver writes it, and DestinationChanged if another writer
     changed it.
     """
@@ -127,8 +135,9 @@ def commit(
                 [f.id for f in changes.deletes.emptied],
             )
         snapshot.finish()
-        content = read_content(connection, table.id)
-        stored = replace(after, columns=changes.columns.state()).committed(snapshot.id, content, mark)
+        stored = replace(after, columns=changes.columns.state())
+        if recorded:
+            stored = stored.committed(snapshot.id, read_content(connection, table.id), mark)
         catalog.state.save(connection, locked, stored)
     return stored
 
