@@ -27,6 +27,7 @@ from levada.runtime.host.readiness import publication_coverage, requested_resync
 from levada.runtime.host.stored_progress import stored_progress
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.tables.places import target_name
 from levada.runtime.tables.requests import (
     CopySettings,
@@ -123,7 +124,7 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     with SESSIONS.keeping(config.source):
-        return _plan(manifests, config, secrets, work_dir)
+        return _plan(manifests, with_comments(config), secrets, work_dir)
 
 
 def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, work_dir: Path) -> RunPlan:

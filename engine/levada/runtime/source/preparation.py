@@ -399,7 +399,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.is_selected,
         copy_tables=config.copy_tables,
         copy_connections=config.copy_connections,
-        choice=lambda table: config.table(table).choice,
+        choice=config.choice,
         row_filter=config.row_filter,
         appends=config.appends,
         copied_part=lambda table: its.copy_where if (its := config.table(table)).copies_part else None,

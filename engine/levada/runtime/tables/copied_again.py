@@ -71,6 +71,7 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.INTERNAL_ERROR: "the cause is not known",
     codes.KEPT_ROWS_MASKED: "a copy would remove the rows that are kept",
     codes.MASKED_COLUMN_MISSING: "a copy could publish what should be masked",
+    codes.MASK_COMMENT_REFUSED: _AT_SOURCE,
     codes.MASK_KEY_MISSING: "a copy needs the key too",
     codes.MASK_REFUSED: _AT_SOURCE,
     codes.PARTITION_COLUMN_MISSING: _AT_SOURCE,
