@@ -223,7 +223,11 @@ def documented_calls() -> Iterator[tuple[str, ast.Call, Any]]:
     """Yield each call in the first column of a table of docs/python.md, and the function that it calls."""
     for cell in re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE):
         for code in re.findall(r"`([^`]+)`", cell):
-            for node in ast.walk(ast.parse(code.replace("with ", "").replace(" as cleanup", "").replace("…", "..."))):
+            written = ast.parse(code.replace("with ", "").replace(" as cleanup", "").replace("…", "..."))
+            arguments = {id(a) for c in ast.walk(written) if isinstance(c, ast.Call) for a in c.args}
+            for node in ast.walk(written):
+                if id(node) in arguments:
+                    continue
                 match node:
                     case ast.Call(func=ast.Name(id=name)) if name in levada.__all__:
                         yield code, node, getattr(levada, name)

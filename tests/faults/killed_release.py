@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from levada.destinations.postgres.destination import PostgresDestination
 from levada.runtime.source import preparation, slot_release
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.stages import guard
@@ -30,6 +31,8 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
     "begun": (SourceRecord, "begin", True),
     "existing": (preparation, "slot_exists", True),
     "removed": (SegmentLog, "remove", True),
+    "repaired": (PostgresDestination, "repair", True),
+    "accepted": (PostgresDestination, "accept_repair", True),
 }
 """The function of each point, and True to be killed after it, False before it."""
 

@@ -123,3 +123,26 @@ def test_an_upgrade_while_the_engine_is_stopped(
         engine.levada("verify", *engine.options())
     finally:
         engine.kill()
+
+
+@pytest.mark.parametrize("shop", [16], indirect=True)
+def test_tables_of_files_are_not_copied_again(shop: Database, tmp_path: Path, upgrade: Callable[[], None]) -> None:
+    """In Iceberg the tables keep the mark of their source, are repaired, and follow the stream of the new server."""
+    engine = Engine(shop, tmp_path)
+    engine.write_manifest()
+    engine.manifest.write_text(engine.manifest.read_text().replace("slot:\n", "slot:\n      onLost: Compare\n", 1))
+    try:
+        engine.start()
+        engine.wait_caught_up()
+        upgrade()
+        shop.execute(*CHANGES)
+        engine.wait_log("source_changed")
+        engine.wait_caught_up()
+        engine.assert_equal(*TABLES)
+        assert engine.log.count("Init -> DataSync") == len(TABLES)
+        shop.execute(*CHANGES)
+        engine.wait_caught_up()
+        engine.assert_equal(*TABLES)
+        assert engine.stop() == 0
+    finally:
+        engine.kill()

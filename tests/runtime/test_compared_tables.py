@@ -123,6 +123,69 @@ def test_a_slot_lost_while_running(replicated: Replicated) -> None:
     assert len(rows - versions(replicated)) == 30
 
 
+def test_all_tables_in_one_call(replicated: Replicated) -> None:
+    """A destination that gets all tables in one call waits for the comparisons of all, and goes on with each change."""
+    replicated.db.execute(*TABLES)
+    replicated.start("Pipeline", compare=True)
+    rows = versions(replicated)
+    lose_slot(replicated)
+    replicated.db.execute("INSERT INTO quiet VALUES (11)")
+    replicated.start("Pipeline", compare=True)
+    replicated.db.execute("INSERT INTO quiet VALUES (12)", "UPDATE t SET v = 'later' WHERE id > 90")
+    replicated.wait_caught_up()
+    assert_equal(replicated)
+    assert len(rows - versions(replicated)) == 30 + 10
+
+
+def test_tables_that_have_no_key(replicated: Replicated) -> None:
+    """A table without a key, whose destination keeps every change, is copied again, although its rows are equal."""
+    replicated.db.execute(*TABLES, "CREATE TABLE log (line text)", "ALTER TABLE log REPLICA IDENTITY FULL")
+    replicated.db.execute("INSERT INTO log VALUES ('a'), ('a')")
+    replicated.start(compare=True)
+    lose_slot(replicated)
+    replicated.start(wait=False, compare=True)
+    assert replicated.pipeline is not None
+    reach(replicated.pipeline, lambda p: [t.phase for t in p.tables] == ["Ready"] * 3)
+    replicated.db.execute("INSERT INTO log VALUES ('b')")
+    replicated.wait_caught_up()
+    assert_equal(replicated)
+    assert replicated.replica.query("SELECT line FROM shop_public.log ORDER BY 1") == [("a",), ("a",), ("b",)]
+
+
+@pytest.mark.nightly
+def test_partitions_that_were_exchanged(replicated: Replicated) -> None:
+    """Partitions that left, came or were emptied without a slot: the table equals the source, and stays so."""
+    replicated.db.execute(
+        *TABLES,
+        "CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF parts FOR VALUES FROM (0) TO (100)",
+        "CREATE TABLE p2 PARTITION OF parts FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE p3 PARTITION OF parts FOR VALUES FROM (200) TO (300)",
+        "INSERT INTO parts SELECT g, 'v' FROM generate_series(1, 299) g",
+    )
+    replicated.start(compare=True)
+    lose_slot(replicated)
+    replicated.db.execute(
+        "ALTER TABLE parts DETACH PARTITION p1",
+        "CREATE TABLE p1b (id int PRIMARY KEY, v text)",
+        "INSERT INTO p1b SELECT g, 'b' FROM generate_series(1, 50) g",
+        "ALTER TABLE parts ATTACH PARTITION p1b FOR VALUES FROM (0) TO (100)",
+        "TRUNCATE p2",
+        "INSERT INTO parts VALUES (150, 'after')",
+        "DROP TABLE p3",
+        "DROP TABLE p1",
+    )
+    replicated.start(wait=False, compare=True)
+    assert replicated.pipeline is not None
+    reach(replicated.pipeline, lambda p: [t.phase for t in p.tables] == ["Ready"] * 3)
+    replicated.db.execute("INSERT INTO parts VALUES (60, 'later')", "UPDATE parts SET v = 'u' WHERE id = 3")
+    replicated.wait_caught_up()
+    query = "SELECT id, v FROM {}parts ORDER BY 1"
+    expected = replicated.db.query(query.format(""))  # type: ignore[arg-type]
+    assert len(expected) == 52
+    assert replicated.replica.query(query.format("shop_public.")) == expected  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -27,7 +27,7 @@ class Killed(BaseException):
     """Stands for kill -9."""
 
 
-def killed(*_: object) -> None:
+def killed(*_: object, **__: object) -> None:
     """End here, as by kill -9."""
     raise Killed
 

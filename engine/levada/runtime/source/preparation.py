@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,22 +48,17 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.tables.append_record import publication_names, record_append
-from levada.runtime.tables.comparisons import behind, phases_after_loss
+from levada.runtime.tables.comparisons import Comparisons
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.publication_gaps import (
-    has_publication_record,
-    renew_memberships,
-    save_publication,
-    unreadable_slot,
-)
-from levada.runtime.tables.rules import awaits_comparison, needs_resync
+from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
+from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import Init, TableReplicationPhase
+from levada.stores.phases import Init
 from levada.stores.slot_owners import other_pipelines
 from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
 
@@ -336,13 +331,9 @@ def _ensure_slot(
                 hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync). To write only the rows"
                 " that differ, set spec.source.slot.onLost: Compare",
             )
-    compared = lost is not None and config.slot.compare_when_lost
-    known = record.known_source(log).highest
-    phases_now: Mapping[TableId, TableReplicationPhase] = begun
-    if lost is not None and compared:
-        phases_now = phases_after_loss(store, lost)
+    comparisons = Comparisons.after(store, lost) if lost is not None and config.slot.compare_when_lost else None
     # First, so that a process that ends here leaves no table that would continue from the new slot.
-    store.update_table_replication_states(phases_now)
+    store.update_table_replication_states(begun if comparisons is None else comparisons.phases)
     status = inspect_slot(connection, config.slot.name)
     if status is not None:
         with contextlib.suppress(SlotLost):
@@ -353,14 +344,8 @@ def _ensure_slot(
         drop_slot(connection, config.slot.name, check=store.require_epoch)
         position = create_guarded_slot(config, connection, waiting)
         _log.info("created slot %s at %s", config.slot.name, position)
-    if compared:
-        # LSNs of a server that was restored may be below those that the tables have.
-        ahead = set(phases_now) if known >= position else behind(store, phases_now, position)
-        if known >= position:
-            _log.warning("all tables are copied: the new slot begins at %s, and WAL up to %s was read", position, known)
-        store.update_table_replication_states({table: Init() for table in ahead})
-        compared = known < position
-        renew_memberships(store, found.publication, (t for t, phase in phases_now.items() if awaits_comparison(phase)))
+    known = record.known_source(log).highest
+    compared = comparisons is not None and comparisons.begin(store, found.publication, known, position)
     record.begin(read_server(config.source, config.slot.name).identity, position, compared=compared)
     slot_exists(store)
     return True

@@ -1,4 +1,4 @@
-"""The tables that are compared with the source after a lost slot, instead of being copied again. Pure.
+"""The tables that are compared with the source after a lost slot, instead of being copied again.
 
 Such a table missed changes. It is parked, and its changes from the new slot on are staged. Once all of its rows at the
 destination equal the source at one LSN, it goes on from there.
@@ -6,17 +6,23 @@ destination equal the source at one LSN, it goes on from there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from levada import codes
 from levada.errors import SlotLost, Transient
+from levada.postgres.membership import PublicationState
 from levada.runtime.tables.phases import at_restart
+from levada.runtime.tables.publication_gaps import renew_memberships
 from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.status import RetryPolicy
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, FinishedCopy, Init, SyncDone, TableReplicationPhase
 from levada.values import Lsn, TableId
+
+_log = logging.getLogger(__name__)
 
 _MISSED: Final = frozenset(
     {
@@ -33,30 +39,44 @@ _MISSED: Final = frozenset(
 """Codes of tables that missed changes before the slot was lost, for causes that a comparison settles."""
 
 
-def phases_after_loss(store: PipelineStore, lost: SlotLost) -> Mapping[TableId, TableReplicationPhase]:
-    """Return the phase of each table whose copy has begun, so that none goes on with the changes that it missed.
+@dataclass(frozen=True, slots=True)
+class Comparisons:
+    """The phases of the tables after a lost slot. Those that were copied completely wait for their comparison."""
 
-    A table that was copied completely waits for its comparison. Any other one is copied again.
-    """
-    return {
-        table: _pending(lost) if _was_copied(store, table, phase) else Init()
-        for table, phase in store.get_table_replication_states().items()
-        if not isinstance(phase, Init)
-    }
+    phases: Mapping[TableId, TableReplicationPhase]
+
+    @classmethod
+    def after(cls, store: PipelineStore, lost: SlotLost) -> Self:
+        """Return the phase of each table whose copy has begun, so that none goes on without what it missed."""
+        return cls(
+            {
+                table: _pending(lost) if _was_copied(store, table, phase) else Init()
+                for table, phase in store.get_table_replication_states().items()
+                if not isinstance(phase, Init)
+            }
+        )
+
+    def begin(self, store: PipelineStore, publication: PublicationState, known: Lsn, position: Lsn) -> bool:
+        """Let the tables be compared, whose phases are stored, from a new slot at ``position`` on.
+
+        ``known`` is the highest LSN that was read from the source. If the slot begins below it, the server was
+        restored, and what a comparison writes would be taken for older than what the tables have. Then all tables are
+        copied, and the result is False.
+        """
+        if known >= position:
+            _log.warning("all tables are copied: the new slot begins at %s, and WAL up to %s was read", position, known)
+            store.update_table_replication_states(dict.fromkeys(self.phases, Init()))
+            return False
+        pending = {table for table, phase in self.phases.items() if awaits_comparison(phase)}
+        ahead = {table for table in pending if _is_beyond(store.get_phase_before_error(table), position)}
+        store.update_table_replication_states(dict.fromkeys(ahead, Init()))
+        renew_memberships(store, publication, pending - ahead)
+        return True
 
 
-def behind(store: PipelineStore, tables: Mapping[TableId, TableReplicationPhase], position: Lsn) -> set[TableId]:
-    """Return those of the tables that may have changes above ``position``, at which the new slot begins.
-
-    What is written by a comparison would be taken for older than what they have.
-    """
-    return {
-        table
-        for table, phase in tables.items()
-        if isinstance(phase, Errored)
-        and isinstance(before := store.get_phase_before_error(table), FinishedCopy | SyncDone)
-        and before.lsn > position
-    }
+def _is_beyond(phase: TableReplicationPhase | None, position: Lsn) -> bool:
+    """Return True for a table whose copy was taken at an LSN above ``position``."""
+    return isinstance(phase, FinishedCopy | SyncDone) and phase.lsn > position
 
 
 def _was_copied(store: PipelineStore, table: TableId, phase: TableReplicationPhase) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
@@ -21,7 +21,7 @@ from levada.runtime.verifications.verifier import Verifier
 from levada.status import ErrorProgress, Progress, TableProgress
 from levada.stores.interface import TableAction
 from levada.threads import marked_thread
-from levada.values import TableId
+from levada.values import TableId, resync_command
 from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
@@ -90,6 +90,11 @@ class VerificationScheduler:
                 if not cancelled.is_set():
                     self._not_compared(table, as_levada_error(failure))
                 return True
+        if not report.repaired_equal:
+            # It may be equal, but nothing at the destination says as of which LSN.
+            why = f"{table.table} cannot be repaired, so nothing says from which LSN on it would go on"
+            self._not_compared(table, NeedsOperator("verify_unrepairable", why, hint=resync_command(table.table)))
+            return True
         self._waits_for = datetime.now(UTC)
         _log.info("%s equals the source at %s again: wrote %d of its rows", table.table, report.lsn, report.repaired)
         return True
