@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         StagingConfig,
         TableConfig,
     )
+    from levada.runtime.erasures.eraser import ErasureOptions
     from levada.runtime.host.cleanup import open_cleanup
     from levada.runtime.host.dedicated_copy import DedicatedCopy
     from levada.runtime.host.engine import Engine
@@ -98,6 +99,7 @@ _LAZY_EXPORTS = {
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
     "EngineObserver": "levada.runtime.host.observer",
+    "ErasureOptions": "levada.runtime.erasures.eraser",
     "GuardLimit": "levada.runtime.config",
     "InvalidManifest": "levada.errors",
     "LevadaError": "levada.errors",
@@ -170,6 +172,7 @@ __all__ = [
     "Durability",
     "Engine",
     "EngineObserver",
+    "ErasureOptions",
     "GuardLimit",
     "InvalidManifest",
     "Keyless",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString, cast
 
 import psycopg
 import pytest
@@ -144,7 +144,18 @@ class TestDuckLake(DestinationConformance):
             rows = ducklake.rows(target.name.name)
             return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
 
-        return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination)
+        def search(text: str) -> list[str]:
+            folders = (ducklake.folder, ducklake.context.work_dir)
+            found = [file for folder in folders for file in files_with(folder, text.encode())]
+            for table in ("ducklake_file_column_stats", "ducklake_table_column_stats", "levada_tables"):
+                query = cast(
+                    "LiteralString", f"SELECT count(*) FROM lake.{table} AS t WHERE strpos(t::text, '{text}') > 0"
+                )
+                [(count,)] = ducklake.db.query(query)
+                found += [table] if count else []
+            return found
+
+        return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination, search=search)
 
 
 def _search_in(lake: Lake) -> Callable[[str], list[str]]:
@@ -184,7 +195,8 @@ class TestPostgres(DestinationConformance):
         monkeypatch.setenv("PGUSER", "postgres")
         server = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
         opened = partial(open_postgres, {**server, **self.settings}, tmp_path)
-        return DestinationPlace(open=opened, read=partial(_read_postgres, db), in_child=opened)
+        read = partial(_read_postgres, db)
+        return DestinationPlace(open=opened, read=read, in_child=opened, search=partial(_search_postgres, db))
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -202,6 +214,17 @@ class TestOrderedPostgres(TestPostgres):
     )
 
     settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
+
+
+def _search_postgres(db: Database, text: str) -> list[str]:
+    """Return the tables and the statistics that have a text."""
+    tables = db.query(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        " WHERE schemaname <> ALL ('{pg_catalog,information_schema}')"
+    )
+    query = "SELECT count(*) FROM {} AS t WHERE strpos(t::text, '{}') > 0"
+    places = [*(name for (name,) in tables), "pg_stats"]
+    return [p for p in places if db.query(cast("LiteralString", query.format(p, text))) != [(0,)]]
 
 
 def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ RUN = {
     "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/guides/masks.md": "tests/cli/test_masks.py",
+    "docs/guides/erasure.md": "tests/cli/test_erase.py",
     "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",
     "docs/guides/metadata-columns.md": "tests/cli/test_metadata_columns.py",
     "docs/guides/keyless.md": "tests/cli/test_keyless.py",

@@ -13,6 +13,7 @@ from levada.lazy import lazy_exports, lazy_names
 if TYPE_CHECKING:
     from levada.copy.rows import TableRows
     from levada.destinations.collisions import TargetName
+    from levada.destinations.erasure import Erased, Erasure, Remaining
     from levada.destinations.interface import (
         Capabilities,
         Destination,
@@ -33,11 +34,14 @@ __all__ = [
     "Destination",
     "DestinationContext",
     "Durability",
+    "Erased",
+    "Erasure",
     "EventBatch",
     "Jar",
     "NamedCut",
     "OnSchemaChange",
     "Ordering",
+    "Remaining",
     "Source",
     "TableEvents",
     "TableMode",
@@ -52,11 +56,14 @@ _LAZY_EXPORTS = {
     "Destination": "levada.destinations.interface",
     "DestinationContext": "levada.destinations.interface",
     "Durability": "levada.values",
+    "Erased": "levada.destinations.erasure",
+    "Erasure": "levada.destinations.erasure",
     "EventBatch": "levada.segments.batch",
     "Jar": "levada.local.jars",
     "NamedCut": "levada.destinations.interface",
     "OnSchemaChange": "levada.destinations.interface",
     "Ordering": "levada.destinations.interface",
+    "Remaining": "levada.destinations.erasure",
     "Source": "levada.destinations.interface",
     "TableEvents": "levada.segments.batch",
     "TableMode": "levada.destinations.interface",

@@ -5,7 +5,8 @@ A file of the table still has the values of such a row. Bounds in the file's foo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,41 @@ from levada.destinations.data_files.layout import FileLayout, field_id, names_by
 from levada.destinations.data_files.live_files import BATCH_ROWS, READERS, Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import FileSource, table_file
+from levada.destinations.erasure import Remaining
 from levada.destinations.keys import Keys, new_seed
+from levada.errors import DestinationChanged
+from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
 
+_log = logging.getLogger(__name__)
+
 _NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundRows:
+    """The result of a search. ``positions`` has the files with rows of the keys. ``lacking`` lack a key column.
+
+    The key column of such a file was another one, or was added after its rows.
+    """
+
+    positions: Mapping[str, Positions]
+    lacking: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFiles:
+    """Files that no state of a table has: those with rows of the keys, and the number of those that cannot be read."""
+
+    found: tuple[str, ...] = ()
+    unreadable: int = 0
+
+    def remaining(self, until: str) -> tuple[Remaining, ...]:
+        """Return the files that cannot be read as a place that may have the rows, until the event ``until``."""
+        if not self.unreadable:
+            return ()
+        where = f"{counted(self.unreadable, 'incomplete file')} of a writer that was killed, or that writes now"
+        return (Remaining(where, until),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,23 +75,43 @@ class KeySearch:
         first = pc.unique(columns[0].combine_chunks())
         return cls(reader, reader.encode(columns), first.take(pc.sort_indices(first)) if _orders(first) else first)
 
-    def files(self, storage: FileSource, paths: Iterable[str]) -> dict[str, Positions]:
+    def files(self, storage: FileSource, paths: Iterable[str]) -> FoundRows:
         """Return the files that have one of the keys, with the ascending positions of these rows."""
         with ThreadPoolExecutor(READERS) as pool:
             wanted = list(paths)
-            found = zip(wanted, pool.map(lambda path: self.positions(storage, path), wanted), strict=True)
-            return {path: positions for path, positions in found if len(positions)}
+            found = dict(zip(wanted, pool.map(lambda path: self.positions(storage, path), wanted), strict=True))
+        positions = {path: at for path, at in found.items() if at is not None and len(at)}
+        return FoundRows(positions, frozenset(path for path, at in found.items() if at is None))
 
-    def positions(self, storage: FileSource, path: str) -> Positions:
-        """Return the ascending positions of the rows with one of the keys in a data file."""
+    def left_files(self, storage: FileSource, paths: Iterable[str]) -> LeftFiles:
+        """Return which of the files that no state of a table has can be removed, because they have rows of the keys.
+
+        A file that was not written to its end cannot be read. It may be one that another writer writes now.
+        """
+        found, unreadable = [], 0
+        for path in paths:
+            try:
+                positions = self.positions(storage, path)
+            except DestinationChanged as error:
+                _log.info("%s cannot be searched: %s", path, error.code)
+                unreadable += 1
+                continue
+            if positions is not None and len(positions):
+                found.append(path)
+        return LeftFiles(tuple(sorted(found)), unreadable)
+
+    def positions(self, storage: FileSource, path: str) -> Positions | None:
+        """Return the ascending positions of the rows with one of the keys in a data file.
+
+        Return None for a file that lacks a key column.
+        """
         parts = []
         with open_parquet(storage, path) as file, table_file(storage, path):
             by_id = names_by_id(file)
             names = [by_id.get(field_id(f) or 0) for f in self.reader.fields]
             inside = [name for name in names if name is not None]
             if len(inside) < len(names):
-                # The rows are from before the key column was added, so they have none of the keys.
-                return _NONE
+                return None
             begin = 0
             for group in range(file.num_row_groups):
                 if self._may_have(file, group, inside[0]):

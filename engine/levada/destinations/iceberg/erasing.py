@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from levada.destinations.data_files.data_writer import DataWriter
-from levada.destinations.data_files.key_search import KeySearch
+from levada.destinations.data_files.key_search import KeySearch, LeftFiles
 from levada.destinations.data_files.layout import cast_columns, field_id
 from levada.destinations.data_files.live_files import LiveFile, Positions
 from levada.destinations.data_files.storage import WrittenFile, remove_files
@@ -34,6 +35,9 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.schema import ReplicatedTableSchema
 
 _log = logging.getLogger(__name__)
+
+_NONE: Final = np.empty(0, np.int64)
+_REMOVED: Final = "maintenance removes them, from an age of three days on"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,15 +57,26 @@ class Survey:
     mentions: Mentions
 
     @classmethod
-    def of(cls, table: IcebergTable, search: KeySearch, known: Mapping[str, Positions]) -> Survey:
-        """Look for the rows. ``known`` has the positions in files that were searched before."""
+    def of(
+        cls, table: IcebergTable, search: KeySearch, live: Set[str], known: Mapping[str, Positions] | None = None
+    ) -> Survey:
+        """Look for the rows. ``known`` has the positions in files that were searched before.
+
+        ``live`` are the data files of the current snapshot at the begin of the erasure.
+        """
+        known = known or {}
         mentions, storage = Mentions.of(table), table.storage()
         paths = {f.path: f for files in mentions.files.values() for f in files}
         gone = {p for p, f in paths.items() if p not in known and not f.live and not storage.exists(p)}
-        unread = [p for p in paths if p not in known and p not in gone]
-        searched = {p: np.empty(0, np.int64) for p in unread} | search.files(storage, unread)
+        # Another writer's former files of other formats are not read.
+        strange = {p for p, f in paths.items() if not f.is_parquet} - gone
+        unread = [p for p in paths if p not in known and p not in gone | strange]
+        result = search.files(storage, unread)
+        searched = {p: result.positions.get(p, _NONE) for p in unread}
         found = {p: at for p, at in (*known.items(), *searched.items()) if len(at)}
-        doubtful = {p for p in gone if _may_show(paths[p], search)}
+        # A former file whose key column was another one may have anything. A current one has no key there.
+        doubtful = {p for p in gone if _may_show(paths[p], search)} | (result.lacking - live)
+        doubtful |= {p for p in strange if _may_have(paths[p], search)}
         files = frozenset(found.keys() & paths.keys()) | doubtful
         current = table.metadata.snapshot_id
         manifests = mentions.manifests_with(files, current)
@@ -80,28 +95,31 @@ def erase(state: IcebergState, table: IcebergTable, schema: ReplicatedTableSchem
         return Erased()
     if not wanted.dry_run:
         remove_left_tags(table, state.tags)
+    elif table.plan() is None:
+        return Erased(remaining=(Remaining("files that are not Parquet", "an erasure without --dry-run"),))
     files = live_files(table)
     search = KeySearch.of(schema, table.metadata.layout.files, wanted.keys)
-    survey = Survey.of(table, search, {})
+    live = {f.path for f in files}
+    survey = Survey.of(table, search, live)
     lost = [f for f in files if f.path in survey.held]
     rows = sum(len(np.setdiff1d(survey.found[f.path], f.deleted)) for f in lost)
     cuts = tuple(sorted(n for n in table.metadata.cuts if table.metadata.refs[n].snapshot in survey.snapshots))
-    orphans = _orphans(table, search, survey)
-    erased = Erased(rows, len(lost), len(survey.snapshots - {table.metadata.snapshot_id}), cuts, len(orphans))
+    left_files = _left_files(table, search, survey)
+    erased = Erased(rows, len(lost), len(survey.snapshots - {table.metadata.snapshot_id}), cuts, len(left_files.found))
     if wanted.dry_run:
-        return erased.also(_held_by_others(table.metadata, survey.snapshots))
+        return erased.also([*_held_by_others(table.metadata, survey.snapshots), *left_files.remaining(_REMOVED)])
     if cuts and not wanted.cuts:
         raise kept_by_cuts(schema.name, cuts)
     if survey.snapshots:
         # The index has keys too, so it is built again without them.
         state.index.forget()
         state.vectors, state.partitions = None, FilePartitions()
-        erased = replace(erased, states=_remove(state, table, search, survey, lost, cuts))
-    for path in orphans:
+        erased = replace(erased, states=_remove(state, table, search, survey, files, cuts))
+    for path in left_files.found:
         table.storage().delete(path)
     _log.info("%s: erased %d rows from %d data files, and %d snapshots", table.name, rows, len(lost), erased.states)
-    left = Survey.of(table, search, survey.found)
-    return erased.also(_held_by_others(table.metadata, left.snapshots))
+    left = Survey.of(table, search, live, survey.found)
+    return erased.also([*_held_by_others(table.metadata, left.snapshots), *left_files.remaining(_REMOVED)])
 
 
 def _remove(
@@ -109,16 +127,17 @@ def _remove(
     table: IcebergTable,
     search: KeySearch,
     survey: Survey,
-    lost: Sequence[LiveFile],
+    files: Sequence[LiveFile],
     cuts: Sequence[str],
 ) -> int:
     """Commit the table without the rows, and expire the snapshots that have them. Return their number."""
+    live, lost = {f.path for f in files}, [f for f in files if f.path in survey.held]
     if lost:
         _rewrite(state, table, lost, survey.found)
-    later = Survey.of(table, search, survey.found)
+    later = Survey.of(table, search, live, survey.found)
     if later.current:
         table.rewrite_manifests(sorted(later.current))
-        later = Survey.of(table, search, later.found)
+        later = Survey.of(table, search, live, later.found)
     table.record_current()
     return _expire(table, later.snapshots - {table.metadata.snapshot_id}, cuts)
 
@@ -174,43 +193,38 @@ def _expire(table: IcebergTable, snapshots: frozenset[int | None] | frozenset[in
     return len(expired)
 
 
-def _orphans(table: IcebergTable, search: KeySearch, survey: Survey) -> list[str]:
-    """Return the files in the table's own folder that have the rows, and that no snapshot mentions.
+def _left_files(table: IcebergTable, search: KeySearch, survey: Survey) -> LeftFiles:
+    """Look into the files in the table's own folder that no snapshot mentions.
 
-    A process that was killed before its commit leaves such files. Another writer's commit of such a file would not
-    succeed any more, because the rows that it read are gone.
+    A process that was killed before its commit leaves such files. Another writer's commit of one with the rows would
+    not succeed any more, because the rows that it read are gone.
     """
-    folder = table.own_folder
+    folder, mentions = table.own_folder, survey.mentions
     if folder is None or not table.metadata.may_remove_files:
-        return []
-    known = {f.path.rpartition("/")[2] for files in survey.mentions.files.values() for f in files}
+        return LeftFiles()
+    listed = (*mentions.files.values(), *mentions.deletes.values())
+    known = {f.path.rpartition("/")[2] for files in listed for f in files}
     with java_errors(f"list the files of {table.name}"):
-        listed = [str(file.location()) for file in each(table.java.io().listPrefix(folder))]
-    unknown = [p for p in listed if p.endswith(".parquet") and p.rpartition("/")[2] not in known]
-    return sorted(p for p in unknown if _has_rows(table, search, p))
-
-
-def _has_rows(table: IcebergTable, search: KeySearch, path: str) -> bool:
-    try:
-        return bool(len(search.positions(table.storage(), path)))
-    except Exception as error:
-        # The file of a process that was killed has no footer, so that no reader finds a row in it.
-        _log.info("%s: %s cannot be searched: %s", table.name, path, type(error).__name__)
-        return False
+        stored = [str(file.location()) for file in each(table.java.io().listPrefix(folder))]
+    unknown = [p for p in stored if p.endswith(".parquet") and p.rpartition("/")[2] not in known]
+    return search.left_files(table.storage(), unknown)
 
 
 def _may_show(gone: Mention, search: KeySearch) -> bool:
     """Return True if the bounds of a removed file may be values of the rows."""
-    if not gone.low and not gone.high:
-        return False
+    return bool(gone.low or gone.high) and _may_have(gone, search)
+
+
+def _may_have(file: Mention, search: KeySearch) -> bool:
+    """Return False if the bounds of a file exclude that it has or had one of the rows."""
     number, kind = field_id(search.reader.fields[0]), search.first.type
-    low, high = (None if number is None else bounds.get(number) for bounds in (gone.low, gone.high))
+    low, high = (None if number is None else bounds.get(number) for bounds in (file.low, file.high))
     if low is None or high is None or not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
         return True
     stored = search.reader.fields[0].type
     if pa.types.is_string(stored):
         # A bound is cut after 16 characters. The upper one is then above all values.
-        return search.may_be_between(pa.array([low, high], pa.binary()).cast(pa.string()))
+        return search.may_be_between(pa.array([low, high], pa.binary()).cast(pa.string(), safe=False))
     ends = (bound_of(stored, b) for b in (low, high))
     return not pa.types.is_integer(stored) or search.may_be_between(pa.array(ends, kind))
 

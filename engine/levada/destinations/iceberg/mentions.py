@@ -31,6 +31,7 @@ class Mention:
 
     path: str
     live: bool
+    is_parquet: bool
     partition: str
     low: Mapping[int, bytes]
     high: Mapping[int, bytes]
@@ -85,12 +86,13 @@ def _listed(storage: IcebergStorage, path: str) -> Sequence[ManifestFile]:
 
 
 def _entries(storage: IcebergStorage, manifest: ManifestFile) -> tuple[Mention, ...]:
-    from pyiceberg.manifest import ManifestEntryStatus
+    from pyiceberg.manifest import FileFormat, ManifestEntryStatus
 
     return tuple(
         Mention(
             entry.data_file.file_path,
             entry.status is not ManifestEntryStatus.DELETED,
+            entry.data_file.file_format is FileFormat.PARQUET,
             f"{manifest.partition_spec_id} {entry.data_file.partition}" if len(entry.data_file.partition) else "",
             entry.data_file.lower_bounds or {},
             entry.data_file.upper_bounds or {},

@@ -167,7 +167,7 @@ class Eraser:
                 raise _not_ready(f"table {name} is errored [{held.parked}], and has changes that are not applied")
             yield held
         finally:
-            self.inbox.put(CutReleased(held.table, repaired=False))
+            self.inbox.put(CutReleased(held.table, repaired=False, erased=True))
 
     def _give_back(self, granted: Future[Held]) -> None:
         if granted.exception() is None:

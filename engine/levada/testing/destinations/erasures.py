@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -39,7 +41,7 @@ class Erasures:
         apply(later, source, orders)
         after = [{"id": 1, "item": "later", "note": LONG}, order_rows(3)[2], {"id": 11, "item": "again"}]
         check(place, orders, after)
-        assert _erase(later, source, orders, 10, 12) == Erased()
+        assert _is_nothing(_erase(later, source, orders, 10, 12))
         assert _erase(later, source, orders, 11).rows == 1
         check(place, orders, after[:2])
 
@@ -48,7 +50,7 @@ class Erasures:
         destination = _erasing(start)
         orders = _with_persons(destination, source)
         found = place.places_of(PERSON)
-        assert _erase(destination, source, orders, 99, -1, 5) == Erased()
+        assert _is_nothing(_erase(destination, source, orders, 99, -1, 5))
         assert place.places_of(PERSON) == found
         check(place, orders, [*order_rows(3), *_persons()])
 
@@ -144,6 +146,10 @@ def _erase(
 ) -> Erased:
     wanted = Erasure(pa.table({"id": pa.array(keys, pa.int64())}), dry_run, cuts)
     return destination.erase(part.target, wanted, source.mark(0))
+
+
+def _is_nothing(erased: Erased) -> bool:
+    return replace(erased, remaining=()) == Erased()
 
 
 def _erasing(start: OpenDestination) -> Destination:
