@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pytest
 from tests.rigs.pipeline import Only, table
+from tests.rigs.waiting import until
 from tests.runtime.partitioned import MONTHS, Partitioned, made
 
 from levada.runtime.config import RetryLimits, TableConfig
@@ -196,4 +198,26 @@ def test_a_partition_that_returns_while_the_engine_is_stopped(made: Partitioned)
     for statements in AWAY[0]:
         play(made, *statements)
     made.rig.start()
+    end_equal(made)
+
+
+@pytest.mark.parametrize("trigger", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_partition_that_is_detached_concurrently(made: Partitioned, trigger: bool) -> None:
+    """Rows that are written to it before and while the statement waits are those of the source at the end."""
+    made.db.execute(*MONTHS, "DROP TABLE t_0")
+    made.rig.change(ddl_trigger=trigger, default_table=TableConfig(on_unstreamable=OnUnstreamable.RESYNC))
+    made.start()
+    pending = "SELECT FROM pg_inherits WHERE inhdetachpending"
+    with made.db.connect() as reader, made.db.connect() as client, ThreadPoolExecutor(1) as pool:
+        with reader.transaction():
+            reader.execute("SELECT count(*) FROM t")
+            detached = pool.submit(client.execute, "ALTER TABLE t DETACH PARTITION t_1 CONCURRENTLY")
+            until(lambda: made.db.query(pending))
+            made.db.execute("UPDATE t_1 SET note = 'pending'", "INSERT INTO t_1 VALUES (9300, '2026-01-05', 'a', 'p')")
+            end_equal(made)
+        detached.result()
+    made.db.execute("UPDATE t_1 SET note = 'apart'")
+    end_equal(made)
+    made.db.execute(_IN)
     end_equal(made)

@@ -17,7 +17,6 @@ from levada.copy.guard import hold_table
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
-from levada.copy.rows import TableRows
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.stored_rows import stored_rows
 from levada.copy.tasks import TaskRunner
@@ -258,7 +257,7 @@ class TableCopy:
             copy = self.destination.copy_replacement
             target = self._target(plan.settings, rows.schema)
             try:
-                copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
+                copied = require_flag(copy(target, stored_rows(rows, target, rows.moment), mark), copy)
                 rows.check()
             except BaseException as error:
                 self._discard(rows, error)
@@ -344,7 +343,7 @@ class TableCopy:
             self._marks.masks_change(target.id)
         try:
             self._store_settings(plan.settings, target.id)
-            if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
+            if not require_flag(copy(target, stored_rows(rows, target, rows.moment), mark), copy):
                 return False
             rows.check()
             self.require_order()
@@ -374,7 +373,7 @@ class TableCopy:
         """Write the rows, and wait until the destination reports them as durable."""
         write = self.destination.write_table_rows
         try:
-            durability = require_durability(write(target, _as_stored(rows, target), mark), write)
+            durability = require_durability(write(target, stored_rows(rows, target, rows.moment), mark), write)
         except LevadaError as error:
             _forget_if_useless(rows, error)
             raise
@@ -482,11 +481,6 @@ class TableCopy:
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(table, noted)
-
-
-def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:
-    """Return the rows with the columns that only the table at the destination has."""
-    return stored_rows(rows, target, rows.moment)
 
 
 def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:
