@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -42,3 +43,21 @@ def test_the_values_survive_kills(engine: Engine, db: Database) -> None:
     )
     assert wrong == []
     engine.kill()
+
+
+def test_a_comparison_in_iceberg(engine: Engine, db: Database) -> None:
+    """Both sides are equal with marks and metadata, and a repair has nothing to write."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    tables = {"include": [{"schema": "public", "name": "t"}], "deletes": "Mark", "metadata": ["CommitTime", "Source"]}
+    engine.spec = {"tables": tables}
+    engine.write_manifest()
+    engine.start()
+    engine.wait_caught_up()
+    db.execute("DELETE FROM t WHERE id = 1", "UPDATE t SET v = 'B' WHERE id = 2", "INSERT INTO t VALUES (4, 'd')")
+    engine.wait_caught_up()
+    shown = engine.levada("verify", *engine.options(), "--table", "public.t", "--repair", "--output", "json")
+    [found] = json.loads(shown.stdout)["tables"]
+    assert (found["equal"], found["kept"], found["repaired"]) == (True, 1, 0)
+    assert found["notCompared"] == [
+        f"_levada_{name}: the source does not have it" for name in ("commit_time", "source")
+    ]

@@ -43,6 +43,9 @@ def config(**tables: TableConfig) -> PipelineConfig:
     object.__setattr__(made, "default_table", TableConfig())
     object.__setattr__(made, "copies_depend_on", "")
     object.__setattr__(made, "copied_otherwise", ())
+    object.__setattr__(made, "mask_comments", {})
+    object.__setattr__(made, "name", "shop")
+    object.__setattr__(made, "namespace", "")
     object.__setattr__(made, "largest_own_copy", None)
     result: PipelineConfig = made
     return result
