@@ -110,7 +110,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     name: ClassVar[str] = "ducklake"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True
+        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True, copies_in_process=True
     )
     settings_model = Settings
 
