@@ -43,6 +43,9 @@ class FixedSchema:
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         return self._schema
 
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
+        return None
+
     def message(self, message: object, at: SnapshotId) -> None:
         return None
 

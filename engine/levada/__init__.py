@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
-    from levada.capture import Ack, Change, ChangeCapture, Continuity, WalChangeCapture
+    from levada.capture import (
+        Ack,
+        AsyncBatches,
+        AsyncChanges,
+        Change,
+        ChangeCapture,
+        ChangeStream,
+        Continuity,
+        WalChangeCapture,
+    )
     from levada.destinations import Destination
     from levada.errors import (
         AccessDenied,
@@ -35,6 +44,7 @@ if TYPE_CHECKING:
         StagingConfig,
         TableConfig,
     )
+    from levada.runtime.erasures.eraser import ErasureOptions
     from levada.runtime.host.cleanup import open_cleanup
     from levada.runtime.host.dedicated_copy import DedicatedCopy
     from levada.runtime.host.engine import Engine
@@ -47,6 +57,7 @@ if TYPE_CHECKING:
     from levada.runtime.host.table_requests import resync_tables, retry_tables
     from levada.runtime.host.takeover import take_over_pipeline
     from levada.runtime.host.work_dir import running_progress
+    from levada.runtime.limits import Limits
     from levada.runtime.pipeline import Pipeline
     from levada.spec import Manifests, load_manifests
     from levada.status import Progress
@@ -57,6 +68,7 @@ if TYPE_CHECKING:
         Durability,
         Keyless,
         Lsn,
+        MetadataColumn,
         OnPartitionGone,
         OnUnrepresentable,
         OnUnstreamable,
@@ -72,20 +84,26 @@ __version__ = "0.1.0"
 _LAZY_EXPORTS = {
     "AccessDenied": "levada.errors",
     "Ack": "levada.capture",
+    "AsyncBatches": "levada.capture",
+    "AsyncChanges": "levada.capture",
     "CaughtUp": "levada.runtime.host.outcomes",
     "Change": "levada.capture",
     "ChangeCapture": "levada.capture",
+    "ChangeStream": "levada.capture",
     "Continuity": "levada.capture",
     "DedicatedCopy": "levada.runtime.host.dedicated_copy",
     "Deletes": "levada.values",
+    "MetadataColumn": "levada.values",
     "Destination": "levada.destinations",
     "DestinationChanged": "levada.errors",
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
     "EngineObserver": "levada.runtime.host.observer",
+    "ErasureOptions": "levada.runtime.erasures.eraser",
     "GuardLimit": "levada.runtime.config",
     "InvalidManifest": "levada.errors",
     "LevadaError": "levada.errors",
+    "Limits": "levada.runtime.limits",
     "Lsn": "levada.values",
     "Manifests": "levada.spec",
     "MemoryStore": "levada.stores",
@@ -139,9 +157,12 @@ _LAZY_EXPORTS = {
 __all__ = [
     "AccessDenied",
     "Ack",
+    "AsyncBatches",
+    "AsyncChanges",
     "CaughtUp",
     "Change",
     "ChangeCapture",
+    "ChangeStream",
     "Continuity",
     "CopyMode",
     "DedicatedCopy",
@@ -151,13 +172,16 @@ __all__ = [
     "Durability",
     "Engine",
     "EngineObserver",
+    "ErasureOptions",
     "GuardLimit",
     "InvalidManifest",
     "Keyless",
     "LevadaError",
+    "Limits",
     "Lsn",
     "Manifests",
     "MemoryStore",
+    "MetadataColumn",
     "NeedsOperator",
     "OnPartitionGone",
     "OnUnrepresentable",
@@ -203,4 +227,4 @@ __all__ = [
     "take_over_pipeline",
 ]
 
-__getattr__ = lazy_exports(__name__, _LAZY_EXPORTS)
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,3 +17,12 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return load
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[], list[str]]:
+    """Return the ``__dir__`` of a package, which has the exported names that were not imported yet, too."""
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return names

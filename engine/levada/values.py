@@ -323,6 +323,21 @@ class Deletes(StrEnum):
     """The rows stay, and a column has the time of the delete."""
 
 
+class MetadataColumn(StrEnum):
+    """A column that describes the last change of a row, in a destination's table with the last state of each row."""
+
+    COMMIT_TIME = "CommitTime"
+    """The time of the transaction's commit."""
+    LSN = "Lsn"
+    """The LSN of the transaction's commit."""
+    OPERATION = "Operation"
+    """The change: an insert, an update, a delete, or a read by a copy."""
+    TRANSACTION_ID = "TransactionId"
+    """The ID of the transaction."""
+    SOURCE = "Source"
+    """The name of the pipeline."""
+
+
 class OnPartitionGone(StrEnum):
     """The effect of a partition that is detached, dropped or truncated on its rows in a destination's table."""
 

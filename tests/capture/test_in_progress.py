@@ -105,6 +105,20 @@ def test_what_is_rolled_back_is_left_out(tmp_path: Path) -> None:
     assert not stream.outdated
 
 
+def test_the_partitions_of_what_is_left(tmp_path: Path) -> None:
+    """A partition is described after its root, also if a rolled-back subtransaction had the first row of it."""
+    root, leaf, other = (relation(oid, f"t{oid}", id="int4") for oid in (20, 21, 22))
+    row = insert(20, 100, "1")
+    steps = [
+        *start(5, of(51, root), of(51, leaf), of(51, row), of(5, root), of(5, other), of(5, row)),
+        aborted(5, 51), committed(5, 5000),
+    ]  # fmt: skip
+    source = FakeStream(steps)
+    limits = InProgressLimits(free=0, chunk_messages=2)
+    stream = TransactionsInProgress(source, tmp_path, server_version=180_000, limits=limits)
+    assert read(stream, source)[1:-1] == [root, leaf, root, other, row]
+
+
 def test_a_relation_that_was_left_out_asks_for_a_new_session(tmp_path: Path) -> None:
     """The server takes a relation for known that only a rolled-back subtransaction described."""
     steps = [

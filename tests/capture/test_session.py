@@ -54,6 +54,9 @@ class Versions:
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Do nothing."""
 
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
+        """Do nothing."""
+
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
         """End the session."""
         raise error

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, LiteralString, cast
 
 import psycopg
 import pytest
 from tests.destinations.openings import open_postgres
+from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
 from tests.rigs.lake import Lake
 from tests.servers.ducklake import DuckLake
@@ -43,7 +44,12 @@ class TestMemory(DestinationConformance):
     def place(self) -> DestinationPlace:
         """Return a place that outlives the destination's objects."""
         tables = MemoryTables()
-        return DestinationPlace(open=lambda: MemoryDestination(tables), read=tables.read, read_cut=tables.read_cut)
+        return DestinationPlace(
+            open=lambda: MemoryDestination(tables),
+            read=tables.read,
+            read_cut=tables.read_cut,
+            search=tables.search,
+        )
 
 
 class TestIceberg(DestinationConformance):
@@ -68,7 +74,7 @@ class TestIceberg(DestinationConformance):
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), IcebergDestination)
         read = partial(_read_lake, hadoop)
         at = partial(_read_cut, hadoop)
-        return DestinationPlace(hadoop.destination, read, _times_are_text, in_child, at)
+        return DestinationPlace(hadoop.destination, read, _times_are_text, in_child, at, _search_in(hadoop))
 
 
 class TestIcebergVersion3(TestIceberg):
@@ -93,7 +99,7 @@ class TestPartitionedIceberg(TestIceberg):
         opened = partial(_open_partitioned, hadoop.manifest, hadoop.context)
         in_child = partial(_open_in_child, hadoop.manifest, replace(hadoop.context, spark=None), PartitionedIceberg)
         read, at = partial(_read_lake, hadoop), partial(_read_cut, hadoop)
-        return DestinationPlace(opened, read, _times_are_text, in_child, at)
+        return DestinationPlace(opened, read, _times_are_text, in_child, at, _search_in(hadoop))
 
 
 class PartitionedIceberg(IcebergDestination):
@@ -138,7 +144,24 @@ class TestDuckLake(DestinationConformance):
             rows = ducklake.rows(target.name.name)
             return fold_changelog(target.schema, rows) if rows and OP in rows[0] else rows
 
-        return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination)
+        def search(text: str) -> list[str]:
+            folders = (ducklake.folder, ducklake.context.work_dir)
+            found = [file for folder in folders for file in files_with(folder, text.encode())]
+            for table in ("ducklake_file_column_stats", "ducklake_table_column_stats", "levada_tables"):
+                query = cast(
+                    "LiteralString", f"SELECT count(*) FROM lake.{table} AS t WHERE strpos(t::text, '{text}') > 0"
+                )
+                [(count,)] = ducklake.db.query(query)
+                found += [table] if count else []
+            return found
+
+        return DestinationPlace(open=ducklake.destination, read=read, in_child=ducklake.destination, search=search)
+
+
+def _search_in(lake: Lake) -> Callable[[str], list[str]]:
+    """Return a search of all files of a lake and of the caches of its destination."""
+    folders = (Path(lake.manifest["catalog"]["warehouse"]), lake.context.work_dir)
+    return lambda text: [file for folder in folders for file in files_with(folder, text.encode())]
 
 
 def _read_lake(lake: Lake, target: TableTarget) -> Iterable[dict[str, Any]]:
@@ -172,7 +195,8 @@ class TestPostgres(DestinationConformance):
         monkeypatch.setenv("PGUSER", "postgres")
         server = {"host": "127.0.0.1", "port": db.server.port, "database": db.name, "tls": {"mode": "Disable"}}
         opened = partial(open_postgres, {**server, **self.settings}, tmp_path)
-        return DestinationPlace(open=opened, read=partial(_read_postgres, db), in_child=opened)
+        read = partial(_read_postgres, db)
+        return DestinationPlace(open=opened, read=read, in_child=opened, search=partial(_search_postgres, db))
 
     settings: ClassVar[dict[str, Any]] = {}
 
@@ -190,6 +214,17 @@ class TestOrderedPostgres(TestPostgres):
     )
 
     settings: ClassVar[dict[str, Any]] = {"ordering": "Pipeline", "schema": "copy_of_{schema}"}
+
+
+def _search_postgres(db: Database, text: str) -> list[str]:
+    """Return the tables and the statistics that have a text."""
+    tables = db.query(
+        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        " WHERE schemaname <> ALL ('{pg_catalog,information_schema}')"
+    )
+    query = "SELECT count(*) FROM {} AS t WHERE strpos(t::text, '{}') > 0"
+    places = [*(name for (name,) in tables), "pg_stats"]
+    return [p for p in places if db.query(cast("LiteralString", query.format(p, text))) != [(0,)]]
 
 
 def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:

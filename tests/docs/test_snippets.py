@@ -44,7 +44,9 @@ RUN = {
     "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",
     "docs/guides/masks.md": "tests/cli/test_masks.py",
+    "docs/guides/erasure.md": "tests/cli/test_erase.py",
     "docs/guides/copy-modes.md": "tests/cli/test_copy_modes.py",
+    "docs/guides/metadata-columns.md": "tests/cli/test_metadata_columns.py",
     "docs/guides/keyless.md": "tests/cli/test_keyless.py",
     "docs/metrics.md": "tests/docs/test_metrics_page.py",
     "docs/destinations/bigquery.md": OF_MANIFESTS,
@@ -206,6 +208,51 @@ def test_each_argument_of_a_page_exists(file: Path) -> None:
         named = {argument.arg: None for argument in call.keywords if argument.arg is not None}
         given = [None for argument in call.args if not (isinstance(argument, ast.Constant) and argument.value is ...)]
         parameters.bind_partial(*given, **named)
+
+
+OBJECTS = {
+    "capture": levada.WalChangeCapture,
+    "engine": levada.Engine,
+    "pipeline": levada.Pipeline,
+    "stream": levada.ChangeStream,
+}
+"""The classes of the objects whose methods docs/python.md has in its tables."""
+
+
+def documented_calls() -> Iterator[tuple[str, ast.Call, Any]]:
+    """Yield each call in the first column of a table of docs/python.md, and the function that it calls."""
+    for cell in re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE):
+        for code in re.findall(r"`([^`]+)`", cell):
+            for node in ast.walk(ast.parse(code.replace("with ", "").replace(" as cleanup", "").replace("…", "..."))):
+                match node:
+                    case ast.Call(func=ast.Name(id=name)) if name in levada.__all__:
+                        yield code, node, getattr(levada, name)
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if name in OBJECTS:
+                        yield code, node, getattr(OBJECTS[name], method)
+
+
+def test_the_python_page_has_the_signatures() -> None:
+    """A call in a table of docs/python.md has every parameter of the function, by its name and with its default."""
+    checked = 0
+    for code, call, function in documented_calls():
+        parameters = inspect.signature(function).parameters
+        names = [name for name in parameters if name not in ("self", "args", "kwargs")]
+        given = [*names[: len(call.args)], *(argument.arg for argument in call.keywords)]
+        assert set(given) == set(names), f"{code} has not the parameters {names}"
+        for argument in call.keywords:
+            if isinstance(argument.value, ast.Constant) and argument.value.value is not ...:
+                assert parameters[str(argument.arg)].default == argument.value.value, code
+        checked += 1
+    assert checked > 35
+
+
+def test_the_python_page_has_every_call() -> None:
+    """Each public method of these classes is in a table of docs/python.md, or is explained in its text."""
+    page = (ROOT / "docs" / "python.md").read_text()
+    for name, kind in OBJECTS.items():
+        methods = [m for m, _ in inspect.getmembers(kind, inspect.isfunction) if not m.startswith("_")]
+        missing = [m for m in methods if f"{name}.{m}(" not in page]
+        assert missing == [], f"{name}: {missing}"
 
 
 def test_calls_of_a_page_are_seen() -> None:

@@ -35,6 +35,10 @@ class Resolver:
     announce: ReplicatedTableSchema | None = None
     """The version that the next logical message announces."""
     seen: list[tuple[Relation, SnapshotId]] = field(default_factory=list)
+    leaves: list[tuple[TableId, TableId]] = field(default_factory=list)
+
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
+        self.leaves.append((leaf, root))
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         self.seen.append((relation, at))
@@ -69,6 +73,9 @@ class Versions:
         )
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        """Do nothing."""
+
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
         """Do nothing."""
 
     def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:

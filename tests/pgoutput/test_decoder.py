@@ -239,6 +239,36 @@ def test_a_ddl_message_announces_a_version_before_the_next_rows(db: Database) ->
     assert after.rows.column("b").to_pylist() == ["b"]
 
 
+def test_rows_of_partitions_are_streamed_as_their_root(db: Database) -> None:
+    """Each partition is reported with its root, whatever the slices are. Tables of one TRUNCATE are not partitions."""
+    with connect(db) as conn:
+        for statement in (
+            "CREATE TYPE mood AS ENUM ('good')",
+            "CREATE TABLE p (id int PRIMARY KEY, m mood) PARTITION BY LIST (id)",
+            "CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)",
+            "CREATE TABLE p_2 PARTITION OF p FOR VALUES IN (2) PARTITION BY LIST (id)",
+            "CREATE TABLE p_2d PARTITION OF p_2 DEFAULT",
+            "CREATE TABLE t (id int PRIMARY KEY, m mood)",
+            "CREATE TABLE u (id int PRIMARY KEY, m mood)",
+            "CREATE PUBLICATION p FOR TABLE p, t, u WITH (publish_via_partition_root)",
+        ):
+            conn.execute(statement)  # type: ignore[arg-type]
+        create_slot(conn)
+        conn.execute("INSERT INTO t VALUES (1)")
+        conn.execute("INSERT INTO p VALUES (1), (2)")
+        conn.execute("INSERT INTO u VALUES (1)")
+        conn.execute("TRUNCATE p, t, u")
+        oids = {name: TableId(oid) for name, oid in conn.execute("SELECT relname, oid::int FROM pg_class")}
+        messages = stream(conn)
+    expected = [(oids["p_1"], oids["p"]), (oids["p_2d"], oids["p"])]
+    for slices in ([messages], [[m] for m in messages]):
+        resolver = Resolver({})
+        decoder = Decoder(resolver)
+        for part in slices:
+            decoder.decode(part)
+        assert resolver.leaves == expected
+
+
 def test_a_truncate_names_only_replicated_tables() -> None:
     """A table that is not replicated is left out, and a TRUNCATE of none such is no item, but counts."""
     messages = load("truncate")

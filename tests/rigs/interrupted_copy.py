@@ -18,6 +18,7 @@ from typing import Any
 
 from levada.copy import resumable
 from levada.copy.plan import RangeLimits
+from levada.destinations.ducklake import destination
 from levada.destinations.iceberg import resumed_copy
 from levada.runtime.host import assembly
 from levada.runtime.limits import Limits
@@ -44,6 +45,7 @@ def main() -> None:
             resumable.ResumableRows.check = then_die(resumable.ResumableRows.check)  # type: ignore[method-assign]
         case "commit":
             resumed_copy.commit_copy = then_die(resumed_copy.commit_copy)
+            destination.commit = then_die(destination.commit)  # type: ignore[attr-defined]  # a name of its imports
     sys.argv = sys.argv[3:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -44,7 +44,7 @@ CONFIG = PipelineConfig(
 ELSEWHERE = {
     "TableSyncFields.mode", "TableSyncFields.on_unstreamable", "TableSyncFields.deletes",
     "TableCopy.mode", "TableCopy.where",
-    "TableSyncFields.keyless",
+    "TableSyncFields.keyless", "Tables.metadata", "TableSyncFields.metadata",
     "TableSyncFields.on_partition_gone",
     "Columns.exclude", "Columns.mask", "Columns.types", "Mask.length",
     "Guard", "SizeLimits", "WalLimits", "WalPercentLimits", "PostgresServer.other_hosts",
@@ -141,6 +141,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "copy_mode": "None",
         "copy_where": 1,
         "keyless": "Append",
+        "metadata": ("Lsn",),
         "on_partition_gone": "Keep",
     }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
@@ -160,7 +161,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "tables[public.orders].retry_nonce", "tables[public.orders].destination_table", "tables[public.orders].mode",
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
         "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
-        "tables[public.orders].keyless",
+        "tables[public.orders].keyless", "tables[public.orders].metadata",
         "tables[public.orders].on_partition_gone",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
@@ -216,7 +217,7 @@ def test_no_field_is_left_unseen() -> None:
     """A field that comes new is compared, or needs no rule."""
     free = {
         "include", "exclude", "ddl_trigger", "copies_depend_on", "destination_place", "uid",
-        "take_over_from", "limits", "staging", "copied_otherwise", "mask_keys",
+        "take_over_from", "limits", "staging", "copied_otherwise", "mask_keys", "mask_comments",
     }  # fmt: skip
     paths = {path.split(".")[0] for path in (n.path for n in (*NUMBERS, *TEXTS))}
     own = {

@@ -233,7 +233,7 @@ def test_a_process_leaves_the_changes_to_the_driver() -> None:
     """An interrupted copy has read its ranges, and the staged changes since are for the driver alone."""
     target = TableTarget.of(ReplicatedTableSchema(ORDERS, NAME, (), IdentityKind.FULL))
     with pytest.raises(Transient) as finished:
-        ChangesElsewhere().read(target, Lsn(1), Lsn(2), 0, lambda: None)
+        ChangesElsewhere().read(target, Lsn(1), Lsn(2), 0, lambda: None, shadow=False)
     assert finished.value.code == "copy_ranges_finished"
     assert finished.value.message == "all ranges of public.orders are copied, and the driver completes it"
 

@@ -21,7 +21,7 @@ from levada.postgres.slots import create_slot, drop_slot, inspect_slot
 from levada.runtime.config import PipelineConfig, PublicationConfig, SlotConfig, StagingConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.table_copy import TableCopy
-from levada.runtime.host.cleanup_tables import drop_table
+from levada.runtime.source.cleanup_tables import drop_table
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.copy_plan import Recreate
 from levada.runtime.tables.requests import CopySettings

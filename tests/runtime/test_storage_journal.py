@@ -12,10 +12,12 @@ from levada.pgoutput.changes import Truncate
 from levada.postgres.membership import set_unlogged
 from levada.postgres.storage import StorageSnapshot
 from levada.runtime.config import RetryLimits
+from levada.runtime.tables.catalog_reports import LeavesStreamed, PartitionsCreated, TableAltered, TablesUnpublished
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import park
-from levada.runtime.tables.storage_journal import PartitionsCreated, StorageJournal, TableAltered, TablesUnpublished
+from levada.runtime.tables.storage_journal import StorageJournal
 from levada.schema.flaws import LeafFlaw
+from levada.schema.partitions import BoundAt
 from levada.schema.storage import ColumnStorage, LeafStorage, TableStorage
 from levada.stores import MemoryStore
 from levada.stores.phases import DataSync, FinishedCopy, Ready
@@ -46,11 +48,15 @@ class Journal:
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        store = MemoryStore("p")
-        store.next_epoch()
-        self.journal = StorageJournal(store, self._park)
+        self.store = MemoryStore("p")
+        self.store.next_epoch()
+        self.begin()
         self.record = TableRecord(TABLE, QualifiedTable("public", "t"), Ready())
         self.journal.record_copy(TABLE, Lsn(10), storage(10))
+
+    def begin(self) -> None:
+        """Begin with what is in the store, as an engine does that was killed."""
+        self.journal = StorageJournal(self.store, self._park)
 
     def _park(self, record: TableRecord, error: LevadaError) -> None:
         self.errors.append(error.code)
@@ -102,9 +108,9 @@ def test_a_look_while_a_statement_is_not_committed() -> None:
         assert made.errors == found
 
 
-def with_leaf(xid: int, seen: TableStorage) -> TableStorage:
+def with_leaf(xid: int, seen: TableStorage, filenode: int = 700) -> TableStorage:
     """Return the storage with a partition more, which a transaction created."""
-    return replace(seen, leaves={**seen.leaves, NEW: LeafStorage(700, xid, True, True)})
+    return replace(seen, leaves={**seen.leaves, NEW: LeafStorage(filenode, xid, True, True)})
 
 
 def created(at: int, committed: int, xid: int) -> PartitionsCreated:
@@ -130,6 +136,54 @@ def test_a_new_partition_is_missed_once_a_look_has_it() -> None:
     made.journal.add_snapshot(look(70, 70, storage(10)))
     made.judge(80)
     assert made.errors == ["partition_changed"]
+
+
+def test_a_streamed_partition_that_no_look_shows() -> None:
+    """The first look that shows its transaction parks the table if it lacks the partition, also after a kill."""
+    for leaf, seen, found in (
+        (NEW, storage(10), ["partition_changed"]),
+        (NEW, with_leaf(25, storage(10), filenode=NEW), []),
+        (NEW, with_leaf(25, storage(10), filenode=700), ["partition_changed"]),
+        (TableId(201), storage(10), []),
+    ):
+        made = Journal()
+        made.journal.leaves_streamed(made.record, LeavesStreamed(frozenset({leaf}), TABLE, Lsn(20), 25))
+        made.begin()
+        made.journal.add_snapshot(look(30, 25, storage(10)))
+        made.judge(40)
+        assert made.errors == []
+        made.begin()
+        made.journal.add_snapshot(look(50, 26, seen))
+        made.judge(60)
+        assert made.errors == found
+
+
+def test_a_streamed_partition_that_a_copy_lacks() -> None:
+    """A copy has the rows as of its LSN, so only partitions that are streamed afterwards count."""
+    for at, found in ((20, []), (40, ["partition_changed"])):
+        made = Journal()
+        made.journal.leaves_streamed(made.record, LeavesStreamed(frozenset({NEW}), TABLE, Lsn(at), at))
+        made.journal.record_copy(TABLE, Lsn(30), storage(10))
+        made.journal.add_snapshot(look(50, 50, storage(10)))
+        made.judge(60)
+        assert made.errors == found
+
+
+def test_a_partition_that_was_attached_by_another_command() -> None:
+    """It was detached in between. An unknown command or transaction shows nothing."""
+    for attached, command, found in ((10, 3, []), (11, 3, True), (10, 4, True), (10, -1, []), (0, -1, [])):
+        made = Journal()
+        made.journal.record_copy(TABLE, Lsn(11), placed(10, 3))
+        made.journal.add_snapshot(look(20, 20, placed(attached, command)))
+        made.judge(30)
+        assert made.errors == (["partition_changed"] if found else [])
+
+
+def placed(attached: int, command: int) -> TableStorage:
+    """Return the storage with the command that attached each leaf."""
+    before = storage(10)
+    path = (BoundAt(TABLE, "DEFAULT", attached, command),)
+    return replace(before, leaves={oid: replace(leaf, path=path) for oid, leaf in before.leaves.items()})
 
 
 def test_a_statement_from_before_a_new_partition_was_visible() -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
-from levada.apply.kept_rows import kept_batch
+from levada.apply.metadata import stored_form
 from levada.apply.moves import MoveBatch, MovePlan, stored_batch
 from levada.destinations import Destination
 from levada.destinations.answers import require_durability, require_flag
@@ -118,7 +118,7 @@ class Applier:
         write = self.destination.write_events
         size = BATCH_BYTES if plan.rows else batch_size(manifests, staged.tables)
         with self.turn, self.memory.batch(size, self.stopping):
-            batch = kept_batch(MoveBatch(staged, plan, self.destination))
+            batch = stored_form(MoveBatch(staged, plan, self.destination))
             if require_durability(write(batch, mark), write) is not Durability.DURABLE:
                 wait_durable(self.destination, [batch.changes(table).target], mark, self.stopping)
         events = batch.changes(table)
@@ -155,7 +155,7 @@ class Applier:
         mark = Watermark(self.pipeline, self.epoch, until)
         write = self.destination.write_replacement_events
         with self.memory.batch(batch_size(manifests, batch.tables), self.stopping):
-            if not require_flag(write(kept_batch(batch), mark), write):
+            if not require_flag(write(stored_form(batch), mark), write):
                 return None
         return AppliedToShadow(until, batch.changes(schema.id).schema)
 

@@ -54,18 +54,19 @@ class Backlog:
         if former is not None:
             self._drop(former.release())
 
-    def missing(self, table: TableId) -> Lsn | None:
+    def missing(self, table: TableId, *, shadow: bool = False) -> Lsn | None:
         """Return the end of a segment that the table needs but that is missing, or None if none is missing."""
-        state = self._tables.get(table)
+        state = self._of(shadow).get(table)
         return None if state is None else state.missing
 
     def position_known(self, table: TableId) -> bool:
         """Return True if the table's position is known."""
         return self._tables[table].known
 
-    def holds(self, table: TableId) -> bool:
+    def holds(self, table: TableId, *, shadow: bool = False) -> bool:
         """Return True if segments are kept for the table. For one whose copy has not begun, none are."""
-        return self._tables[table].holds
+        state = self._of(shadow).get(table)
+        return state is not None and state.holds
 
     def forget(self, table: TableId, *, shadow: bool = False) -> None:
         """Stop keeping segments for the table. A table that is not tracked is no error."""

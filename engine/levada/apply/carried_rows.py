@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.copy.marked_rows import marked
+from levada.copy.stored_rows import marked
 from levada.destinations import Destination
 from levada.destinations.answers import require_flag
 from levada.destinations.regions import deciding_columns, is_in
 from levada.pgoutput.events import Event
 from levada.schema import TableTarget
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL
+from levada.schema.metadata import ReadMoment
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.files import SegmentFile
@@ -52,7 +53,7 @@ class _CarriedEvents(TableEvents):
     def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn, region: Region | None) -> None:
         self._destination = destination
         self._region = region
-        self._now = datetime.now(UTC)
+        self._moment = ReadMoment(lsn, datetime.now(UTC))
         self.target, self.versions, self.files, self.truncates = target, (target.schema,), (), ()
         self.after, self.until = lsn, Lsn(lsn + 1)
 
@@ -69,7 +70,7 @@ class _CarriedEvents(TableEvents):
                 OP: pa.repeat(pa.scalar("I"), rows.num_rows),
                 COMMIT_LSN: pa.repeat(pa.scalar(int(self.after), pa.int64()), rows.num_rows),
                 ORDINAL: pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows),
-                COMMIT_TS: pa.repeat(pa.scalar(self._now, form.field(COMMIT_TS).type), rows.num_rows),
+                COMMIT_TS: pa.repeat(pa.scalar(self._moment.at, form.field(COMMIT_TS).type), rows.num_rows),
             }
             arrays = [known[f.name] if f.name in known else pa.nulls(rows.num_rows, f.type) for f in chosen]
             yield pa.RecordBatch.from_arrays(arrays, schema=chosen)
@@ -80,13 +81,13 @@ class _CarriedEvents(TableEvents):
         if deletes is Deletes.IGNORE:
             return rows
         if region is None or not self.target.keeps_partitions:
-            return marked(rows, self._now) if deletes is Deletes.MARK else rows.slice(0, 0)
+            return marked(rows, self._moment) if deletes is Deletes.MARK else rows.slice(0, 0)
         found = {c.attnum: rows.column(c.name) for c in deciding_columns(region, self.schema)}
         of_partitions = is_in(region, self.schema, found, rows.num_rows)
         kept = rows.filter(of_partitions)
         if deletes is Deletes.APPLY:
             return kept
-        others = marked(rows.filter(pc.invert(of_partitions)), self._now)
+        others = marked(rows.filter(pc.invert(of_partitions)), self._moment)
         return pa.Table.from_batches([kept, others]).combine_chunks().to_batches()[0] if rows.num_rows else rows
 
 

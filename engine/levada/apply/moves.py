@@ -27,8 +27,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.apply.kept_rows import kept_batch
 from levada.apply.leaf_rows import LeafRows
+from levada.apply.metadata import stored_form
 from levada.destinations import Destination
 from levada.destinations.fold import fold
 from levada.destinations.keys import KeyEncoder, new_seed
@@ -219,8 +219,8 @@ def stored_batch(staged: StagedBatch, destination: Destination) -> EventBatch:
     for table in staged.tables:
         changes = staged.changes(table)
         if changes.truncates and changes.target.deletes is Deletes.MARK:
-            return kept_batch(MoveBatch(staged, MovePlan((), {}, staged.until), destination))
-    return kept_batch(staged)
+            return stored_form(MoveBatch(staged, MovePlan((), {}, staged.until), destination))
+    return stored_form(staged)
 
 
 def _keys_to_delete(events: MoveEvents, removal: Removal, destination: Destination) -> pa.Table:

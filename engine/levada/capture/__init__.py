@@ -5,6 +5,7 @@ it.
 """
 
 from levada.capture.acks import Ack, AckTracker
+from levada.capture.asynchronous import AsyncBatches, AsyncChanges
 from levada.capture.host import CaptureHost
 from levada.capture.interface import CaptureProvisioning, Change, ChangeCapture, ChangeStream, Continuity, EmptyStream
 from levada.capture.position import CapturePosition
@@ -16,6 +17,8 @@ from levada.capture.worker import CaptureWorker
 __all__ = [
     "Ack",
     "AckTracker",
+    "AsyncBatches",
+    "AsyncChanges",
     "CaptureHost",
     "CapturePosition",
     "CaptureProvisioning",

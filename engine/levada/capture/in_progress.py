@@ -175,7 +175,7 @@ class TransactionsInProgress:
             # The server may have read catalog entries of before, which the transaction has written over meanwhile. Most
             # often it notices (reorderbuffer.c, "concurrent aborts"), but not in each case.
             raise NotKeptError(f"transaction {commit.xid} has rolled back a part, and altered a relation")
-        left_out: dict[int, bytes] = {}
+        left_out = _LeftOut()
         begun = self._shows_empty
         if begun:
             yield [commit.begin(kept.start)]
@@ -194,7 +194,39 @@ class TransactionsInProgress:
         self.outdated = bool(left_out)
 
 
-def _committed_of(chunk: list[bytes], rolled_back: set[int], left_out: dict[int, bytes]) -> list[bytes]:
+class _LeftOut:
+    """The descriptions of relations that no message has needed yet.
+
+    One that follows that of another relation is of a partition, whose rows need only the other one. So it is kept with
+    that too.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[int, list[bytes]] = {}
+        self._before: bytes | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, plain: bytes) -> None:
+        """Keep a description."""
+        self._messages.setdefault(streamed.relation_of(plain), []).append(plain)
+        if self._before is not None:
+            self._messages.setdefault(streamed.relation_of(self._before), []).append(plain)
+        self._before = plain
+
+    def take(self, plain: bytes) -> Iterator[bytes]:
+        """Remove and return the descriptions that another message needs."""
+        self._before = None
+        for oid in streamed.relations_of(plain):
+            yield from self._messages.pop(oid, ())
+
+    def skip(self) -> None:
+        """Take note of a message that is left out and describes no relation."""
+        self._before = None
+
+
+def _committed_of(chunk: list[bytes], rolled_back: set[int], left_out: _LeftOut) -> list[bytes]:
     """Return the messages of subtransactions that were not rolled back, as protocol version 1 has them.
 
     The server describes a relation once for the whole transaction, perhaps in a subtransaction that is rolled back
@@ -206,11 +238,11 @@ def _committed_of(chunk: list[bytes], rolled_back: set[int], left_out: dict[int,
     for message in chunk:
         plain = streamed.plain(message)
         if message[HEADER] == streamed.RELATION:
-            left_out[streamed.relation_of(plain)] = plain
+            left_out.add(plain)
         elif streamed.subtransaction(message) not in rolled_back:
-            needed = (left_out.pop(oid, None) for oid in streamed.relations_of(plain))
-            committed += [relation for relation in needed if relation is not None]
-            committed.append(plain)
+            committed += [*left_out.take(plain), plain]
+        else:
+            left_out.skip()
     return committed
 
 

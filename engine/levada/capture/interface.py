@@ -67,6 +67,23 @@ class ChangeStream(Iterator[Change], ABC):
         """Return the next change."""
 
     @abstractmethod
+    def poll(self, timeout_s: float) -> Change | None:
+        """Return the next change, or None if there is none within ``timeout_s`` seconds or at the end.
+
+        0 returns what has arrived already. `ended` distinguishes the end. The stream continues after the last change
+        that was read, by this method or by a loop.
+        """
+
+    @abstractmethod
+    def poll_batch(self, timeout_s: float) -> tuple[ChangeBatch, Ack] | None:
+        """Return the next batch as `poll` returns the next change."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """True if there are no more changes, because the stream was closed or read to its end."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release the connection and the slot immediately. A second call has no effect."""
 
@@ -86,6 +103,19 @@ class EmptyStream(ChangeStream):
 
     def __next__(self) -> Change:
         raise StopIteration
+
+    def poll(self, timeout_s: float) -> Change | None:
+        """Return None."""
+        return None
+
+    def poll_batch(self, timeout_s: float) -> tuple[ChangeBatch, Ack] | None:
+        """Return None."""
+        return None
+
+    @property
+    def ended(self) -> bool:
+        """True, as there is no change."""
+        return True
 
     def close(self) -> None:
         """Do nothing, as there is no resource to release."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
@@ -17,6 +18,8 @@ from levada.pgoutput.events import Begin, Commit, Event, RelationEvent, Transact
 from levada.values import Lsn
 
 MOVES_NOTHING: Final = Ack(lambda: None)
+IDLE_S: Final = 0.25
+"""Seconds after which a source that waits for changes says that there are none yet."""
 
 T = TypeVar("T")
 
@@ -33,9 +36,12 @@ class BatchSource(ABC):
     If it does, closing the stream before the end makes a later read raise an error.
     """
 
+    wait_s: float = IDLE_S
+    """Seconds for which the source waits for changes before it yields None."""
+
     @abstractmethod
-    def decoded(self) -> Iterator[ChangeBatch]:
-        """Yield decoded slices.
+    def decoded(self) -> Iterator[ChangeBatch | None]:
+        """Yield decoded slices, and None each time that nothing has arrived for ``wait_s``.
 
         A slice ends inside a transaction only if that is too large for one. A slice may be empty.
         """
@@ -76,32 +82,46 @@ class BatchedStream(ChangeStream):
         self.continuity = continuity
         self._source = source
         self._what = what
-        self._changes: Iterator[Change] | None = None
-        self._batches: Iterator[tuple[ChangeBatch, Ack]] | None = None
+        self._changes: Iterator[Change | None] | None = None
+        self._batches: Iterator[tuple[ChangeBatch, Ack] | None] | None = None
         self._closed = False
         self._exhausted = False
         self._error: Exception | None = None
         self._finalizer = weakref.finalize(self, _release_unclosed, source, what)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._what}{', ended' if self.ended else ''}>"
+
+    @property
+    def ended(self) -> bool:
+        """True if the stream was closed, or read to its end."""
+        return self._closed or self._exhausted
+
     def batches(self) -> Iterator[tuple[ChangeBatch, Ack]]:
         """Return an iterator over the batches, which continues after the last batch that was read."""
-        if self._changes is not None:
-            raise self._read_otherwise("changes")
-        if self._batches is None:
-            self._batches = _with_acks(self._source)
+        self._as_batches()
         return _Batches(self)
 
     def __next__(self) -> Change:
-        if self._batches is not None:
-            raise self._read_otherwise("batches")
-        if self._changes is None:
-            self._changes = _as_changes(self._source)
-        return self._advance(self._changes)
+        changes = self._as_changes()
+        while (change := self._advance(changes, IDLE_S)) is None:
+            pass
+        return change
+
+    def poll(self, timeout_s: float) -> Change | None:
+        """Return the next change, or None if there is none within ``timeout_s`` seconds or at the end."""
+        return self._poll(self._as_changes(), timeout_s)
 
     def next_batch(self) -> tuple[ChangeBatch, Ack]:
         """Return the next batch. Raise StopIteration at the end."""
-        assert self._batches is not None
-        return self._advance(self._batches)
+        batches = self._as_batches()
+        while (batch := self._advance(batches, IDLE_S)) is None:
+            pass
+        return batch
+
+    def poll_batch(self, timeout_s: float) -> tuple[ChangeBatch, Ack] | None:
+        """Return the next batch, or None if there is none within ``timeout_s`` seconds or at the end."""
+        return self._poll(self._as_batches(), timeout_s)
 
     def close(self) -> None:
         """Close the stream and release its source."""
@@ -109,7 +129,33 @@ class BatchedStream(ChangeStream):
         self._finalizer.detach()
         self._source.close()
 
-    def _advance(self, items: Iterator[T]) -> T:
+    def _as_changes(self) -> Iterator[Change | None]:
+        if self._batches is not None:
+            raise self._read_otherwise("batches")
+        if self._changes is None:
+            self._changes = _as_changes(self._source)
+        return self._changes
+
+    def _as_batches(self) -> Iterator[tuple[ChangeBatch, Ack] | None]:
+        if self._changes is not None:
+            raise self._read_otherwise("changes")
+        if self._batches is None:
+            self._batches = _with_acks(self._source)
+        return self._batches
+
+    def _poll(self, items: Iterator[T | None], timeout_s: float) -> T | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - time.monotonic())
+            try:
+                item = self._advance(items, min(IDLE_S, left_s))
+            except StopIteration:
+                return None
+            if item is not None or not left_s:
+                return item
+
+    def _advance(self, items: Iterator[T | None], wait_s: float) -> T | None:
+        """Return the next item, or None if nothing has arrived for ``wait_s``. Raise StopIteration at the end."""
         if self._error is not None:
             raise self._error
         if self._closed and self._source.finite and not self._exhausted:
@@ -118,6 +164,7 @@ class BatchedStream(ChangeStream):
             )
         if self._closed or self._exhausted:
             raise StopIteration
+        self._source.wait_s = wait_s
         try:
             return next(items)
         except StopIteration:
@@ -153,18 +200,23 @@ def _release_unclosed(source: BatchSource, what: str) -> None:
     warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=2)
 
 
-def _with_acks(source: BatchSource) -> Iterator[tuple[ChangeBatch, Ack]]:
+def _with_acks(source: BatchSource) -> Iterator[tuple[ChangeBatch, Ack] | None]:
+    """Yield the batches, and None where a reader with a time limit may leave."""
     inside = False
     for batch in source.decoded():
+        if batch is None:
+            yield None
+            continue
         if batch.items or inside:
             yield batch, source.batch_ack(batch)
         else:
             source.delivered(batch)
+            yield None
         inside = batch.in_transaction
 
 
-def _as_changes(source: BatchSource) -> Iterator[Change]:
-    """Yield the events of all batches.
+def _as_changes(source: BatchSource) -> Iterator[Change | None]:
+    """Yield the events of all batches, and None where a reader with a time limit may leave.
 
     Each event inside a transaction is held back until the next one arrives. Only then is it known whether it is the
     last before the `Commit`.
@@ -172,6 +224,9 @@ def _as_changes(source: BatchSource) -> Iterator[Change]:
     bounds = TransactionBounds()
     held: Event | None = None
     for batch in source.decoded():
+        if batch is None:
+            yield None
+            continue
         for event in _events(batch, bounds):
             if held is not None:
                 yield _change(source, held, last=isinstance(event, Commit))
@@ -180,6 +235,7 @@ def _as_changes(source: BatchSource) -> Iterator[Change]:
                 yield _change(source, event, last=True)
                 held = None
         source.delivered(batch)
+        yield None
     if held is not None and source.finite:
         yield _change(source, held, last=False)
 

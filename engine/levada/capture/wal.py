@@ -18,7 +18,7 @@ from levada.capture.message_stream import SliceLimits
 from levada.capture.requirements import require_source
 from levada.capture.resolver import TableResolver
 from levada.capture.snapshot import SnapshotSource
-from levada.capture.streams import BatchedStream, BatchSource
+from levada.capture.streams import IDLE_S, BatchedStream, BatchSource
 from levada.errors import LevadaError, NeedsOperator
 from levada.pgoutput.changes import ChangeBatch
 from levada.pgoutput.decoder import Decoder
@@ -35,7 +35,6 @@ from levada.values import Lsn, PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
-_IDLE_S: Final = 0.25
 _KEEPALIVE_S: Final = 5.0
 
 
@@ -65,6 +64,11 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         self._stream: ReplicationStream | None = None
         self._fresh = False
         """Whether the resume point was Fresh at some time since the last stream was opened."""
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self._connection.where!r}, slot={self._slot!r}, publication={self._publication!r})"
+        )
 
     def with_publication_management(self, required: AbstractSet[QualifiedTable], manage: bool) -> Self:
         """Require that the publication has these tables. Return the capture itself.
@@ -219,8 +223,8 @@ class WalSource(BatchSource):
         self._abandoned = True
         self._closed.set()
 
-    def decoded(self) -> Iterator[ChangeBatch]:
-        """Yield the server's changes as batches until the stream is closed."""
+    def decoded(self) -> Iterator[ChangeBatch | None]:
+        """Yield the server's changes as batches until the stream is closed, and None while there are none."""
         buffer = MessageBuffer(self._slices)
         inside = False
         while not self._closed.is_set():
@@ -233,8 +237,10 @@ class WalSource(BatchSource):
                     self._resolver.release()
                 inside = batch.in_transaction
                 yield batch
-            elif not messages and not buffer and not inside and self._stream.idle_wal_end:
-                self._tracker.progress(self._stream.idle_wal_end)
+            elif not messages:
+                if not buffer and not inside and self._stream.idle_wal_end:
+                    self._tracker.progress(self._stream.idle_wal_end)
+                yield None
 
     def ack(self, commit_lsn: Lsn, *, last: bool) -> Ack:
         """Register a change, and return its ack. Only the last change of a transaction moves the position."""
@@ -252,7 +258,7 @@ class WalSource(BatchSource):
 
     def _receive(self) -> list[bytes]:
         try:
-            return self._stream.receive(self._slices.messages, self._slices.bytes, _IDLE_S)
+            return self._stream.receive(self._slices.messages, self._slices.bytes, min(self.wait_s, IDLE_S))
         except LevadaError:
             if self._closed.is_set():
                 return []

@@ -333,6 +333,39 @@ def cuts(
 
 
 @names_command()
+def erase(
+    manifest: ManifestFile,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table's name, as schema.name.")],
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="The value of the key column, or a JSON object with several ones."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="A file with one key in each line.", exists=True, dir_okay=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed. Remove nothing.")] = False,
+    with_cuts: Annotated[bool, typer.Option("--cuts", help="Take the table out of cuts that have the rows.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also erase rows that the source still has.")] = False,
+    yes: Yes = False,
+    secrets: Secrets = None,
+    work_dir: WorkDir = None,
+    output: Format = Output.TEXT,
+) -> Exit:
+    """Erase the rows of keys from a table, its snapshots and its files, and list what may still have them."""
+    from levada.cli.erase import EraseCommand
+    from levada.cli.erase import erase as erase_keys
+    from levada.cli.manifests import folder, read
+
+    manifests = read(manifest, secrets, work_dir)
+    work, given = folder(manifest, manifests, work_dir), tuple(keys or ())
+    command = EraseCommand(
+        manifests, manifest, secrets, work, table, given, file, dry_run, with_cuts, anyway, confirmed=yes
+    )
+    return erase_keys(command, output)
+
+
+@names_command()
 def retry(
     manifest: ManifestFile,
     tables: Tables = None,

@@ -23,9 +23,9 @@ is the same. `KeptCopy.basis` is a digest of all that, including the versions of
 that was undone counts too. Another basis means that the copy begins again. Blocks that were added after the plan
 are in the last range of their partition, which has no end. If that range was finished before, their rows are changes.
 
-The proof is the same for a copy that replaces a table, because that copy is in files of its own until one commit. It is
-kept if no changes are applied to the table meanwhile. A shadow copy of a table that streams is not kept. A restart of
-the engine removes the staged changes that the table itself no longer needs, and a new copy costs no readable table.
+The proof is the same for a copy that replaces a table, because that copy is in files of its own until one commit.
+Changes may be applied to the table meanwhile: a shadow copy keeps staged changes of its own. Once all its ranges and
+the changed rows are read, batches are applied to it, and the record ends.
 
 As a check, the rows that exist at T according to the stream must be the rows that are found when they are read again.
 Otherwise the copy begins again.

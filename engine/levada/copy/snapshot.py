@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,7 @@ from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
+from levada.schema.metadata import ReadMoment
 from levada.status import CopyProgress
 from levada.values import OnUnrepresentable
 
@@ -41,6 +43,9 @@ class SnapshotRows(TableRows):
     held them to the end. ``note`` is that of `CopyProgress`. ``mask_keys`` are those of masked columns.
     """
 
+    moment: ReadMoment
+    """The moment of the snapshot."""
+
     def __init__(
         self,
         runner: TaskRunner,
@@ -58,6 +63,7 @@ class SnapshotRows(TableRows):
         mask_keys: MaskKeyFiles = NO_KEY_FILES,
     ) -> None:
         self.schema = schema
+        self.moment = ReadMoment(snapshot.lsn, snapshot.began or datetime.now(UTC))
         self._runner = runner
         self._in_process_bytes = limits.in_process_bytes
         self._connections = connections

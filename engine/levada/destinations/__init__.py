@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.copy.rows import TableRows
     from levada.destinations.collisions import TargetName
+    from levada.destinations.erasure import Erased, Erasure, Remaining
     from levada.destinations.interface import (
         Capabilities,
         Destination,
@@ -33,11 +34,14 @@ __all__ = [
     "Destination",
     "DestinationContext",
     "Durability",
+    "Erased",
+    "Erasure",
     "EventBatch",
     "Jar",
     "NamedCut",
     "OnSchemaChange",
     "Ordering",
+    "Remaining",
     "Source",
     "TableEvents",
     "TableMode",
@@ -47,24 +51,26 @@ __all__ = [
     "Watermark",
 ]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "Capabilities": "levada.destinations.interface",
-        "Destination": "levada.destinations.interface",
-        "DestinationContext": "levada.destinations.interface",
-        "Durability": "levada.values",
-        "EventBatch": "levada.segments.batch",
-        "Jar": "levada.local.jars",
-        "NamedCut": "levada.destinations.interface",
-        "OnSchemaChange": "levada.destinations.interface",
-        "Ordering": "levada.destinations.interface",
-        "Source": "levada.destinations.interface",
-        "TableEvents": "levada.segments.batch",
-        "TableMode": "levada.destinations.interface",
-        "TableRows": "levada.copy.rows",
-        "TableTarget": "levada.destinations.interface",
-        "TargetName": "levada.destinations.collisions",
-        "Watermark": "levada.values",
-    },
-)
+_LAZY_EXPORTS = {
+    "Capabilities": "levada.destinations.interface",
+    "Destination": "levada.destinations.interface",
+    "DestinationContext": "levada.destinations.interface",
+    "Durability": "levada.values",
+    "Erased": "levada.destinations.erasure",
+    "Erasure": "levada.destinations.erasure",
+    "EventBatch": "levada.segments.batch",
+    "Jar": "levada.local.jars",
+    "NamedCut": "levada.destinations.interface",
+    "OnSchemaChange": "levada.destinations.interface",
+    "Ordering": "levada.destinations.interface",
+    "Remaining": "levada.destinations.erasure",
+    "Source": "levada.destinations.interface",
+    "TableEvents": "levada.segments.batch",
+    "TableMode": "levada.destinations.interface",
+    "TableRows": "levada.copy.rows",
+    "TableTarget": "levada.destinations.interface",
+    "TargetName": "levada.destinations.collisions",
+    "Watermark": "levada.values",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

@@ -16,6 +16,7 @@ from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.collisions import TargetName
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
 from levada.schema import TableTarget
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.schema.partitions import Region
+    from levada.stores.interface import DestinationMetadataStore
 
 __all__ = [
     "Capabilities",
@@ -63,7 +65,8 @@ class Capabilities:
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
     the source. Without it `levada verify` refuses the pipeline. ``repairs``: `Destination.repair` writes the rows of
     some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
-    and `levada cut` are refused. ``guards``: the destination keeps other writers from its tables until
+    and `levada cut` are refused. ``erases``: `Destination.erase` removes rows from the current and all former states.
+    ``guards``: the destination keeps other writers from its tables until
     `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
     ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
     destination folds changes by `levada.destinations.fold`, finds rows, and has `Destination.rows_left_out`. Without it
@@ -83,6 +86,7 @@ class Capabilities:
     verifies: bool = False
     repairs: bool = False
     cuts: bool = False
+    erases: bool = False
     guards: bool = False
     finds_rows: bool = False
     keeps_deleted: bool = False
@@ -200,6 +204,14 @@ class Destination(ABC):
         It is not called if this process has one core.
         """
 
+    def keep_metadata_in(self, store: DestinationMetadataStore) -> None:  # noqa: B027 - most keep none
+        """Take the place in the pipeline's store where the destination may keep a record of each of its tables.
+
+        Called before `startup`, also by the process of a dedicated copy and by a clean-up, and not by `levada check`.
+        Use it from the first call for a table on. A destination that can store its records in its own commits should do
+        that instead, because a crash may come between a commit there and the write here.
+        """
+
     @classmethod
     def object_store(cls, settings: Any, credentials: Path | None) -> Mapping[str, str]:
         """Return the properties of the destination's object store by PyIceberg's names, such as ``s3.endpoint``.
@@ -285,8 +297,8 @@ class Destination(ABC):
 
         This is called before every copy whose rows do not go into a shadow copy, and when a table is removed. There is
         no call that only empties a table: a table that stays readable during a copy gets a shadow copy, and a TRUNCATE
-        at the source is a change in `write_events`. The mode and name of the last copy are in the store, so a
-        destination has no metadata of its own to store there.
+        at the source is a change in `write_events`. The mode and name of the last copy are in the store. What
+        else a destination must know of the table it may keep there itself, see `keep_metadata_in`.
 
         ``target`` has the earlier copy's mode and name, and the newest schema that is stored for it. If there was no
         copy, they are those of the copy that follows.
@@ -444,6 +456,18 @@ class Destination(ABC):
         Only a destination with the capability ``cuts`` has this method.
         """
         raise NotImplementedError(f"{self.name} cannot keep states of tables")
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Remove the rows with some keys from the table, from its former states and from all files of it.
+
+        The watermark stays. Nothing else writes the table meanwhile, and it has no shadow copy. In a changelog, all
+        rows of a key go. A repeated call removes what an interrupted one has left. ``mark`` has the pipeline and the
+        epoch of the driver, and any LSN. Raise NeedsOperator ``erase_kept_by_cuts``, without removing anything, if cuts
+        have the rows and ``wanted.cuts`` is False.
+
+        Only a destination with the capability ``erases`` has this method.
+        """
+        raise NotImplementedError(f"{self.name} cannot erase rows")
 
     def copied_elsewhere(self, target: TableTarget) -> None:  # noqa: B027 - most destinations keep no state of tables
         """Discard the state that this object keeps of the table, because another process has copied it to ``target``.

@@ -46,6 +46,12 @@ class SchemaResolver(Protocol):
         `RelationChange` is emitted even if it is the first version of the table in this session.
         """
 
+    def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
+        """Record that rows of a relation are streamed as those of ``root`` in transaction ``at``, whose ID is ``xid``.
+
+        `relation` is called with the leaf too.
+        """
+
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version of a table that begins with this message, or None if the message announces none.
 
@@ -113,6 +119,10 @@ class Decoder:
         self._bindings: dict[int, _Binding] = {}
         self._schemas: dict[TableId, ReplicatedTableSchema] = {}
         self._open: OpenTransaction | None = None
+        self._described: TableId | None = None
+        """The relation that the last message of the slice before describes, None if it is another message."""
+        self._leaves: list[tuple[TableId, TableId, SnapshotId, int]] = []
+        """Relations that follow the description of another one, with that one, and their transaction."""
 
     def decode(self, messages: Sequence[bytes]) -> ChangeBatch:
         """Decode a slice of CopyData payloads (XLogData, which begins with ``w``).
@@ -127,6 +137,9 @@ class Decoder:
         for part, sizes in _parts(messages, self._part_bytes):
             of = Slice(part, sizes, self._open)
             items += self._items(of)
+            self._described = self._described_before(of, len(of))
+            if self._described is None:
+                self._report_leaves()
             self._open = of.still_open()
             committed.append(of.committed())
             transactions += len(of.transactions.committed)
@@ -190,10 +203,31 @@ class Decoder:
             self._fail(oid, error, at)
             return
         yield from self._rows(of, relation.oid, before=message)
+        # The server describes the root just before a partition whose rows it streams as the root's. Tables of a
+        # TRUNCATE are described one after another too.
+        root = self._described_before(of, message)
+        if root is None:
+            self._report_leaves()
+        else:
+            self._leaves.append((relation.oid, root, at, of.xid(message)))
         schema = self._resolver.relation(relation, at)
         self._bindings[relation.oid] = _Binding(relation.columns, schema)
         if schema is not None:
             yield from self._announced(of, message, schema, at)
+
+    def _described_before(self, of: Slice, message: int) -> TableId | None:
+        """Return the relation that the message before this one describes, None if it is another message."""
+        before = of.neighbour(message, -1)
+        if before is None:
+            return self._described
+        return relation_oid(of.body(before)) if of.kinds[before] == _RELATION else None
+
+    def _report_leaves(self, but_for: Collection[TableId] = ()) -> None:
+        """Report the leaves of the last descriptions, now that the message after them is known."""
+        found, self._leaves = self._leaves, []
+        for leaf, root, at, xid in found:
+            if leaf not in but_for:
+                self._resolver.leaf(leaf, root, at, xid)
 
     def _announced(
         self, of: Slice, message: int, schema: ReplicatedTableSchema, at: SnapshotId
@@ -209,6 +243,9 @@ class Decoder:
         truncate = parse_truncate(of.body(message), of.lsn(message))
         tables: list[ReplicatedTableSchema] = []
         at = of.commit_lsn(message)
+        if self._described_before(of, message) is None:
+            self._report_leaves()
+        self._report_leaves(but_for=truncate.tables)
         for relation in truncate.tables:
             yield from self._rows(of, relation, before=message)
             bound = self._bindings.get(relation)

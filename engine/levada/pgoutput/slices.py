@@ -17,7 +17,7 @@ from levada.pgoutput.transactions import Messages, OpenTransaction, assign_trans
 from levada.pgoutput.wire import Bytes, Ints, WireBuffer
 from levada.values import Lsn, SnapshotId
 
-_BEGIN, _COMMIT, _XLOG_DATA = b"BCw"
+_BEGIN, _COMMIT, _TYPE, _XLOG_DATA = b"BCYw"
 _ROW, _COUNTED, _SINGLE, _OTHER = 1, 2, 4, 8
 _CLASSES: Final = {
     **dict.fromkeys(b"IUD", _ROW | _COUNTED),
@@ -65,6 +65,13 @@ class Slice:
         start, end = int(self.start[message]) + HEADER, int(self.end[message])
         body: bytes = self.buffer.bytes[start:end].tobytes()
         return body
+
+    def neighbour(self, message: int, step: int) -> int | None:
+        """Return the next message in the direction ``step``, 1 or -1, that describes no type. None beyond the slice."""
+        place = message + step
+        while 0 <= place < len(self) and self.kinds[place] == _TYPE:
+            place += step
+        return place if 0 <= place < len(self) else None
 
     def commit_lsn(self, message: int) -> SnapshotId:
         """Return the commit LSN of the message's transaction. Raise DecodeError outside of one."""

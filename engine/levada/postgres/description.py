@@ -110,7 +110,8 @@ END"""
 
 # With the relation's OID in place of 0, pg_get_expr would wait for a partition that another session has locked.
 _BOUND: Final[LiteralString] = (
-    "jsonb_build_array(jsonb_build_array(i.inhparent::bigint, pg_catalog.pg_get_expr(k.relpartbound, 0)))"
+    "jsonb_build_array(jsonb_build_array(i.inhparent::bigint, pg_catalog.pg_get_expr(k.relpartbound, 0),"
+    " i.xmin::text::bigint, CASE WHEN i.xmax = 0 THEN i.cmin::text::bigint ELSE -1 END))"
 )
 
 # The collations C and POSIX have these OIDs in every database. Others may have their names.

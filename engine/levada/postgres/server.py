@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 import psycopg
@@ -102,6 +103,13 @@ def read_start_time(connection: psycopg.Connection[Any]) -> str:
     row = connection.execute("SELECT pg_postmaster_start_time()::text").fetchone()
     assert row is not None
     return str(row[0])
+
+
+def read_clock(connection: psycopg.Connection[Any]) -> datetime:
+    """Return the present time of the server, in UTC."""
+    row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    assert row is not None
+    return datetime.fromtimestamp(row[0], UTC)
 
 
 def parse_switches(history: bytes) -> Mapping[int, Lsn]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import psycopg
@@ -351,6 +352,8 @@ class ExportedSnapshot:
 
     name: str
     lsn: Lsn
+    began: datetime | None = None
+    """A time of the server that is not after the snapshot, None if it was not asked for."""
 
 
 @contextmanager

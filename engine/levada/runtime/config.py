@@ -9,19 +9,21 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from levada.errors import Transient
+from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.schema.mask_comments import NO_COMMENTS, MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
-from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes, with_mask_comments
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
     CopyMode,
     Deletes,
     Keyless,
+    MetadataColumn,
     OnPartitionGone,
     OnUnrepresentable,
     OnUnstreamable,
@@ -30,6 +32,11 @@ from levada.values import (
 )
 
 DEFAULT_MAX_BATCH_ROWS: Final = 500_000
+
+
+def every_table(table: QualifiedTable) -> bool:
+    """Return True. The default of ``selects``, a function of a module so that it can be pickled."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +54,16 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost."""
+    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost.
+
+    With ``compare_when_lost`` too, tables are compared with the source then, and only the rows that differ are written.
+    Tables that cannot be compared are resynced.
+    """
 
     name: str
     failover: bool = False
     resync_when_lost: bool = False
+    compare_when_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +133,15 @@ class CutSchedule:
 class TableConfig:
     """The settings of one table. While ``suspended``, nothing is applied to the table, and its segments are kept.
 
-    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes`` or ``destination_table``
-    resyncs the table. No column has both a stored type and a mask. An empty ``destination_table`` stands for the name
-    at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one retry, resync or
-    verification, and 0 requests none. With ``dedicated_copy``, another process copies the table. ``settings`` are those
-    of the destination for the table, an instance of its `table_settings_model`. With ``on_unstreamable`` None, the
-    table is resynced by itself, except in mode CHANGELOG, whose history a copy removes, and unless a copy takes a part
-    of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that a copy takes. A change of them
-    applies to the next copy. ``keyless`` is the treatment of the table if it has no replica identity.
+    A change of ``excluded_columns``, ``stored_types``, ``masks``, ``mode``, ``deletes``, ``metadata`` or
+    ``destination_table`` resyncs the table. No column has both a stored type and a mask. An empty ``destination_table``
+    stands for the name at the source. A change of ``retry_nonce``, ``resync_nonce`` or ``verify_nonce`` requests one
+    retry, resync or verification, and 0 requests none. With ``dedicated_copy``, another process copies the table.
+    ``settings`` are those of the destination for the table, an instance of its `table_settings_model`. With
+    ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG, whose history a copy removes,
+    and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that
+    a copy takes. A change of them applies to the next copy. ``keyless`` is the treatment of the table if it has no
+    replica identity.
     """
 
     suspended: bool = False
@@ -148,6 +161,7 @@ class TableConfig:
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
     keyless: Keyless = Keyless.LEAVE_OUT
+    metadata: tuple[MetadataColumn, ...] = ()
 
     @property
     def copies_part(self) -> bool:
@@ -185,7 +199,8 @@ class PipelineConfig:
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 
-    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``.
+    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``. ``mask_comments`` are the
+    comments at the source that mask columns, by the table's name there. A pipeline reads them itself.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
     ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
@@ -197,7 +212,7 @@ class PipelineConfig:
     publication: PublicationConfig
     staging: StagingConfig
     work_dir: Path
-    selects: Callable[[QualifiedTable], bool] = field(default=lambda table: True)
+    selects: Callable[[QualifiedTable], bool] = every_table
     include: tuple[IncludedPattern, ...] = ()
     exclude: tuple[TablePattern, ...] = ()
     tables: Mapping[QualifiedTable, TableConfig] = field(default_factory=dict)
@@ -230,6 +245,7 @@ class PipelineConfig:
     take_over_from: str = ""
     limits: Limits = field(default_factory=Limits)
     mask_keys: MaskKeyFiles = NO_KEY_FILES
+    mask_comments: Mapping[QualifiedTable, MaskComments] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
@@ -252,6 +268,20 @@ class PipelineConfig:
     def row_filter(self, table: QualifiedTable) -> str | None:
         """Return the condition of the table's rows that are replicated, as the manifest has it. None: all rows."""
         return next((pattern.where for pattern in self.include if pattern.matches(table)), None)
+
+    def choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the table's columns with their types, and the masks of the manifest and of comments."""
+        return self.commented(table, self.table(table).choice)
+
+    def commented(self, table: QualifiedTable, choice: ColumnChoice) -> ColumnChoice:
+        """Return a choice with the masks that the comments of the table add, or that are stricter there."""
+        comments = self.mask_comments.get(table)
+        return choice if comments is None else with_mask_comments(choice, comments, self.mask_keys.newest)
+
+    def comment_problem(self, table: QualifiedTable, comments: MaskComments | None = None) -> NeedsOperator | None:
+        """Return the error of a comment of the table that says no mask. ``comments`` are by default the known ones."""
+        comments = comments or self.mask_comments.get(table, NO_COMMENTS)
+        return comments.problem(table, self.table(table).masks, self.mask_keys.newest)
 
     def appends(self, table: QualifiedTable) -> bool:
         """Return True if the table is replicated by its INSERTs and TRUNCATEs if it has no replica identity."""

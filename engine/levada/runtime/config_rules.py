@@ -30,6 +30,7 @@ from levada.values import (
     CopyMode,
     Deletes,
     Keyless,
+    MetadataColumn,
     OnPartitionGone,
     OnUnrepresentable,
     OnUnstreamable,
@@ -119,7 +120,13 @@ TABLE_NUMBERS: Final = tuple(
 TABLE_TEXT: Final = Text("destination_table", TableSyncFields, "destination_table", optional=True)
 _OWN: Final = (("memory_bytes", False), ("batch_rows", False), ("discovery_s", True), ("maintenance_s", True))
 """Numbers above 0 that no manifest limits, each with True if it may be a fraction."""
-_FLAGS: Final = ("ddl_trigger", "slot.failover", "slot.resync_when_lost", "publication.managed")
+_FLAGS: Final = (
+    "ddl_trigger",
+    "slot.failover",
+    "slot.resync_when_lost",
+    "slot.compare_when_lost",
+    "publication.managed",
+)
 """Fields that are True or False. Any other value would count as one of them."""
 
 
@@ -260,6 +267,8 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".mode", "must be a member of levada.TableMode"
     if not isinstance(table.deletes, Deletes):
         yield ".deletes", "must be a member of levada.Deletes"
+    if not isinstance(table.metadata, tuple) or not all(isinstance(one, MetadataColumn) for one in table.metadata):
+        yield ".metadata", "must be a tuple of members of levada.MetadataColumn"
     if not isinstance(table.keyless, Keyless):
         yield ".keyless", "must be a member of levada.Keyless"
     if not isinstance(table.copy_mode, CopyMode):

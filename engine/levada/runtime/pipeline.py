@@ -16,17 +16,17 @@ from levada import codes
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, SlotLost, StaleEpoch
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.lag import current_wal_lsn
 from levada.runtime.config import PipelineConfig
-from levada.runtime.config_ref import ConfigRef, require_same
+from levada.runtime.config_ref import require_same
 from levada.runtime.config_rules import require_valid
 from levada.runtime.copies.abandoned_orders import withdraw_orders
-from levada.runtime.inbox import Ask, Inbox
+from levada.runtime.inbox import Inbox
+from levada.runtime.pipeline_requests import PipelineRequests
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication
 from levada.runtime.report.aging import aged
 from levada.runtime.report.catch_up import caught_up_with_source, wait_for_progress
 from levada.runtime.report.lag_sampler import LagSampler
-from levada.runtime.report.requests import ask, not_started
+from levada.runtime.report.requests import not_started
 from levada.runtime.report.snapshot import (
     Trends,
     capture_progress,
@@ -38,6 +38,7 @@ from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_batch_runner, open_task_runner
 from levada.runtime.source.destination_place import require_same_place, save_place
+from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.source.record import SourceRecord
@@ -46,10 +47,10 @@ from levada.runtime.source.staging_place import save_staging
 from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import epoch_above, raise_epoch, used_epochs
-from levada.runtime.stages.messages import LakeCutDropped, LakeCutWanted, Reconfigured
+from levada.runtime.stages.messages import Reconfigured
 from levada.runtime.supervisor import Supervisor
 from levada.runtime.supervisor_assembly import Surroundings
-from levada.runtime.tables.cut_rules import check_cut_name, check_cuts, require_cuts
+from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
@@ -57,24 +58,22 @@ from levada.runtime.tables.startup_requests import apply_requested_resyncs
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.segments.staging import Staging
-from levada.status import CutProgress, PipelineState, Progress, StoreProgress
+from levada.status import PipelineState, Progress, StoreProgress
 from levada.stores.interface import PipelineStore
 from levada.threads import marked_thread, running_for, runs_for
-from levada.verify.table import VerifyOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.copy.tasks import TaskRunner
-    from levada.values import PipelineOwner, QualifiedTable
-    from levada.verify.report import TableReport
+    from levada.values import PipelineOwner
 
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
 
 
-class Pipeline:
+class Pipeline(PipelineRequests):
     """One source, one slot, one destination, running in threads of this process.
 
     ``with Pipeline(...) as p: p.run_until(p.caught_up())`` starts and stops it. A pipeline object runs once.
@@ -95,26 +94,21 @@ class Pipeline:
         require_valid(config)
         check_table_settings(config, destination)
         check_cuts(config, destination)
-        self._config_ref, self._newest_config = ConfigRef(config), config
-        self._store = store
-        self._destination = destination
+        super().__init__(config, store, destination)
+        self._newest_config = config
         self._spark = spark
         self._tasks: TaskRunner | None = None
         self._started_at = datetime.now(UTC)
         self._state = PipelineState.STARTING
         self._progress = starting_progress(config.name, config.slot.name, self._started_at)
         self._published_at = time.monotonic()
-        self._ended = threading.Event()
         self._stopping = threading.Event()
         self._stop_asked = threading.Event()
         self._stop_lock = threading.RLock()  # A signal's handler may stop the pipeline while its thread has the lock.
         self._error: LevadaError | None = None
         self._trends = Trends()
         self._sampler = LagSampler(config.source, config.slot.name, config.limits.lag_sample_s)
-        self._inbox = Inbox()
-        self._start_called = False
         self._before: SourceObjects | None = None
-        self._replication: Replication | None = None
         self._epoch = 0
         self._claim: Claim | None = None
         self._staging: Staging | None = None
@@ -122,10 +116,8 @@ class Pipeline:
         self._patience = Patience(store)
         self._sessions = ExitStack()
 
-    @property
-    def config(self) -> PipelineConfig:
-        """The current configuration."""
-        return self._config_ref.current
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.config.full_name}: {self.progress().state}>"
 
     @property
     def owner(self) -> PipelineOwner | None:
@@ -180,19 +172,19 @@ class Pipeline:
             if self._replication is not None:
                 self._replication.supervisor.stop()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> bool:
         """Close the open segment, finish the running batches, cancel the copies, and wait for the end.
 
-        Call it from any thread, any number of times. Before `start` it does nothing. While `start` runs in another
-        thread, the pipeline ends as soon as it has started. In a thread of the pipeline, so in each method of a
-        destination or a store, it returns without waiting.
+        Return True once the pipeline has ended. Return False if it has not after ``timeout_s`` seconds. It goes on to
+        end then, and `wait` waits for it. Call it from any thread, any number of times. Before `start` it does nothing
+        and returns True. While `start` runs in another thread, the pipeline ends as soon as it has started. In a thread
+        of the pipeline, so in each method of a destination or a store, it returns without waiting.
         """
         with self._stop_lock:
             if self._ended.is_set() or not self._start_called:
-                return
+                return True
         self.request_stop()
-        if not runs_for(self):
-            self._ended.wait()
+        return self._ended.is_set() if runs_for(self) else self._ended.wait(timeout_s)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end and return True, or False after ``timeout_s``. Raise the error that ended the pipeline."""
@@ -250,45 +242,6 @@ class Pipeline:
         self._poll_storage_soon()
         return caught_up
 
-    def verify(
-        self, table: QualifiedTable, options: VerifyOptions | None = None, cancelled: threading.Event | None = None
-    ) -> TableReport:
-        """Compare a table with the source at one LSN while the pipeline runs, and return the result.
-
-        Call it from any thread, for a pipeline that was started. The table waits at that LSN for a moment, then applies
-        changes again while it is compared. See `levada.runtime.verifications.verifier.Verifier.run` for the errors.
-        """
-        if self._replication is None:
-            raise not_started(self.config.name, "its tables cannot be verified")
-        return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
-
-    def request_cut(self, name: str, *, partial: bool = False) -> None:
-        """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
-
-        With ``partial``, tables that cannot be part of it are left out. Call it from any thread after `start`. Raise
-        NeedsOperator ``cut_name_invalid``, ``cut_exists``, ``cut_not_ready`` or ``cuts_unsupported``.
-        """
-        check_cut_name(name)
-        require_cuts(self._destination)
-        with SESSIONS.session(self.config.source, "cut") as connection:
-            after = current_wal_lsn(connection)
-        self._ask(LakeCutWanted(name, after, partial))
-
-    def drop_cut(self, name: str) -> None:
-        """Remove a cut from all tables, soon. Raise NeedsOperator ``cut_unknown`` if there is none of that name."""
-        self._ask(LakeCutDropped(name))
-
-    def cuts(self) -> tuple[CutProgress, ...]:
-        """Return all cuts, the newest last. From any thread, without waiting."""
-        replication = self._replication
-        return () if replication is None else replication.supervisor.lake_cuts.published
-
-    def _ask(self, request: Ask[None]) -> None:
-        """Send a request to the supervisor. Raise its refusal."""
-        if self._replication is None:
-            raise not_started(self.config.name, "it has no cuts")
-        ask(self._inbox, self.config, self._ended.is_set, request)
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -308,6 +261,7 @@ class Pipeline:
         self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
         if (batches := open_batch_runner(self._tasks)) is not None:
             self._destination.run_batches_in(batches)
+        self._destination.keep_metadata_in(store)
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)
@@ -332,6 +286,8 @@ class Pipeline:
         if not SourceRecord(store).known:
             used = used_epochs(config, self._destination, manifests)
             self._epoch = epoch_above(store, self._epoch, used)
+        # Before a table is copied, or its columns are chosen in the stream.
+        self._config_ref.replace(with_comments(config))
         self._before = read_source_objects(config)
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()

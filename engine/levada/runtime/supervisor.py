@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError
@@ -25,7 +26,7 @@ from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.lake_cuts import LakeCuts
-from levada.runtime.stages.messages import Reconfigured
+from levada.runtime.stages.messages import ActionsStored, Reconfigured
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.storage_poller import StoragePoller
@@ -95,6 +96,7 @@ class Supervisor:
         self._progress = Pace(_SHARE_OF_PROGRESS)
         self._next_actions = 0.0
         inbox.on(Reconfigured, self._reconfigure)
+        inbox.on(ActionsStored, self._apply_actions)
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store, the destination and the staging area. Call it before the thread runs."""
@@ -178,10 +180,15 @@ class Supervisor:
             self._retention.soon()
         self._retention.remove(now, self._staged)
 
+    def _apply_actions(self, _: ActionsStored) -> None:
+        """Apply the stored requests, and publish the phases after them before the sender looks at the progress."""
+        self.registry.requests.apply_actions()
+        self._publish(self)
+
     def _reconfigure(self, report: Reconfigured) -> None:
         former = self.config_ref.current
         selected = _selection(report.config) != _selection(former)
-        self.config_ref.replace(report.config)
+        self.config_ref.replace(replace(report.config, mask_comments=former.mask_comments))
         self._capture.configure(report.config)
         if selected:
             self._discovery.selection_changed(self._capture.reopen())

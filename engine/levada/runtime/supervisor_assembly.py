@@ -19,6 +19,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.leaf_reader import LeafReader
 from levada.runtime.copies.staged_changes import StagedChanges
 from levada.runtime.copies.table_copy import TableCopy
+from levada.runtime.erasures.eraser import Eraser
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
@@ -89,6 +90,7 @@ class AssembledSupervisor:
     discovery: Discovery
     storage_poller: StoragePoller
     verifier: Verifier
+    eraser: Eraser
     scheduler: VerificationScheduler
 
 
@@ -152,6 +154,7 @@ def assemble_supervisor(
     TableReports(parts)
     storage_poller = StoragePoller(parts, capture.marks)
     verifier = Verifier(config_ref, store, destination, inbox, around.epoch, around.stopping)
+    eraser = Eraser(config_ref, store, destination, inbox, around.epoch, around.stopping, capture.log, verifier.turns)
     resyncs = ResyncStage(parts, copier, applier, verifier)
     arrivals = ArrivalStage(parts, LeafReader(config_ref, store, sessions))
     discovery = Discovery(parts, discover)
@@ -176,4 +179,4 @@ def assemble_supervisor(
         inbox=inbox,
     )
     scheduler = VerificationScheduler(config_ref, progress, verifier)
-    return AssembledSupervisor(supervisor, discovery, storage_poller, verifier, scheduler)
+    return AssembledSupervisor(supervisor, discovery, storage_poller, verifier, eraser, scheduler)

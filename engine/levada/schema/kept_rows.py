@@ -38,14 +38,13 @@ LIVE_ROWS: Final = Region(((Condition((DELETED_AT_ATTNUM,), (Box(values=(None,))
 
 def has_deleted_at(schema: ReplicatedTableSchema) -> bool:
     """Return True if the version has the column of the mark."""
-    return bool(schema.columns) and schema.columns[-1].attnum == DELETED_AT_ATTNUM
+    return any(column.attnum == DELETED_AT_ATTNUM for column in schema.columns)
 
 
 def with_deleted_at(schema: ReplicatedTableSchema) -> ReplicatedTableSchema:
-    """Return the version with the column of the mark as the last one."""
-    return schema if has_deleted_at(schema) else replace(schema, columns=(*schema.columns, _COLUMN))
-
-
-def without_deleted_at(schema: ReplicatedTableSchema) -> ReplicatedTableSchema:
-    """Return the version as the source has it."""
-    return replace(schema, columns=schema.columns[:-1]) if has_deleted_at(schema) else schema
+    """Return the version with the column of the mark after those of the source."""
+    if has_deleted_at(schema):
+        return schema
+    before = (c for c in schema.columns if c.attnum < DELETED_AT_ATTNUM)
+    after = (c for c in schema.columns if c.attnum > DELETED_AT_ATTNUM)
+    return replace(schema, columns=(*before, _COLUMN, *after))

@@ -39,10 +39,24 @@ class End(StrEnum):
 
 
 class BoundAt(NamedTuple):
-    """The bound of a partition of the table ``parent``, as PostgreSQL's text."""
+    """The bound of a partition of the table ``parent``, as PostgreSQL's text.
+
+    ``attached`` is the transaction that made it a partition, 0 if it is unknown, and ``command`` the number of the
+    command in that transaction, -1 if it is unknown. One that was detached and attached again has others. They stay
+    readable after VACUUM FREEZE.
+    """
 
     parent: TableId
     text: str
+    attached: int = 0
+    command: int = -1
+
+    def is_attached_as(self, other: BoundAt) -> bool:
+        """Return True if nothing shows that the partition was detached between two states."""
+        if not (self.attached and other.attached):
+            return True
+        same = -1 in (self.command, other.command) or self.command == other.command
+        return self.parent == other.parent and self.attached == other.attached and same
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +244,8 @@ def region_of(
     """
     bounds: dict[TableId, set[str]] = {}
     for path in paths.values():
-        for parent, text in path:
-            bounds.setdefault(parent, set()).add(text)
+        for bound in path:
+            bounds.setdefault(bound.parent, set()).add(bound.text)
     parts: dict[tuple[Condition, ...], None] = {}
     for leaf in gone:
         conditions = [_condition(bound, bounds[bound.parent], keys, columns) for bound in paths.get(leaf, ())]

@@ -42,8 +42,8 @@ _TEXTS: Final = frozenset({25, 1043})
 class RowsChanged:
     """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
 
-    ``gone`` has the partitions that the table has lost, ``arrived`` those that were attached with rows, and ``renewed``
-    those with a new file, if that is the change.
+    ``gone`` has the partitions that the table has lost, ``arrived`` those that were attached with rows, or that were
+    detached for a while, and ``renewed`` those with a new file, if that is the change.
     """
 
     code: str
@@ -160,8 +160,11 @@ def _leaves(
     if gone := frozenset(before.leaves.keys() - now.leaves.keys()):
         return RowsChanged("partition_changed", "a partition was detached or dropped, and its rows with it", gone)
     new = {oid: now.leaves[oid] for oid in now.leaves.keys() - before.leaves.keys()}
-    if arrived := frozenset(oid for oid, leaf in new.items() if not (leaf.empty or leaf.born)):
+    back = {oid for oid in before.leaves.keys() & now.leaves.keys() if now.leaves[oid].was_away(before.leaves[oid])}
+    if arrived := frozenset(oid for oid, leaf in new.items() if not (leaf.empty or leaf.born)) | back:
         what = "a partition was attached that may have had rows"
+        if back:
+            what = "a partition was detached and attached again, and its rows may have changed meanwhile"
         return RowsChanged("partition_changed", what, arrived=arrived)
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}

@@ -36,6 +36,13 @@ class LeafStorage:
     cmin: int = -1
     path: tuple[BoundAt, ...] = ()
 
+    def was_away(self, before: LeafStorage) -> bool:
+        """Return True if the leaf, or a table above it, was detached since an earlier state, and attached again."""
+        if not (self.path and before.path):
+            return False
+        levels = zip(self.path, before.path, strict=False)
+        return len(self.path) != len(before.path) or not all(now.is_attached_as(then) for now, then in levels)
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStorage:
@@ -96,6 +103,8 @@ class TableStorage:
         kept = {
             oid: leaf for oid, leaf in self.leaves.items() if oid in earlier.leaves or not (leaf.born or leaf.empty)
         }
+        if any(leaf.was_away(earlier.leaves[oid]) for oid, leaf in kept.items() if oid in earlier.leaves):
+            return False
         return _identity(replace(self, leaves=kept)) == _identity(earlier)
 
     def to_text(self) -> str:
@@ -136,18 +145,19 @@ def leaves_from_json(data: Mapping[str, Any]) -> Mapping[TableId, LeafStorage]:
 
 def leaf_to_json(leaf: LeafStorage) -> list[object]:
     """Return the list that `leaf_from_json` reads."""
-    path = [[int(parent), text] for parent, text in leaf.path]
+    path = [[int(bound.parent), bound.text, bound.attached, bound.command] for bound in leaf.path]
     return [leaf.filenode, leaf.xmin, leaf.empty, leaf.born, leaf.flaw and leaf.flaw.to_json(), leaf.cmin, path]
 
 
 def leaf_from_json(data: Sequence[Any]) -> LeafStorage:
     """Parse the array that the catalog query returns. Raise TypeError or ValueError for anything else.
 
-    One of an earlier version of this program has no path.
+    One of an earlier version of this program has no path, or a path without transactions.
     """
     filenode, xmin, empty, born, flaw, cmin, *path = data
     its = None if flaw is None else LeafFlaw.from_json(flaw)
-    bounds = tuple(BoundAt(TableId(parent), str(text)) for parent, text in (path[0] or () if path else ()))
+    levels = (path[0] or ()) if path else ()
+    bounds = tuple(BoundAt(TableId(parent), str(text), *map(int, rest)) for parent, text, *rest in levels)
     return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin), bounds)
 
 

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import BaseModel
 
 from levada.schema.kept_rows import with_deleted_at
+from levada.schema.metadata import NO_METADATA, RowMetadata, with_metadata
 from levada.schema.table import ReplicatedTableSchema
 from levada.values import Deletes, QualifiedTable, TableId, TableMode
 
@@ -38,6 +39,9 @@ class TableTarget:
     """The effect of a delete on the table's rows. With MARK, the schema has the column `DELETED_AT`."""
     keeps_partitions: bool = False
     """True if the rows of a partition stay that the source's table does not have any more."""
+
+    metadata: RowMetadata = NO_METADATA
+    """The columns that describe the last change of each row. The schema has them."""
 
     @classmethod
     def of(
@@ -78,3 +82,12 @@ class TableTarget:
             return self
         schema = with_deleted_at(self.schema) if deletes is Deletes.MARK else self.schema
         return replace(self, schema=schema, deletes=deletes, keeps_partitions=partitions)
+
+    def describing(self, metadata: RowMetadata) -> Self:
+        """Return the target of a table with columns that describe the last change of each row.
+
+        One without a key, and one in mode CHANGELOG, describes each change anyway.
+        """
+        if self.mode is not TableMode.UPSERT or not self.schema.key or not metadata.columns:
+            return self
+        return replace(self, schema=with_metadata(self.schema, metadata), metadata=metadata)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.spec.manifests import Manifests, load_manifests, manifest_digest, parse_manifest
@@ -54,34 +54,33 @@ __all__ = [
     "with_hot_fields",
 ]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "Change": "levada.spec.model",
-        "CopyDriver": "levada.spec.pipeline",
-        "DeletionAction": "levada.spec.running",
-        "DriverMode": "levada.spec.running",
-        "Manifests": "levada.spec.manifests",
-        "OnLostSlot": "levada.spec.source",
-        "PipelineManifest": "levada.spec.pipeline",
-        "PipelineSpec": "levada.spec.pipeline",
-        "PublicationManagement": "levada.spec.source",
-        "TableSyncManifest": "levada.spec.pipeline",
-        "TableSyncSpec": "levada.spec.pipeline",
-        "Tables": "levada.spec.source",
-        "TlsMode": "levada.spec.source",
-        "changed_fields": "levada.spec.model",
-        "default_object_name": "levada.spec.names",
-        "format_bytes": "levada.spec.quantity",
-        "json_schema": "levada.spec.schema",
-        "load_manifests": "levada.spec.manifests",
-        "manifest_digest": "levada.spec.manifests",
-        "parse_bytes": "levada.spec.quantity",
-        "parse_manifest": "levada.spec.manifests",
-        "parse_quantity": "levada.spec.quantity",
-        "selects": "levada.spec.source",
-        "state_names": "levada.spec.names",
-        "structural": "levada.spec.schema",
-        "with_hot_fields": "levada.spec.model",
-    },
-)
+_LAZY_EXPORTS = {
+    "Change": "levada.spec.model",
+    "CopyDriver": "levada.spec.pipeline",
+    "DeletionAction": "levada.spec.running",
+    "DriverMode": "levada.spec.running",
+    "Manifests": "levada.spec.manifests",
+    "OnLostSlot": "levada.spec.source",
+    "PipelineManifest": "levada.spec.pipeline",
+    "PipelineSpec": "levada.spec.pipeline",
+    "PublicationManagement": "levada.spec.source",
+    "TableSyncManifest": "levada.spec.pipeline",
+    "TableSyncSpec": "levada.spec.pipeline",
+    "Tables": "levada.spec.source",
+    "TlsMode": "levada.spec.source",
+    "changed_fields": "levada.spec.model",
+    "default_object_name": "levada.spec.names",
+    "format_bytes": "levada.spec.quantity",
+    "json_schema": "levada.spec.schema",
+    "load_manifests": "levada.spec.manifests",
+    "manifest_digest": "levada.spec.manifests",
+    "parse_bytes": "levada.spec.quantity",
+    "parse_manifest": "levada.spec.manifests",
+    "parse_quantity": "levada.spec.quantity",
+    "selects": "levada.spec.source",
+    "state_names": "levada.spec.names",
+    "structural": "levada.spec.schema",
+    "with_hot_fields": "levada.spec.model",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

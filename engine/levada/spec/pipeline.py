@@ -44,6 +44,7 @@ from levada.values import (
     Deletes,
     Keyless,
     MaskMethod,
+    MetadataColumn,
     OnPartitionGone,
     OnSchemaChange,
     OnUnrepresentable,
@@ -453,6 +454,10 @@ class TableSyncFields(Model):
     """
     deletes: OptionalDeletes = setting(Change.RESYNC, "")
     """The effect of DELETE and TRUNCATE, as tables.deletes of the Pipeline. Empty: that setting."""
+    metadata: Annotated[tuple[MetadataColumn, ...], Field(max_length=5)] | None = setting(Change.RESYNC, None)
+    """Columns that describe the last change of each row, as tables.metadata of the Pipeline. Unset: that setting. []:
+    none.
+    """
     keyless: OptionalKeyless = setting(Change.HOT, "")
     """Treatment of the table if it has no replica identity, as tables.keyless of the Pipeline. Empty: as that says."""
     on_partition_gone: OptionalOnPartitionGone = setting(Change.HOT, "")

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import Deletes, Keyless, OnPartitionGone, OnUnstreamable, QualifiedTable
+from levada.values import Deletes, Keyless, MetadataColumn, OnPartitionGone, OnUnstreamable, QualifiedTable
 
 
 class TlsMode(StrEnum):
@@ -27,6 +27,7 @@ class OnLostSlot(StrEnum):
 
     HOLD = "Hold"
     RESYNC = "Resync"
+    COMPARE = "Compare"
 
 
 class PublicationManagement(StrEnum):
@@ -97,7 +98,8 @@ class Slot(Model):
     """true: PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
     """Reaction to a lost slot. Hold: the pipeline stops, with the command that recovers it. Resync: a new slot is
-    created, and all tables are copied again.
+    created, and all tables are copied again. Compare: a new slot is created, each table is compared with the source,
+    and only the rows that differ are written. A table that cannot be compared is copied again.
     """
 
 
@@ -211,6 +213,12 @@ class Tables(Model):
     they were. Mark: they stay, and the column _levada_deleted_at has the time of the delete, until a row with the same
     key is inserted. A key that is changed by UPDATE is deleted and inserted. Resyncs keep these rows. Tables without a
     key, and those in mode Changelog, have their history anyway, so that the setting has no effect on them.
+    """
+    metadata: Annotated[tuple[MetadataColumn, ...], Field(max_length=5)] = setting(Change.RESYNC, ())
+    """Columns that describe the last change of each row, in tables in mode Upsert with a key. CommitTime:
+    _levada_commit_time. Lsn: _levada_lsn, that of the commit. Operation: _levada_operation, which is I, U, D, or R for
+    a row that a copy has read. TransactionId: _levada_transaction_id. Source: _levada_source, the Pipeline's name,
+    after its namespace if it has one. A change copies the tables again. Empty: none.
     """
     mask_key_secret_ref: SecretKeyRef | None = setting(Change.RESTART, None)
     """The key of masks by HMAC, as at least 16 bytes. With another key the masked tables are copied again."""

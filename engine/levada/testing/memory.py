@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities, Destination, NamedCut, TableTarget
+from levada.destinations.erasure import Erased, Erasure, kept_by_cuts
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.pgoutput.events import Delete, Event, Insert, Partial, RelationEvent, TruncateEvent, Update
 from levada.pgoutput.text import parse_text
@@ -47,6 +48,13 @@ class MemoryTables:
         with self.lock:
             return self.tables[target.id].named()
 
+    def search(self, text: str) -> list[str]:
+        """Return the tables and cuts that have a text."""
+        with self.lock:
+            states = [(str(id_), t) for id_, t in self.tables.items()]
+            states += [(cut.name, t) for cuts in self.cuts.values() for cut, t in cuts.items()]
+            return [name for name, state in states if text in repr(state.rows)]
+
     def read_cut(self, target: TableTarget, name: str) -> list[dict[str, Any]]:
         """Return the rows that are kept under a name. Raise KeyError if there are none."""
         with self.lock:
@@ -57,7 +65,9 @@ class MemoryDestination(Destination):
     """Keeps the last state of each row in `MemoryTables`, with its watermark."""
 
     name: ClassVar[str] = "memory"
-    capabilities: ClassVar[Capabilities] = Capabilities(upsert=True, watermark=True, replacement=True, cuts=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        upsert=True, watermark=True, replacement=True, cuts=True, erases=True
+    )
 
     def __init__(self, tables: MemoryTables | None = None) -> None:
         self.place = tables or MemoryTables()
@@ -138,6 +148,26 @@ class MemoryDestination(Destination):
             if added is not None:
                 cuts.setdefault(added, held)
             return {cut.name: cut.lsn for cut in cuts}
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Forget the rows, in the table and in all cuts."""
+        with self.place.lock:
+            held, cuts = self.place.tables[target.id], self.place.cuts.get(target.id, {})
+            _check_epoch(held, mark.epoch)
+            named = [[row[c.name] for c in target.schema.key_columns] for row in wanted.keys.to_pylist()]
+            keys = {tuple(map(_hashable, key)) for key in named}
+            keeping = [cut for cut, state in cuts.items() if state.rows.keys() & keys]
+            names = tuple(sorted(cut.name for cut in keeping))
+            erased = Erased(len(held.rows.keys() & keys), cuts=names)
+            if wanted.dry_run:
+                return erased
+            if names and not wanted.cuts:
+                raise kept_by_cuts(target.schema.name, names)
+            for cut in keeping:
+                del cuts[cut]
+            rows = {key: row for key, row in held.rows.items() if key not in keys}
+            self.place.tables[target.id] = replace(held, rows=rows)
+            return erased
 
     def effective_mode(self, target: TableTarget) -> TableMode:
         """Return UPSERT, or CHANGELOG for a table without a key, whose rows are only added here."""

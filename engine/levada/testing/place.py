@@ -34,7 +34,9 @@ class DestinationPlace:
     by the suite. ``read`` reads a table. ``shown`` returns the value that a reader sees for a value of the source, if
     the two differ, such as text for a time. ``in_child`` is a picklable function that opens the destination in another
     process, which the suite kills. Without it these tests are skipped. ``read_cut`` reads the state of a table that
-    is kept under a name, for a destination with the capability ``cuts``.
+    is kept under a name, for a destination with the capability ``cuts``. ``search`` returns every file, and every other
+    place of the destination, that has a text, for a destination with the capability ``erases``. It looks into
+    compressed files.
     """
 
     open: Callable[[], Destination]
@@ -42,6 +44,7 @@ class DestinationPlace:
     shown: Callable[[Column, Any], Any] = _as_it_is
     in_child: Callable[[], Destination] | None = None
     read_cut: Callable[[TableTarget, str], pa.Table | Iterable[Row]] | None = None
+    search: Callable[[str], list[str]] | None = None
 
     def rows(self, target: TableTarget) -> list[dict[str, Any]]:
         """Return the rows of a table, sorted, in a form that compares equal if the values are the same."""
@@ -52,6 +55,12 @@ class DestinationPlace:
         if self.read_cut is None:
             raise NotImplementedError("the place needs `read_cut`, because its destination has the capability cuts")
         return _as_rows(self.read_cut(target, name))
+
+    def places_of(self, text: str) -> list[str]:
+        """Return the places at the destination that have a text."""
+        if self.search is None:
+            raise NotImplementedError("the place needs `search`, because its destination has the capability erases")
+        return self.search(text)
 
     def expected(self, schema: ReplicatedTableSchema, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return rows of the source in the form of `rows`. Missing columns are NULL."""

@@ -27,6 +27,7 @@ from levada.schema.changes import (
     XID,
     change_schema,
 )
+from levada.schema.metadata import NO_METADATA, RowMetadata
 from levada.segments import Manifest, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.ledger import Ledger
 from levada.segments.limits import BatchLimits
@@ -185,6 +186,8 @@ class SourceTable:
     """The destination's settings of the table."""
     deletes: Deletes = Deletes.APPLY
     """The effect of deletes."""
+    metadata: RowMetadata = NO_METADATA
+    """The columns that describe the last change of each row."""
     taken: int = int(COPIED)
     """The end of the last batch."""
     versions: list[tuple[int, ReplicatedTableSchema]] = field(default_factory=list)
@@ -195,7 +198,7 @@ class SourceTable:
     @property
     def target(self) -> TableTarget:
         """The table in its current version."""
-        return TableTarget.of(self.schema, self.mode, self.name, self.settings).keeping(self.deletes)
+        return self._target(self.schema)
 
     def insert(self, **row: Any) -> None:
         """Insert a row."""
@@ -249,8 +252,11 @@ class SourceTable:
         """Return the start of the next batch: the end of the last one, or ``since``."""
         after = self.taken if since is None else since
         before = next(v for at, v in reversed(self.versions) if at <= int(COPIED) or at < after)
-        target = TableTarget.of(before, self.mode, self.name, self.settings).keeping(self.deletes)
-        return TableStart(target.with_schema(before), Lsn(after))
+        return TableStart(self._target(before).with_schema(before), Lsn(after))
+
+    def _target(self, schema: ReplicatedTableSchema) -> TableTarget:
+        target = TableTarget.of(schema, self.mode, self.name, self.settings)
+        return target.keeping(self.deletes).describing(self.metadata)
 
     def _add(self, op: str, row: Mapping[str, Any], **more: Any) -> None:
         with self.source.change() as (lsn, ordinal):

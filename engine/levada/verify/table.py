@@ -17,6 +17,7 @@ from levada.errors import DestinationChanged
 from levada.printable import counted
 from levada.schema import Column, ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import DELETED_AT, DELETED_AT_ATTNUM
+from levada.schema.metadata import COLUMNS
 from levada.values import Deletes, Lsn
 from levada.verify.differences import (
     ChunkDifferences,
@@ -114,6 +115,7 @@ def scope_of(
     columns, problems, skipped = [], [], []
     marks = target is not None and target.deletes is Deletes.MARK
     streamed = known.by_attnum
+    described = () if target is None else tuple(COLUMNS[one] for one in target.metadata.columns)
     for column in schema.columns:
         at_lake, stored = lake.columns.get(column.attnum), streamed.get(column.attnum)
         if at_lake is None:
@@ -131,8 +133,14 @@ def scope_of(
     if not lake.keeps_columns:
         at_source = schema.by_attnum
         own = {DELETED_AT_ATTNUM} if marks else set()
+        own |= {column.attnum for column in described}
         gone = (name for attnum, name in lake.columns.items() if attnum not in at_source.keys() | own)
         problems += [f"column {name} is at the destination, and not at the source" for name in gone]
+    for column in described:
+        if column.attnum in lake.columns:
+            skipped.append(f"{column.name}: the source does not have it")
+        else:
+            problems.append(f"column {column.name} is missing at the destination")
     if marks and DELETED_AT_ATTNUM not in lake.columns:
         problems.append(f"column {DELETED_AT} is missing at the destination")
         marks = False

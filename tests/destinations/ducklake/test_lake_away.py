@@ -19,7 +19,7 @@ def test_nothing_is_written_where_the_files_are_missing(ducklake: DuckLake, mode
     """A batch waits for the table's folder, also after a restart. Else its file would be lost with the mount point."""
     destination = ducklake.destination()
     stream = copy(ducklake, destination, mode=mode)
-    (folder,) = {path.parent for path in ducklake.folder.rglob("*.parquet")}
+    (folder,) = {path.parent.parent for path in ducklake.folder.rglob("*.parquet")}
     away = Path(f"{ducklake.folder}-away")
     ducklake.folder.rename(away)
     ducklake.folder.mkdir()

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.destinations.bigquery.destination import BigQueryDestination
 
 __all__ = ["BigQueryDestination"]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "BigQueryDestination": "levada.destinations.bigquery.destination",
-    },
-)
+_LAZY_EXPORTS = {
+    "BigQueryDestination": "levada.destinations.bigquery.destination",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

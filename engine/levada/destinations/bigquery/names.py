@@ -11,6 +11,7 @@ from levada.destinations.bigquery.settings import Settings
 from levada.destinations.schema_changes import check_letter_case
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
+from levada.schema.metadata import at_source
 from levada.values import QualifiedTable
 
 _SCHEMA: Final = "{schema}"
@@ -102,7 +103,8 @@ def check_columns(schema: ReplicatedTableSchema) -> None:
 
     The code is ``ambiguous_columns`` if two names differ only in case, which BigQuery ignores in columns.
     """
-    for column in schema.columns:
+    # Levada's own columns begin with what no column of the source may begin with.
+    for column in at_source(schema).columns:
         if not _usable_column(column.name):
             raise NeedsOperator(
                 "destination_name_unusable",

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.destinations.ducklake.destination import DuckLakeDestination
 
 __all__ = ["DuckLakeDestination"]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "DuckLakeDestination": "levada.destinations.ducklake.destination",
-    },
-)
+_LAZY_EXPORTS = {
+    "DuckLakeDestination": "levada.destinations.ducklake.destination",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
@@ -17,27 +17,27 @@ from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.credentials import read_credentials
-from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.left_out import LeftOutRows
-from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.data_files.storage import remove_files
+from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake import claims, naming
-from levada.destinations.ducklake.columns import reconcile, replacement_columns
+from levada.destinations.ducklake.columns import LakeColumns, reconcile, replacement_columns
+from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
+from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
+from levada.destinations.ducklake.erasing import erase
+from levada.destinations.ducklake.fixed_table import DuckLakeVersion, SizedFile
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
-from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.intact import IntactTable, read_as_it_is, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
-from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import FullName, last_column_id, read_files
 from levada.destinations.ducklake.writes import (
     Catalog,
-    Changes,
     SyncedFiles,
     append_batch,
     commit,
@@ -45,6 +45,7 @@ from levada.destinations.ducklake.writes import (
     new_row,
     upsert_batch,
 )
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
     FencedDestination,
     TableState,
@@ -53,18 +54,16 @@ from levada.destinations.fenced import (
     missing,
     require_epoch,
 )
-from levada.destinations.interface import Capabilities, DestinationContext, TableMode
-from levada.destinations.key_index.index import KeyIndex
+from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError
+from levada.destinations.verification import FixedTable
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
@@ -110,7 +109,15 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     name: ClassVar[str] = "ducklake"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        upsert=True, watermark=True, replacement=True, finds_rows=True, keeps_deleted=True, copies_in_process=True
+        upsert=True,
+        watermark=True,
+        replacement=True,
+        finds_rows=True,
+        keeps_deleted=True,
+        keeps_ranges=True,
+        verifies=True,
+        erases=True,
+        copies_in_process=True,
     )
     settings_model = Settings
 
@@ -191,30 +198,20 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         catalog, name, state, schema = self._catalog(), self._name(target), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            row, intact, last_id = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark))
-            columns = replacement_columns(intact.columns, last_id, schema, mode)
-            storage = catalog.lake.storage(intact.table.folder)
-            writer = PartitionWriter(storage, columns.files(), schema, _constants(mode, mark.lsn))
-            files = [f for part in rows.map_partitions(writer) for f in part]
+            made = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
             try:
-                described = describe_files(storage, files, columns.own)
-                changes = Changes(columns, described, replacing=True)
-                after = new_row(row, schema, mode, mark)
+                copied = rows.map_ranges(made.writer(mark.lsn), made.ranges)
+                changes, after = made.changes(copied, state.index), new_row(made.row, schema, mode, mark)
                 # A copy replaces all rows, those of another writer included.
-                stored = self._retried(lambda: commit(catalog, row, intact, changes, after, check=False))
-            except LevadaError as error:
-                if is_uncommitted(error):
-                    remove_files(storage, files)
+                stored = self._retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
+            except BaseException as error:
+                state.index.forget()
+                if isinstance(error, LevadaError) and is_uncommitted(error) and rows.kept_place != made.ranges.place:
+                    remove_folder(made.storage)
                 raise
             state.seen = mark.lsn
             state.synced.known = None
-            if mode is TableMode.UPSERT:
-
-                def add(index: KeyIndex) -> None:
-                    reader = KeyReader.of(schema, columns.files(), index.seed)
-                    add_files(index, reader, storage, (without_deletes(f.path) for f in files))
-
-                state.index.build(key_kind(schema), add, stored.snapshot)
+            made.committed(copied, state.index, stored.snapshot)
         return Durability.DURABLE
 
     def applied(self, table: TableId) -> Watermark | None:
@@ -262,9 +259,75 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             for file in held:
                 yield from rows.read(live_files(storage, catalog.lake, [file]))
 
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Write the files again that have the rows, also those of former snapshots. All snapshots stay."""
+        state = self._table_of(target)
+        with state.lock:
+            return self._retried(lambda: self._erase(state, target, wanted, mark))
+
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another writer changed the table."""
         self.applied(table)
+
+    def fixed(self, target: TableTarget) -> FixedTable | None:
+        """Return the rows of the current data files, also if another writer has changed the table.
+
+        Raise DestinationChanged ``foreign_write`` if another writer has put rows into the catalog itself.
+        """
+        self._require_comparable(target)
+        catalog, state = self._catalog(), self._states.of(target.id)
+        with state.lock, self._database.transaction(f"reading {target.schema.name}") as connection:
+            row = self._state.find(connection, target.id)
+            if row is None or row.lsn is None:
+                return None
+            table, columns = read_as_it_is(connection, catalog.lake.uri, row)
+            held = read_files(connection, table)
+        storage = catalog.lake.storage(table.folder)
+        live = live_files(storage, catalog.lake, held)
+        sized = [SizedFile(file, of.rows - of.deleted) for file, of in zip(live, held, strict=True)]
+
+        def is_current() -> bool:
+            with self._database.transaction(f"reading {target.schema.name}") as connection:
+                now = {f.path for f in read_files(connection, table)}
+            return now.issuperset(f.path for f in held)
+
+        return self._version(target, columns, storage, sized, row.lsn, is_current)
+
+    def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
+        """Return the rows of the shadow copy. No snapshot has its files, so only this process can read them."""
+        self._require_comparable(target)
+        made = self._states.of(target.id).replacement
+        if made is None:
+            return None
+        return self._version(target, made.columns, made.storage, made.live, made.lsn, lambda: True)
+
+    def _version(
+        self,
+        target: TableTarget,
+        columns: LakeColumns,
+        storage: FileSystemStorage,
+        files: Sequence[SizedFile],
+        applied: Lsn,
+        is_current: Callable[[], bool],
+    ) -> FixedTable:
+        keeps_columns = self._context.on_schema_change is OnSchemaChange.IGNORE
+        return DuckLakeVersion(
+            target.schema,
+            columns,
+            storage,
+            files,
+            applied,
+            self.batch_tasks,
+            is_current,
+            keeps_columns=keeps_columns,
+        )
+
+    def _require_comparable(self, target: TableTarget) -> None:
+        if self.effective_mode(target) is TableMode.CHANGELOG:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"{target.schema.name} cannot be compared with the source: its table in DuckLake has every change",
+            )
 
     # -- the shadow copy of a table
 
@@ -282,14 +345,14 @@ class DuckLakeDestination(FencedDestination[LakeState]):
                     require_epoch(row.epoch, mark.epoch)
                     intact = read_intact(connection, catalog.lake.uri, row)
                     last_id = last_column_id(connection, intact.table.id)
+                    _, storage = take_folder(catalog, connection, row, intact.table, mark, rows.kept_place)
             except DestinationChanged:
                 return False
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(catalog, intact, last_id, schema, mode, mark.lsn, folder)
+            made = Replacement.begin(catalog, storage, intact, last_id, schema, mode, mark.lsn, folder)
             state.replacement = made
-        writer = PartitionWriter(made.storage, made.columns.files(), schema, _constants(mode, mark.lsn))
-        parts = rows.map_partitions(writer)
-        made.copied([f for part in parts for f in part])
+        writer = PartitionWriter(made.storage, made.columns.files(), schema, copied_constants(mode, mark.lsn))
+        made.copied(rows.map_ranges(writer, made.ranges))
         return True
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
@@ -320,13 +383,16 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.index.opened = None
             state.synced.known = None
             made.hand_over_index(stored.snapshot, state.index.folder)
+            made.ranges.remove(made.range_names)
             return True
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index."""
         state = self._states.of(table)
         with state.lock:
-            state.forget_replacement()
+            if state.replacement is not None:
+                state.replacement.remove()
+                state.replacement = None
 
     # -- parts of the methods above
 
@@ -361,12 +427,36 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)
         state.seen = mark.lsn
 
+    def _erase(self, state: LakeState, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        catalog, schema, mode = self._catalog(), target.schema, self.effective_mode(target)
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row = self._state.find(connection, target.id, lock=True)
+            if row is None or row.lsn is None:
+                raise missing(self._name(target), schema.name)
+            require_epoch(row.epoch, mark.epoch)
+            intact = read_intact(connection, catalog.lake.uri, row)
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        if not wanted.dry_run:
+            # It has keys, and the positions of rows in files that are replaced.
+            state.index.forget()
+            state.synced.known = None
+        return erase(catalog, row, intact, schema, wanted, mark.epoch)
+
     def _claimed(
-        self, catalog: Catalog, schema: ReplicatedTableSchema, name: FullName, mode: TableMode, mark: Watermark
-    ) -> tuple[TableRow, IntactTable, int]:
+        self,
+        catalog: Catalog,
+        schema: ReplicatedTableSchema,
+        name: FullName,
+        mode: TableMode,
+        mark: Watermark,
+        kept_place: str | None,
+    ) -> CopiedTable:
         with self._database.transaction(f"creating {name}") as connection:
             row, table, columns, content, last_id = claims.claim(catalog, connection, schema, name, mode, mark)
-            return row, IntactTable(table, columns, content), last_id
+            row, storage = take_folder(catalog, connection, row, table, mark, kept_place)
+        intact = IntactTable(table, columns, content)
+        copied = replacement_columns(columns, last_id, schema, mode)
+        return CopiedTable(catalog.lake, row, intact, copied, storage, schema, mode)
 
     def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
         with self._database.transaction("reading a table to replace") as connection:
@@ -438,8 +528,3 @@ def store_properties(settings: Settings, credentials: Path | None) -> Mapping[st
     """Return the properties of the object store, with those of the Secret. Raise LoginFailed for an unreadable key."""
     secret = {} if credentials is None else read_credentials(credentials)
     return {**settings.properties, **{name: text for name, text in secret.items() if name not in _LOGIN}}
-
-
-def _constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
-    """Return the values of a changelog's columns in copied rows."""
-    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}

@@ -8,14 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from levada import codes
+from levada.copy.rows import CopiedRows
 from levada.destinations.data_files.changelog import write_changelog
-from levada.destinations.data_files.key_reader import KeyReader, add_files
-from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.live_files import LiveFile
+from levada.destinations.data_files.range_files import RangeFiles
+from levada.destinations.data_files.snapshot_rows import all_files, index_rows
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.ducklake.columns import LakeColumns, replacement_columns
+from levada.destinations.ducklake.copy_folder import remove_folder
 from levada.destinations.ducklake.deletes import DeletedRows
+from levada.destinations.ducklake.fixed_table import SizedFile
 from levada.destinations.ducklake.intact import IntactTable
 from levada.destinations.ducklake.state import TableRow
 from levada.destinations.ducklake.statistics import describe_files
@@ -53,11 +60,14 @@ class Replacement:
     files: list[WrittenFile] = field(default_factory=list)
     index: KeyIndex | None = None
     """The key index of the files, or None for a changelog."""
+    range_names: tuple[str, ...] = ()
+    """The names of the descriptions of ranges that are in the folder."""
 
     @classmethod
     def begin(
         cls,
         catalog: Catalog,
+        storage: FileSystemStorage,
         intact: IntactTable,
         last_id: int,
         schema: ReplicatedTableSchema,
@@ -65,21 +75,35 @@ class Replacement:
         lsn: Lsn,
         index_folder: Path,
     ) -> Replacement:
-        """Choose the columns of the shadow copy. ``last_id`` is the highest column ID of the table."""
-        storage = catalog.lake.storage(intact.table.folder)
+        """Choose the columns of the shadow copy. ``last_id`` is the highest column ID of the table.
+
+        ``storage`` is that of the copy's folder.
+        """
         columns = replacement_columns(intact.columns, last_id, schema, mode)
         deletes = DeletedRows(storage, catalog.lake)
         return cls(storage, deletes, schema, mode, lsn, intact.columns, columns, index_folder)
 
-    def copied(self, files: list[WrittenFile]) -> None:
-        """Register the copied files, and index their rows."""
-        self.files = files
+    @property
+    def ranges(self) -> RangeFiles:
+        """The descriptions of the copy's finished ranges."""
+        return RangeFiles(self.storage, self.columns.files().arrow)
+
+    def copied(self, copied: CopiedRows[list[WrittenFile]]) -> None:
+        """Register the copied files, and index their rows. Rows that changed between snapshots are deleted."""
+        self.files, self.range_names = all_files(copied), copied.names
         if self.mode is TableMode.UPSERT:
             shutil.rmtree(self.index_folder, ignore_errors=True)
             self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
             reader = KeyReader.of(self.schema, self.columns.files(), self.index.seed)
-            add_files(self.index, reader, self.storage, (without_deletes(f.path) for f in files))
+            index_rows(self.index, reader, self.storage, self.schema, copied, self.deletes)
             self.index.commit(_NO_SNAPSHOT)
+
+    @property
+    def live(self) -> list[SizedFile]:
+        """The files without their deleted rows."""
+        deleted = {p: np.unique(np.concatenate(parts)) for p, parts in self.deletes.positions.items()}
+        live = [LiveFile(f.path, deleted.get(f.path, np.empty(0, np.int64))) for f in self.files]
+        return [SizedFile(file, of.rows - len(file.deleted)) for file, of in zip(live, self.files, strict=True)]
 
     def apply(self, events: TableEvents, mark: Watermark) -> bool:
         """Write the files of a batch. Return False, without writing, if the batch changes the columns.
@@ -118,8 +142,12 @@ class Replacement:
     def commit(self, catalog: Catalog, row: TableRow, intact: IntactTable, mark: Watermark) -> TableRow | None:
         """Replace all files and columns of the table in one commit. Return the new state.
 
-        Return None, without a commit, if the table has other columns than at the start, or a file is missing.
+        Return None, without a commit, if the table has other columns than at the start, another copy has begun, or a
+        file is missing.
         """
+        named = row.copy_folder is not None and f"{intact.table.folder}{row.copy_folder}"
+        if not named or catalog.lake.path(named) != self.storage.folder:
+            return None
         if intact.columns.columns not in (self.before.columns, self.columns.columns):
             return None
         deletes = DeletedRows(self.storage, catalog.lake, dict(self.deletes.positions))
@@ -148,6 +176,11 @@ class Replacement:
         remove_files(self.storage, self.files)
         self.files = []
         self.remove_index()
+
+    def remove(self) -> None:
+        """Remove the folder and the index."""
+        self.discard()
+        remove_folder(self.storage)
 
     def remove_index(self) -> None:
         """Remove the index and its folder."""

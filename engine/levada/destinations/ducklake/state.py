@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS levada_tables (
     schema_name text NOT NULL, table_name text NOT NULL, table_id bigint, table_uuid text NOT NULL,
     mode text NOT NULL, key_attnums text NOT NULL, columns text NOT NULL,
     epoch bigint NOT NULL, lsn pg_lsn, snapshot_id bigint NOT NULL, next_row_id bigint NOT NULL,
-    row_count bigint NOT NULL, PRIMARY KEY (pipeline, source_id, source_table));
+    row_count bigint NOT NULL, copy_folder text, PRIMARY KEY (pipeline, source_id, source_table));
 CREATE UNIQUE INDEX IF NOT EXISTS levada_tables_name ON levada_tables (lower(schema_name), lower(table_name))
 """
 
@@ -40,6 +40,7 @@ class TableRow:
     ``table`` is DuckLake's ID of the table, or None if there is none. A catalog that was created again gives the ID to
     another table, so ``uuid`` has to be the same too. ``lsn`` is None before the first copy is
     complete. ``snapshot``, ``next_row_id`` and ``rows`` are those after Levada's last commit, see `TableContent`.
+    ``copy_folder`` is that of a copy that is not committed, relative to the table's.
     """
 
     owner: TableOwner
@@ -54,6 +55,7 @@ class TableRow:
     snapshot: int = 0
     next_row_id: int = 0
     rows: int = 0
+    copy_folder: str | None = None
 
     def holds(self, content: TableContent) -> bool:
         """Return True if no row was inserted or deleted since Levada's last commit."""
@@ -88,7 +90,7 @@ class State(StoredRows[TableRow]):
     source_table = "source_table"
     columns = (
         "schema_name", "table_name", "table_id", "table_uuid", "mode", "key_attnums", "columns", "epoch", "lsn",
-        "snapshot_id", "next_row_id", "row_count",
+        "snapshot_id", "next_row_id", "row_count", "copy_folder",
     )  # fmt: skip
 
     def __init__(self, owner: Owner) -> None:
@@ -112,4 +114,4 @@ class State(StoredRows[TableRow]):
         lsn = None if row.lsn is None else str(row.lsn)
         place = row.name.schema, row.name.name, row.table, row.uuid
         made = row.mode.value, row.key, json.dumps(row.columns), row.epoch, lsn
-        return *place, *made, row.snapshot, row.next_row_id, row.rows
+        return *place, *made, row.snapshot, row.next_row_id, row.rows, row.copy_folder

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from levada import codes
 from levada.destinations.data_files.live_files import READERS, open_parquet
+from levada.destinations.data_files.statistics import leaves
 from levada.destinations.data_files.storage import Storage, WrittenFile, table_file
 from levada.destinations.ducklake.columns import LakeColumn
 from levada.destinations.ducklake.types import FLOATS, bound, from_text, to_text
@@ -104,6 +105,16 @@ def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequ
             f"a file was removed before its commit: {error.message}",
             hint="if this persists, let no job remove orphan files that are younger than a day",
         ) from error
+
+
+def describe_by_id(storage: Storage, file: WrittenFile, columns: Sequence[LakeColumn]) -> DataFile:
+    """Return a file with the statistics of those of its columns that ``columns`` has, which are found by their IDs."""
+    by_id = {column.id: column for column in columns}
+    with open_parquet(storage, file.path) as parquet:
+        metadata = parquet.metadata
+        found = ((i, by_id.get(leaf.field_id or 0)) for i, leaf in enumerate(leaves(parquet.schema_arrow)))
+        stats = tuple(_column_stats(parquet, i, c) for i, c in found if c is not None and c.type not in FLOATS)
+        return DataFile(file.path, metadata.num_rows, file.bytes, metadata.serialized_size, stats)
 
 
 def footer_size(storage: Storage, path: str) -> int:

@@ -276,7 +276,7 @@ def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
 
 def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:
     """Return the state after a copy."""
-    return replace(row, mode=mode, key=key_text(schema), epoch=mark.epoch, lsn=mark.lsn)
+    return replace(row, mode=mode, key=key_text(schema), epoch=mark.epoch, lsn=mark.lsn, copy_folder=None)
 
 
 def conflict(message: str) -> Transient:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.destinations.iceberg.destination import IcebergDestination
 
 __all__ = ["IcebergDestination"]
 
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "IcebergDestination": "levada.destinations.iceberg.destination",
-    },
-)
+_LAZY_EXPORTS = {
+    "IcebergDestination": "levada.destinations.iceberg.destination",
+}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

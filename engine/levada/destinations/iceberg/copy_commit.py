@@ -8,12 +8,12 @@ from typing import Final
 
 from levada.copy.rows import CopiedRows, TableRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.metadata import Property
-from levada.destinations.iceberg.range_files import RangeFiles
 from levada.destinations.iceberg.table import NO_DELETES, IcebergTable
 from levada.errors import LevadaError
 from levada.values import Watermark

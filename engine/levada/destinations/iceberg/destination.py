@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -17,7 +18,9 @@ from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import FencedDestination, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
@@ -27,6 +30,7 @@ from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.cuts import update_cuts
+from levada.destinations.iceberg.erasing import erase
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import resync_hint
 from levada.destinations.iceberg.index_sync import index_copy, synced_index
@@ -42,7 +46,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_left_tags,
     remove_orphans,
 )
-from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.retention import is_expiry_due
@@ -95,6 +99,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         verifies=True,
         repairs=True,
         cuts=True,
+        erases=True,
         finds_rows=True,
         keeps_deleted=True,
         checks_without_spark=True,
@@ -230,7 +235,10 @@ class IcebergDestination(FencedDestination[IcebergState]):
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
-            writer, keeper = PartitionWriter(storage, new_files, schema, copied), RangeFiles(storage, new_files.arrow)
+            writer, keeper = (
+                PartitionWriter(storage, new_files, schema, copied),
+                RangeFiles(storage, new_files.arrow, PartitionLists()),
+            )
             written = write_leased(rows, writer, keeper, lease, table)
             if written.changed_keys is not None:
                 commit_resumed(state, table, schema, layout, written, mark, lease)
@@ -271,22 +279,14 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
         """Yield the keys of the rows in a region from the current snapshot's files. Their bounds exclude most files."""
-        state = self._known.of(target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None:
-                raise missing(state.name, target.schema.name)
+        with self._opened(target) as (_, table):
             reader, storage = RegionReader.of(target.schema, table.metadata.layout.files, region), table.storage()
             files = [f for f in live_files(table) if reader.may_have_rows(storage, f.path)]
             yield from reader.read(storage, files)
 
     def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the current snapshot whose keys are not in the index of the shadow copy."""
-        state = self._known.of(target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None:
-                raise missing(state.name, target.schema.name)
+        with self._opened(target) as (state, table):
             if state.replacement is not None and state.replacement.index is not None:
                 layout, copied = table.metadata.layout.files, state.replacement.index
                 yield from LeftOutRows(table.storage(), layout, target.schema, copied).read(live_files(table))
@@ -312,12 +312,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
-        state, schema, mode = self._known.of(target), target.schema, self.effective_mode(target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None:
-                raise missing(state.name, schema.name)
-            table.check_epoch(mark)
+        schema, mode = target.schema, self.effective_mode(target)
+        with self._opened(target, mark) as (state, table):
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
             rewrite_keys(state, table, files, schema, fixed, repair.gone, rows)
 
@@ -326,12 +322,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
-        state = self._known.of(target)
-        with state.lock:
-            table = self._known.open(state)
-            if table is None:
-                raise missing(state.name, target.schema.name)
-            table.check_epoch(mark)
+        with self._opened(target, mark) as (state, table):
             accept(table, fixed, mark)
             state.schema, state.seen = target.schema, table.metadata.lsn
 
@@ -340,15 +331,31 @@ class IcebergDestination(FencedDestination[IcebergState]):
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
+        with self._opened(target, mark) as (state, table):
+            state.index.forget()
+            state.vectors = None
+            return forget_missing_files(table, fixed)
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Write the files again that have the rows, and expire every snapshot that has them."""
+        with self._opened(target, mark) as (state, table):
+            check_same_table(table, target.schema, self.effective_mode(target))
+            self._intact(state, table)
+            return erase(state, table, target.schema, wanted)
+
+    @contextmanager
+    def _opened(
+        self, target: TableTarget, mark: Watermark | None = None
+    ) -> Iterator[tuple[IcebergState, IcebergTable]]:
+        """Yield a table with its state, which is locked. Raise StaleEpoch if ``mark`` is that of an older driver."""
         state = self._known.of(target)
         with state.lock:
             table = self._known.open(state)
             if table is None:
                 raise missing(state.name, target.schema.name)
-            table.check_epoch(mark)
-            state.index.forget()
-            state.vectors = None
-            return forget_missing_files(table, fixed)
+            if mark is not None:
+                table.check_epoch(mark)
+            yield state, table
 
     def update_cuts(
         self, table: TableId, added: NamedCut | None, removed: Collection[str], mark: Watermark

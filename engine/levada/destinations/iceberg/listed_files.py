@@ -37,10 +37,12 @@ def _by_id(found: Mapping[str, Any], key: str) -> dict[int, Any]:
 
 
 def _bound(kind: pa.DataType, text: str | None) -> Any:
-    """Return a bound in the form of `physical`. A column may have been widened since, so the length decides."""
-    if text is None or physical(kind) is None:
-        return None
-    raw = bytes.fromhex(text)
+    """Return a bound in the form of `physical`."""
+    return None if text is None or physical(kind) is None else bound_of(kind, bytes.fromhex(text))
+
+
+def bound_of(kind: pa.DataType, raw: bytes) -> Any:
+    """Return the value of a bound's bytes. A column may have been widened since, so the length decides."""
     if is_text_or_bytes(kind):
         return raw
     if pa.types.is_floating(kind):

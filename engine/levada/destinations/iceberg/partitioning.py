@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,6 +82,21 @@ class FilePartition:
     spec_id: int
     values: str = UNPARTITIONED
     sort_order: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLists:
+    """The partitions of data files as lists, for `levada.destinations.data_files.range_files.RangeFiles`."""
+
+    def to_json(self, partition: Hashable) -> list[Any] | None:
+        """Return the partition as a list, None without one."""
+        if not isinstance(partition, FilePartition):
+            return None
+        return [partition.spec_id, partition.values, partition.sort_order]
+
+    def of_json(self, value: Any) -> FilePartition | None:
+        """Return the partition of a list."""
+        return None if value is None else FilePartition(int(value[0]), str(value[1]), int(value[2]))
 
 
 @dataclass(frozen=True, slots=True)

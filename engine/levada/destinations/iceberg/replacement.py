@@ -20,6 +20,7 @@ from levada.destinations.data_files.deletion_vectors import DeletionVector, file
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.snapshot_rows import all_files, index_snapshots
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.arranging import arrange_as, name_taken
@@ -31,10 +32,9 @@ from levada.destinations.iceberg.metadata import Property
 from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
 from levada.destinations.iceberg.settings import TableSettings
-from levada.destinations.iceberg.snapshot_rows import all_files, index_snapshots
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_properties import without_bounds
-from levada.destinations.iceberg.vectors import finish, new_deletes
+from levada.destinations.iceberg.vectors import deletes_of_copy, finish, new_deletes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import key_kind
@@ -133,7 +133,8 @@ class Replacement:
         if copied.changed_keys is None:
             add_files(self.index, reader, storage, (without_deletes(f.path) for f in self.files))
         else:
-            deletes = index_snapshots(self.index, reader, storage, self.schema, copied, vectors=self.has_vectors)
+            deletes = deletes_of_copy(storage, self.files, vectors=self.has_vectors)
+            index_snapshots(self.index, reader, storage, self.schema, copied, deletes)
             finished = finish(deletes, {})
             self.deletes = list(finished.files)
             self.vectors = {v.data_file: v for v in finished.vectors}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from levada.copy.rows import CopiedRows
 from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.snapshot_rows import all_files, index_snapshots
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.copy_commit import commit_copy
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.replacement import vanishing
 from levada.destinations.iceberg.schema import IcebergSchema
-from levada.destinations.iceberg.snapshot_rows import all_files, index_snapshots
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.vectors import finish
+from levada.destinations.iceberg.vectors import deletes_of_copy, finish
 from levada.destinations.key_index.index import index_errors
 from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
@@ -40,7 +40,8 @@ def commit_resumed(
         reader = KeyReader.of(schema, layout.files, index.seed)
         try:
             with vanishing():
-                deletes = index_snapshots(index, reader, storage, schema, copied, vectors=table.has_vectors)
+                deletes = deletes_of_copy(storage, all_files(copied), vectors=table.has_vectors)
+                index_snapshots(index, reader, storage, schema, copied, deletes)
             snapshot = commit_copy(table, all_files(copied), mark, lease, finish(deletes, {}))
         except BaseException:
             state.index.forget()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from levada.destinations.data_files.partition_writer import PartitionWriter
-from levada.destinations.iceberg.range_files import RangeFiles
+from levada.destinations.data_files.range_files import RangeFiles
+from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import index_errors
@@ -47,7 +48,7 @@ class ShadowCopies:
             state.replacement, storage = made, made.lease.storage(table)
         copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
         writer = PartitionWriter(storage, made.new_files, schema, copied)
-        written = rows.map_ranges(writer, RangeFiles(storage, made.new_files.arrow))
+        written = rows.map_ranges(writer, RangeFiles(storage, made.new_files.arrow, PartitionLists()))
         with vanishing(), index_errors(made.index_folder):
             made.copied(written, storage)
         return True
@@ -88,7 +89,7 @@ class ShadowCopies:
                 return False
             state.index.opened = None
             made.hand_over_index(snapshot, state.index.folder)
-            RangeFiles(made.lease.storage(opened), made.new_files.arrow).remove(made.range_names)
+            RangeFiles(made.lease.storage(opened), made.new_files.arrow, PartitionLists()).remove(made.range_names)
             state.replacement, state.schema, state.seen = None, made.schema, mark.lsn
             return True
 

@@ -36,21 +36,22 @@ class IcebergStorage:
 
     def create(self, path: str) -> OutputStream:
         """Open a new file for writing."""
-        return self._io().new_output(path).create()
+        return self.io().new_output(path).create()
 
     def open(self, path: str) -> InputStream:
         """Open a file for reading."""
-        return self._io().new_input(path).open()
+        return self.io().new_input(path).open()
 
     def exists(self, path: str) -> bool:
         """Return True if there is a file of this path."""
-        return self._io().new_input(path).exists()
+        return self.io().new_input(path).exists()
 
     def delete(self, path: str) -> None:
         """Remove a file."""
-        self._io().delete(path)
+        self.io().delete(path)
 
-    def _io(self) -> FileIO:
+    def io(self) -> FileIO:
+        """Return PyIceberg's access to the files. It has a connection pool, and one for each folder is kept."""
         return _file_io(self.folder, tuple(sorted(self.properties.items())))
 
 

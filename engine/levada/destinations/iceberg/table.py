@@ -183,6 +183,27 @@ class IcebergTable(TableReader):
         changes = {"operation": "rewrite", "data": self._describer().data(files), "deletes": [], "removed-deletes": []}
         return self.commit({**changes, **self._terms(None, {})})
 
+    def rewrite_without(self, lost: Sequence[str], files: Sequence[WrittenFile]) -> int:
+        """Replace the files ``lost`` by ``files``, which lack some of their rows, in one commit.
+
+        They are data files, and position-delete files that apply to no other ones. The watermark stays. Return the
+        snapshot's ID. Raise CommitConflict if the table changed since it was last read.
+        """
+        self.check_intact()
+        self._check_writable()
+        require_files(self.storage(), files, NO_DELETES)
+        changes = {**self._changes(files, NO_DELETES, replacing=False), "operation": "delta", "lost": lost}
+        return self.commit({**changes, **self._terms(None, {})})
+
+    def rewrite_manifests(self, paths: Sequence[str]) -> int:
+        """Replace manifests of data files by new ones without entries of removed files, in one commit.
+
+        Return the snapshot's ID. Raise CommitConflict if the table changed since it was last read.
+        """
+        self.check_intact()
+        changes = {**self._changes((), NO_DELETES, replacing=False), "operation": "rewrite-manifests"}
+        return self.commit({**changes, "manifests": paths, **self._terms(None, {})})
+
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove files from the table in one commit, without reading them. It is not recorded, see `write`.
 

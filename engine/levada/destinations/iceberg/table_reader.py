@@ -188,6 +188,11 @@ class TableReader:
         with java_errors(f"plan a scan of {self.name}"):
             return list(json.loads(self.opened.paths(snapshot)))
 
+    def manifest_lists(self) -> dict[int, str]:
+        """Return the location of the list of manifests of each snapshot that is kept."""
+        with java_errors(f"read the snapshots of {self.name}"):
+            return {int(id_): path for id_, path in json.loads(self.opened.manifestLists()).items()}
+
     @contextmanager
     def staged(self, snapshot: int, paths: Sequence[str]) -> Iterator[str]:
         """Let Spark read some data files of a snapshot, and no others. Yield the name of this set for a rewrite."""

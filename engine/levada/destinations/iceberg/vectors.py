@@ -7,7 +7,7 @@ vector at most, so a batch replaces the vectors of the data files in which it de
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from levada.destinations.data_files.deletion_vectors import (
     write_vectors,
 )
 from levada.destinations.data_files.position_deletes import PositionDeleteFiles
-from levada.destinations.data_files.storage import Storage, remove_files
+from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.scan import positions_in_files
@@ -43,6 +43,16 @@ class LiveVectors:
 def new_deletes(storage: Storage, *, vectors: bool) -> PositionDeleteFiles | DeletionVectors:
     """Return what takes the deleted rows of a batch: deletion vectors or position-delete files."""
     return DeletionVectors(storage) if vectors else PositionDeleteFiles(storage, POSITION_DELETES)
+
+
+def deletes_of_copy(
+    storage: Storage, files: Iterable[WrittenFile], *, vectors: bool
+) -> PositionDeleteFiles | DeletionVectors:
+    """Return what takes the deleted rows of a copy that is not committed, and has ``files``."""
+    partitions = {file.path: file.partition for file in files}
+    deletes = new_deletes(storage, vectors=vectors)
+    deletes.partitions_of = lambda paths: [partitions[path] for path in paths]
+    return deletes
 
 
 def finish(deletes: PositionDeleteFiles | DeletionVectors, live: Mapping[str, DeletionVector]) -> NewDeletes:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.destinations.opensearch.destination import OpenSearchDestination
 
 __all__ = ["OpenSearchDestination"]
 
-__getattr__ = lazy_exports(__name__, {"OpenSearchDestination": "levada.destinations.opensearch.destination"})
+_LAZY_EXPORTS = {"OpenSearchDestination": "levada.destinations.opensearch.destination"}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

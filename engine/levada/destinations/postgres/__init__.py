@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from levada.lazy import lazy_exports
+from levada.lazy import lazy_exports, lazy_names
 
 if TYPE_CHECKING:
     from levada.destinations.postgres.destination import PostgresDestination
 
 __all__ = ["PostgresDestination"]
 
-__getattr__ = lazy_exports(__name__, {"PostgresDestination": "levada.destinations.postgres.destination"})
+_LAZY_EXPORTS = {"PostgresDestination": "levada.destinations.postgres.destination"}
+
+__getattr__, __dir__ = lazy_exports(__name__, _LAZY_EXPORTS), lazy_names(__name__, _LAZY_EXPORTS)

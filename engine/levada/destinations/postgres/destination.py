@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing, require_epoch
 from levada.destinations.interface import (
     Capabilities,
@@ -30,6 +31,7 @@ from levada.destinations.postgres.apply import apply_table, evolve, write_change
 from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently
+from levada.destinations.postgres.erasing import delete_rows, places, vacuum
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
 from levada.destinations.postgres.left_out import rows_left_out
@@ -87,6 +89,7 @@ class PostgresDestination(FencedDestination[_Table]):
         replacement=True,
         verifies=True,
         repairs=True,
+        erases=True,
         guards=True,
         finds_rows=True,
         keeps_deleted=True,
@@ -368,6 +371,20 @@ class PostgresDestination(FencedDestination[_Table]):
             storage = check_intact(connection, row)
             self._state.save(connection, row, replace(row, storage=storage, epoch=mark.epoch, lsn=mark.lsn))
         self._table_of(target).seen = mark.lsn
+
+    def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
+        """Delete the rows in one transaction, which moves no watermark, and vacuum the table."""
+        schema = target.schema
+        with self._transaction(f"erasing rows of {schema.name}", schema.id, mark.epoch) as connection:
+            connection.execute(DEFER)
+            row = self._locked(connection, schema, mark)
+            check_intact(connection, row)
+            erased = delete_rows(connection, row, schema, wanted)
+            self._state.save(connection, row, replace(row, epoch=mark.epoch))
+        if not wanted.dry_run:
+            # Also after a deletion by an earlier call, or by the stream.
+            vacuum(self._server, row.place)
+        return erased.also(places(row.place))
 
     def _compared_schema(self, table: TableId, changes: TableEvents) -> ReplicatedTableSchema:
         version = self._states.of(table).compared

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,8 @@ from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import OLD
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, QualifiedTable
+
+_LENGTH: Final = re.compile(r" ?\(\d+(, ?-?\d+)?\)")
 
 
 def apply_upserts(
@@ -59,6 +63,22 @@ def replace_rows(
     batch = _Batch(connection, identifier(place), layout, schema, new_seed())
     for piece in rows:
         batch.write(pa.Table.from_batches([piece]))
+
+
+def delete_keys(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    layout: Layout,
+    schema: ReplicatedTableSchema,
+    keys: pa.Table,
+    *,
+    counted: bool = False,
+) -> int:
+    """Delete the rows with these keys, and return their number. With ``counted`` only return it.
+
+    ``keys`` has the key columns by their names.
+    """
+    return _Batch(connection, identifier(place), layout, schema, new_seed()).delete(keys, counted=counted)
 
 
 def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
@@ -102,6 +122,18 @@ class _Batch:
         self._fill(rows, whole.select([c.name for _, c in self._held]))
         self._upsert(rows)
         self._empty_scratch()
+
+    def delete(self, keys: pa.Table, *, counted: bool) -> int:
+        """Delete the rows with these keys, or only count them."""
+        given = self._scratch("d", [(f"k{i}", without_length(t)) for i, t in enumerate(self._key_types)])
+        self._fill(given, keys.select([c.name for c in self.schema.key_columns]))
+        if counted:
+            statement = sql.SQL("SELECT FROM {} t WHERE EXISTS (SELECT FROM {} d WHERE {})")
+        else:
+            statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}")
+        rows = self.connection.execute(statement.format(self.table, given, self._same_key("d"))).rowcount
+        self._empty_scratch()
+        return rows
 
     def _upsert(self, rows: sql.Identifier) -> None:
         names = [c.name for c, _ in self._held]
@@ -269,6 +301,13 @@ class _KnownKeys:
         group[order] = np.cumsum(starts) - 1
         found: Indices = order[starts][group[len(self.keys) :]]
         return found
+
+
+def without_length(kind: str) -> str:
+    """Return a type without its length or precision. No row has a longer key, and that is no error. Pure."""
+    found = _LENGTH.sub("", kind)
+    # By itself the word is a type of one character.
+    return "bpchar" if found == "character" else found
 
 
 def _numbers(columns: Mapping[int, Mask], rows: int) -> pa.Array:

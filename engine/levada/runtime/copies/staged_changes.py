@@ -27,18 +27,26 @@ _POLL_S: Final = 0.5
 class ChangesWanted(Ask[Sequence[Manifest] | None]):
     """A copy that is resumed needs the segments with the table's changes below ``until``.
 
-    It is answered once they are staged, with None if a segment is missing.
+    It is answered once they are staged, with None if a segment is missing. A ``shadow`` copy has segments of its own.
     """
 
     table: TableId
     until: Lsn
+    shadow: bool
 
 
 class ChangesReader(Protocol):
     """Reads the keys that changed between two snapshots."""
 
     def read(
-        self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
+        self,
+        target: TableTarget,
+        first: Lsn,
+        until: Lsn,
+        copied_rows: int,
+        stopped: Callable[[], LevadaError | None],
+        *,
+        shadow: bool,
     ) -> ChangedKeys:
         """Return the keys of the changes with ``first <= commit LSN < until``. See `StagedChanges.read`."""
         ...
@@ -48,7 +56,14 @@ class ChangesElsewhere:
     """Leaves the changes to the driver. A process of a dedicated copy has no staged changes."""
 
     def read(
-        self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
+        self,
+        target: TableTarget,
+        first: Lsn,
+        until: Lsn,
+        copied_rows: int,
+        stopped: Callable[[], LevadaError | None],
+        *,
+        shadow: bool,
     ) -> ChangedKeys:
         """Raise Transient ``copy_ranges_finished``."""
         message = f"all ranges of {target.schema.name} are copied, and the driver completes it"
@@ -63,13 +78,20 @@ class StagedChanges:
     inbox: Inbox
 
     def read(
-        self, target: TableTarget, first: Lsn, until: Lsn, copied_rows: int, stopped: Callable[[], LevadaError | None]
+        self,
+        target: TableTarget,
+        first: Lsn,
+        until: Lsn,
+        copied_rows: int,
+        stopped: Callable[[], LevadaError | None],
+        *,
+        shadow: bool,
     ) -> StagedKeys:
         """Return the keys of the changes with ``first <= commit LSN < until``, once the stream has staged them.
 
         Raise Transient ``copy_outdated`` if they are incomplete, too many, or of another version of the table.
         """
-        manifests = self._wait(target, until, stopped)
+        manifests = self._wait(target, ChangesWanted(target.id, until, shadow), stopped)
         batch = StagedBatch(self.staging, manifests, [TableStart(target, first)], until)
         changes, schema = batch.changes(target.id), target.schema
         if changes.truncates or any(
@@ -90,12 +112,14 @@ class StagedChanges:
             raise outdated(schema, "a key of a changed row has no value")
         return keys
 
-    def _wait(self, target: TableTarget, until: Lsn, stopped: Callable[[], LevadaError | None]) -> Sequence[Manifest]:
+    def _wait(
+        self, target: TableTarget, wanted: ChangesWanted, stopped: Callable[[], LevadaError | None]
+    ) -> Sequence[Manifest]:
         def check() -> None:
             if (error := stopped()) is not None:
                 raise error
 
-        manifests = self.inbox.ask(ChangesWanted(target.id, until)).wait(check, _POLL_S)
+        manifests = self.inbox.ask(wanted).wait(check, _POLL_S)
         if manifests is None:
             raise outdated(target.schema, "a segment with its changes is missing")
         return manifests

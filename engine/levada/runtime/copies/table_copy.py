@@ -17,18 +17,20 @@ from levada.copy.guard import hold_table
 from levada.copy.in_process import IN_PROCESS
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
-from levada.copy.marked_rows import MarkedRows
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
 from levada.copy.rows import TableRows
 from levada.copy.snapshot import SnapshotRows
+from levada.copy.stored_rows import stored_rows
 from levada.copy.tasks import TaskRunner
 from levada.destinations.answers import perform, require_durability, require_flag
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
+from levada.postgres.server import read_clock
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copied_rows import rows_to_copy
+from levada.runtime.copies.copy_marks import CopyMarks
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -36,8 +38,8 @@ from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
 from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.kept_rows import has_deleted_at, without_deleted_at
 from levada.schema.masking import kept_rows_masked
+from levada.schema.metadata import at_source
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
@@ -91,6 +93,10 @@ class TableCopy:
     def _kept(self) -> KeptCopies:
         return self.kept_copies or StoredKeptCopies(self.store)
 
+    @property
+    def _marks(self) -> CopyMarks:
+        return CopyMarks(self.store)
+
     def close_idle(self) -> None:
         """Close the connections that no copy uses at the moment."""
         self.sessions.close()
@@ -98,9 +104,15 @@ class TableCopy:
         if self.walsenders is not None:
             self.walsenders.close()
 
-    def _snapshot(self, table: TableId) -> AbstractContextManager[ExportedSnapshot]:
-        config = self.config_ref.current
-        return export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders)
+    @contextmanager
+    def _snapshot(self, table: TableId, plan: CopyPlan) -> Iterator[ExportedSnapshot]:
+        config, began = self.config_ref.current, None
+        if plan.settings.metadata:
+            # Before the snapshot, so that no later change has an earlier commit time than the rows of the copy.
+            with self.sessions.session() as connection:
+                began = read_clock(connection)
+        with export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders) as snapshot:
+            yield replace(snapshot, began=began)
 
     def run(
         self,
@@ -131,7 +143,7 @@ class TableCopy:
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
+            self._snapshot(table, plan) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, note=note) as (rows, storage),
         ):
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
@@ -181,7 +193,7 @@ class TableCopy:
         """
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
+            self._snapshot(table, plan) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
         ):
             started(rows)
@@ -197,6 +209,7 @@ class TableCopy:
             else:
                 self._write(target, rows, mark, cancelled)
                 rows.check()
+                self._marks.complete(target.id)
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
@@ -206,22 +219,52 @@ class TableCopy:
         plan: Shadow,
         cancelled: threading.Event,
         started: Callable[[SnapshotRows, Lsn], None],
+        since: Lsn | None = None,
     ) -> Copied | None:
         """Make a shadow copy of the table. Return None if the destination has no such table.
 
-        ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet.
+        ``started`` receives the rows and the LSN of the snapshot. The copy is not swapped in yet. ``since`` is that of
+        `run`.
         """
+        kept, note = None if since is None else self._kept.get(table), ""
+        if kept is not None:
+            try:
+                return self._shadow(table, name, plan, cancelled, started, kept.since, kept)
+            except Transient as error:
+                if error.code != codes.COPY_OUTDATED:
+                    raise
+                _log.info("%s", error.message)
+                note = error.message
+                self._kept.put(table, None)
+        return self._shadow(table, name, plan, cancelled, started, since, note=note)
+
+    def _shadow(
+        self,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Shadow,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows, Lsn], None],
+        since: Lsn | None,
+        kept: KeptCopy | None = None,
+        *,
+        note: str = "",
+    ) -> Copied | None:
         config = self.config_ref.current
         with (
-            self._snapshot(table) as snapshot,
-            self._rows(snapshot, table, name, plan, cancelled, None) as (rows, storage),
+            self._snapshot(table, plan) as snapshot,
+            self._rows(snapshot, table, name, plan, cancelled, since, kept, note=note) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
             mark = Watermark(config.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             target = self._target(plan.settings, rows.schema)
-            copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
-            rows.check()
+            try:
+                copied = require_flag(copy(target, _as_stored(rows, target), mark), copy)
+                rows.check()
+            except BaseException as error:
+                self._discard(rows, error)
+                raise
             return Copied(rows.schema, snapshot.lsn, storage) if copied else None
 
     def make_room(
@@ -273,26 +316,34 @@ class TableCopy:
             self.store.store_table_schema(rows.schema)
             if plan.former != plan.settings:
                 self._store_settings(plan.settings, target.id)
+            if target.keeps_rows:
+                self._marks.first_begins(target.id)
         if plan.former != plan.settings:
             self._drop(target)
-        self._forget_masks(target.id)
+        self._marks.masks_are_new(target.id)
         self._write(target, rows, mark, cancelled)
         rows.check()
+        self._marks.complete(target.id)
 
     def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, storage: TableStorage, mark: Watermark) -> bool:
-        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
+        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table.
+
+        It may have a part of one whose first copy was not complete, and that keeps no rows either.
+        """
         copy, swap, target = (
             self.destination.copy_replacement,
             self.destination.swap_replacement,
             self._target(plan.settings, rows.schema),
         )
         other_masks = plan.former.masks != plan.settings.masks
-        if target.keeps_rows and (other_masks or self.store.get_fingerprint(_other_masks(target.id)) is not None):
+        if target.keeps_rows and (other_masks or self._marks.has_other_masks(target.id)):
+            if self._marks.has_no_copy(target.id):
+                return False
             raise kept_rows_masked(rows.schema.name)
         self.require_order()
         if other_masks:
             # If this copy is interrupted, a later one that keeps rows has the masks of `settings` as its former ones.
-            self.store.store_fingerprint(_other_masks(target.id), "1")
+            self._marks.masks_change(target.id)
         try:
             self._store_settings(plan.settings, target.id)
             if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
@@ -304,13 +355,11 @@ class TableCopy:
                 if carry_over(self.destination, target, mark, region) is False:
                     raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
-                self._forget_masks(target.id)
+                self._marks.complete(target.id)
                 return True
             raise _replacement_lost(rows.schema)
         except BaseException as error:
-            _forget_if_useless(rows, error)
-            if rows.kept_place is None:
-                self._drop_replacement(rows.schema)
+            self._discard(rows, error)
             raise
 
     def _target(self, settings: CopySettings, schema: ReplicatedTableSchema) -> TableTarget:
@@ -339,12 +388,16 @@ class TableCopy:
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
 
-    def _drop_replacement(self, schema: ReplicatedTableSchema) -> None:
+    def _discard(self, rows: SnapshotRows, error: BaseException) -> None:
+        """Drop the shadow copy after an error, unless the next attempt continues with its finished ranges."""
+        _forget_if_useless(rows, error)
+        if rows.kept_place is not None:
+            return
         try:
-            perform(self.destination.drop_replacement, schema.id)
-        except LevadaError as error:
+            perform(self.destination.drop_replacement, rows.schema.id)
+        except LevadaError as failure:
             _log.warning(
-                "the unfinished copy of %s stays at the destination until the next copy: %s", schema.name, error
+                "the unfinished copy of %s stays at the destination until the next copy: %s", rows.schema.name, failure
             )
 
     @contextmanager
@@ -370,11 +423,11 @@ class TableCopy:
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, changed_part(kept.basis, read.basis))
         target = self._target(plan.settings, schema)
-        keeping, why_not = None, self._why_not_kept(plan, target, since, read)
+        keeping, why_not = None, self._why_not_kept(target, since, read)
         if why_not:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
-            keeping = self._keeping(table, target, read.basis, since, kept)
+            keeping = self._keeping(target, read.basis, since, kept, shadow=isinstance(plan, Shadow))
         limits = config.limits.ranges
         if not self.destination.capabilities.copies_in_process:
             limits = replace(limits, in_process_bytes=0)
@@ -396,7 +449,7 @@ class TableCopy:
             )
             yield rows, read.description.storage
 
-    def _why_not_kept(self, plan: CopyPlan, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
+    def _why_not_kept(self, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
         """Return why finished ranges of the copy cannot be kept, empty if they can.
 
         A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
@@ -413,27 +466,21 @@ class TableCopy:
             return "a column of its key is masked"
         if not read.rows_stay:
             return "the table is no heap"
-        if isinstance(plan, Shadow):
-            return "it is a shadow copy"
         return "" if since is not None else "its changes are not staged"
 
     def _keeping(
-        self, table: TableId, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None
+        self, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None, *, shadow: bool
     ) -> Keeping | None:
         if self.changes is None:
             return None
-        read, plain = self.changes.read, target.with_schema(without_deleted_at(target.schema))
+        read, plain = self.changes.read, target.with_schema(at_source(target.schema))
         return Keeping(
             basis,
             since,
             kept,
-            lambda record: self._kept.put(table, record),
-            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped),
+            lambda record: self._kept.put(target.id, record),
+            lambda first, until, rows, stopped: read(plain, first, until, rows, stopped, shadow=shadow),
         )
-
-    def _forget_masks(self, table: TableId) -> None:
-        if self.store.get_fingerprint(_other_masks(table)) is not None:
-            self.store.delete_fingerprint(_other_masks(table))
 
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
         controls = self.store.get_table_controls(table) or TableControls()
@@ -442,14 +489,9 @@ class TableCopy:
             self.store.store_table_controls(table, noted)
 
 
-def _other_masks(table: TableId) -> str:
-    """Return the subject that the store has while the table at the destination has other masks than its settings."""
-    return f"other_masks_{int(table)}"
-
-
 def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:
-    """Return the rows with the column of the mark, if the table at the destination has it."""
-    return MarkedRows(rows) if has_deleted_at(target.schema) else rows
+    """Return the rows with the columns that only the table at the destination has."""
+    return stored_rows(rows, target, rows.moment)
 
 
 def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:

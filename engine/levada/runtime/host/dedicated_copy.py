@@ -10,10 +10,11 @@ from levada.errors import NeedsOperator
 from levada.runtime.copies.job import CopyJob, open_order
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config
-from levada.runtime.host.table_requests import known_tables, resolve
+from levada.runtime.host.table_requests import resolve
 from levada.runtime.resources.destination_start import start_up_with_retries
 from levada.runtime.resources.task_runner import open_task_runner
 from levada.runtime.source.ownership import require_owner
+from levada.runtime.source.requestable_tables import known_tables
 from levada.spec import Manifests
 
 
@@ -62,6 +63,7 @@ class DedicatedCopy:
         seconds.
         """
         with assemble(self._manifests, secrets=self._secrets, work_dir=self._work_dir) as parts:
+            parts.destination.keep_metadata_in(parts.store)
             start_up_with_retries(parts.destination, parts.config.retries, cancelled)
             tasks = open_task_runner(parts.destination, parts.spark, f"levada {parts.config.name}")
             try:

@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from levada.errors import NeedsOperator
+from levada.runtime.erasures.eraser import ErasureOptions
+from levada.runtime.erasures.report import ErasureReport
 from levada.runtime.host.access_token import access_token
 from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.goals import Goal
@@ -21,6 +23,7 @@ from levada.runtime.host.outcomes import Outcome, Suspended
 from levada.runtime.host.run import Run, RunParts, not_running
 from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
 from levada.runtime.report.cuts_api import CutsApi
+from levada.runtime.report.erasures import ErasuresApi
 from levada.runtime.report.http import LOOPBACK, ProgressServer
 from levada.runtime.report.verifications import Verifications
 from levada.spec import Manifests
@@ -72,6 +75,10 @@ class Engine:
         self._running = threading.Lock()
         self._stopping = False
 
+    def __repr__(self) -> str:
+        progress = self.progress()
+        return f"<Engine of pipeline {self.name}: {'not running' if progress is None else progress.state}>"
+
     @property
     def name(self) -> str:
         """The name of the pipeline."""
@@ -102,6 +109,7 @@ class Engine:
                 progress_deadline_s=spec.health.progress_deadline_seconds,
                 token=access_token(self._watcher.running, self._secrets),
                 verifications=Verifications(self.verify),
+                erasures=ErasuresApi(self),
                 cuts=CutsApi(self.cuts, self.request_cut, self.drop_cut),
                 owner=self._owner,
             )
@@ -168,6 +176,13 @@ class Engine:
         Raise Transient ``engine_not_running`` while there is no running pipeline.
         """
         return self._required_run().running().verify(table, options, cancelled)
+
+    def erase(self, table: QualifiedTable, options: ErasureOptions, cancelled: threading.Event) -> ErasureReport:
+        """Erase keys from a table, as `levada.runtime.pipeline.Pipeline.erase` does. From any thread.
+
+        Raise Transient ``engine_not_running`` while there is no running pipeline.
+        """
+        return self._required_run().running().erase(table, options, cancelled)
 
     def cuts(self) -> tuple[CutProgress, ...]:
         """Return all cuts of the tables, the newest last. From any thread, without waiting.

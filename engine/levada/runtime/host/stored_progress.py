@@ -16,8 +16,8 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
 from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import target_names
-from levada.runtime.host.table_requests import current_names
 from levada.runtime.report.snapshot import fatal_progress
+from levada.runtime.source.requestable_tables import current_names
 from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.places import TargetNameOf, target_name
@@ -192,6 +192,9 @@ def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLo
     if not missing:
         code, what = codes.SLOT_LOST, f"slot {slot.name} has been invalidated"
     which = "table needs" if depending == 1 else "tables need"
+    if config.slot.compare_when_lost:
+        hint = "levada run MANIFEST compares them with the source, because spec.source.slot.onLost is Compare"
+        return SlotLost(code, f"{what}: {depending:,} {which} its changes", hint=hint)
     again = "levada run MANIFEST copies them again, because spec.source.slot.onLost is Resync"
     return SlotLost(
         code,

@@ -23,6 +23,7 @@ from levada import codes
 from levada.errors import NeedsOperator
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CUTS, CutsApi
+from levada.runtime.report.erasures import ErasuresApi
 from levada.runtime.report.history import SAMPLE_EVERY_S, FigureHistory
 from levada.runtime.report.host_header import foreign_host, is_loopback
 from levada.runtime.report.liveness import Liveness
@@ -63,8 +64,9 @@ class ProgressServer:
 
     With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
     state, and a DELETE ends it. With ``cuts``, a GET of ``/v1/cuts`` lists the cuts, a POST requests one, and a DELETE
-    of ``/v1/cuts/NAME`` drops it. ``owner`` returns the Pipeline that the engine runs for, None before it has one. A
-    request that changes something for another Pipeline is refused.
+    of ``/v1/cuts/NAME`` drops it. With ``erasures``, a POST to ``/v1/erasures`` starts one, and a GET of
+    ``/v1/erasures/N`` returns its state. ``owner`` returns the Pipeline that the engine runs for, None before it has
+    one. A request that changes something for another Pipeline is refused.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class ProgressServer:
         token: AccessToken | None = None,
         verifications: Verifications | None = None,
         cuts: CutsApi | None = None,
+        erasures: ErasuresApi | None = None,
         owner: Callable[[], PipelineOwner | None] = lambda: None,
     ) -> None:
         self._owner = owner
         self._token = token
         self._verifications = verifications
         self._cuts = cuts
+        self._erasures = erasures
         self._progress = progress
         self._registry = registry(progress)
         self._liveness = Liveness(progress_deadline_s)
@@ -147,6 +151,8 @@ class ProgressServer:
             if (refused := self._closed_to_others(local)) is not None:
                 return refused
             return _verification_response(self._verifications.state(number))
+        if self._erasures is not None and (erasing := self._erasures.state(plain)) is not None:
+            return self._closed_to_others(local) or erasing
         if self._cuts is not None and plain == CUTS:
             return self._cuts.list()
         match plain:
@@ -192,6 +198,8 @@ class ProgressServer:
         if (stranger := self._of_another_pipeline(requester)) is not None:
             return stranger
         if self._cuts is not None and (answer := self._cuts.change(method, path, body)) is not None:
+            return answer
+        if self._erasures is not None and (answer := self._erasures.change(method, path, body)) is not None:
             return answer
         try:
             if method == "POST" and path == _VERIFICATIONS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
@@ -19,14 +19,15 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
 from levada.runtime.stages.messages import SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.tables.append_record import readable_from, record_streamed
-from levada.runtime.tables.publication_gaps import read_gaps
-from levada.runtime.tables.storage_journal import (
+from levada.runtime.tables.catalog_reports import (
+    LeavesStreamed,
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
     TablesDropped,
     TablesUnpublished,
 )
+from levada.runtime.tables.publication_gaps import read_gaps
 from levada.runtime.verifications.messages import CatalogChanged
 from levada.schema.masks import MaskKeys
 from levada.schema.stored_types import ColumnChoice
@@ -49,6 +50,8 @@ class PipelineHost(CaptureHost):
     anything more is staged or a session begins. A stop of the pipeline ends the wait with Transient ``stopping``.
     ``unidentified`` is set when a table without a replica identity may still be published.
     """
+
+    comments_mask: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class PipelineHost(CaptureHost):
 
     def column_choice(self, table: QualifiedTable) -> ColumnChoice:
         """Return the columns that the manifest excludes, and the types and masks that it gives others."""
-        return self._config_ref.current.table(table).choice
+        return self._config_ref.current.choice(table)
 
     @property
     def mask_keys(self) -> MaskKeys:
@@ -86,7 +89,8 @@ class PipelineHost(CaptureHost):
     def keeps_messages(self) -> bool:
         """Return False if a column of any table is masked."""
         config = self._config_ref.current
-        return not any(table.masks for table in (config.default_table, *config.tables.values()))
+        masks = any(table.masks for table in (config.default_table, *config.tables.values()))
+        return not (masks or config.mask_comments)
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""
@@ -152,6 +156,10 @@ class PipelineHost(CaptureHost):
     def tables_unpublished(self, tables: frozenset[TableId], error: ErrorOf, at: Lsn) -> None:
         """Report tables whose changes a DDL statement, committed at ``at``, took out of the stream."""
         self._report(TablesUnpublished(tables, at, error))
+
+    def leaves_streamed(self, leaves: frozenset[TableId], root: TableId, at: Lsn, xid: int) -> None:
+        """Report relations whose rows transaction ``xid``, committed at ``at``, has as those of ``root``."""
+        self._report(LeavesStreamed(leaves, root, at, xid))
 
     def catalog_changed(self) -> None:
         """Request a comparison of the tables with the catalog."""

@@ -17,7 +17,7 @@ from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
-from levada.runtime.tables.kept_copies import kept_copy, store_kept_copy
+from levada.runtime.tables.kept_copies import keep_segments, kept_copy, store_kept_copy
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
@@ -38,7 +38,7 @@ class CopyStage(Stage):
         self._copier = copier
         self._stopping = False
         self._running = 0
-        self._wanted: dict[TableId, ChangesWanted] = {}
+        self._wanted: dict[tuple[TableId, bool], ChangesWanted] = {}
         self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
         parts.inbox.on(CopyStarted, self._copy_started)
         parts.inbox.on(ChangesWanted, self._changes_wanted)
@@ -50,8 +50,8 @@ class CopyStage(Stage):
         A new table waits for the session that has its columns. While ``paused``, no copy begins. An
         interrupted one continues, because the staged changes that it needs are kept until it ends.
         """
-        for table in list(self._wanted):
-            self._answer(table)
+        for request in list(self._wanted.values()):
+            self._answer(request)
         at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
         due = copies_to_start(
             self._registry.tables.values(), at_once, sessions, lambda r: not paused or backlog.holds(r.id)
@@ -77,7 +77,9 @@ class CopyStage(Stage):
         record.begin(Job.COPY)
         self._registry.phases.enter(record, DataSync())
         self._registry.storage.begin_copy(record.id)
-        since = self._keep_segments(record)
+        backlog, staged = self._registry.backlog, self._registry.staged_lsn
+        resumes = self._destination.capabilities.keeps_ranges
+        since = keep_segments(self._store, backlog, record.id, staged, resumes=resumes)
         elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
         return record.id, record.name, plan, record.copy.cancelled, since, elsewhere
 
@@ -85,17 +87,6 @@ class CopyStage(Stage):
         """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
         kept = kept_copy(self._store, record.id)
         return kept is not None and len(kept.ranges) == len(kept.plan.ranges())
-
-    def _keep_segments(self, record: TableRecord) -> Lsn | None:
-        """Keep the table's segments during its copy. Return from where on, None if the copy cannot be resumed."""
-        resumes = self._destination.capabilities.keeps_ranges
-        if resumes and (kept := kept_copy(self._store, record.id)) is not None:
-            # Its segments are kept already, see `Positions.track`.
-            return kept.since
-        store_kept_copy(self._store, record.id, None)
-        # Keep segments from here on. The snapshot will be later, and apply skips changes below it.
-        self._registry.backlog.track(record.id, self._registry.staged_lsn)
-        return self._registry.staged_lsn if resumes else None
 
     def _run(  # in a pool
         self,
@@ -132,15 +123,15 @@ class CopyStage(Stage):
 
     def _changes_wanted(self, request: ChangesWanted) -> None:
         """Answer a resumed copy's request for staged changes as soon as they are staged."""
-        self._wanted[request.table] = request
-        self._answer(request.table)
+        self._wanted[request.table, request.shadow] = request
+        self._answer(request)
 
-    def _answer(self, table: TableId) -> None:
-        if self._registry.staged_lsn >= self._wanted[table].until:
-            backlog = self._registry.backlog
-            complete = backlog.missing(table) is None
-            changes = backlog.next_batch(table, sys.maxsize) if complete else None
-            self._wanted.pop(table).answer.set_result(changes)
+    def _answer(self, request: ChangesWanted) -> None:
+        if self._registry.staged_lsn >= request.until:
+            backlog, table, shadow = self._registry.backlog, request.table, request.shadow
+            complete = backlog.holds(table, shadow=shadow) and backlog.missing(table, shadow=shadow) is None
+            changes = backlog.next_batch(table, sys.maxsize, shadow=shadow) if complete else None
+            self._wanted.pop((table, shadow)).answer.set_result(changes)
 
     def _copy_started(self, report: CopyStarted) -> None:
         """Record that a copy has its snapshot."""
@@ -152,7 +143,7 @@ class CopyStage(Stage):
         record.end()
         self._running -= 1
         copy = record.copy
-        self._wanted.pop(record.id, None)
+        self._wanted.pop((record.id, False), None)
         if copy.running is not None:
             copy.finished, copy.running = copy.running.progress(), None
             # It is shown while the next attempt waits.

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from levada import codes
 from levada.errors import Transient
 from levada.runtime.config import PipelineConfig
+from levada.runtime.source.mask_comments import adopt_comments, comments_now
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.catalog_reports import LeavesStreamed, TablesUnpublished
 from levada.runtime.tables.publication_gaps import has_identified, read_gaps
 from levada.runtime.tables.retries import as_levada_error
-from levada.runtime.tables.storage_journal import TablesUnpublished
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ class Discovery(Stage):
         parts.inbox.on(Discovered, self._ended)
         # A table that failed is added back to a managed publication that lost it.
         parts.inbox.on(TableFailed, lambda _: self.soon())
-        parts.inbox.on(TablesUnpublished, self._tables_unpublished)
+        parts.inbox.on(TablesUnpublished, lambda report: self._became_partitions(report.tables))
+        parts.inbox.on(LeavesStreamed, lambda report: self._became_partitions(report.leaves))
         parts.inbox.on(StorageRead, self._notice_names)
 
     def later(self, now: float) -> None:
@@ -106,6 +108,7 @@ class Discovery(Stage):
     def _check(self, config: PipelineConfig) -> None:  # in a pool
         try:
             found = bool(read_gaps(config, self._store)) or has_identified(config, self._store)
+            found = found or comments_now(config) != config.mask_comments
             self._check_fails = False
         except Exception as error:
             if not self._check_fails:
@@ -139,6 +142,9 @@ class Discovery(Stage):
             self._next = min(self._next, time.monotonic() + _CHECK_S)
         if report.config.selects != self._config_ref.current.selects:
             return
+        if report.tables.comments is not None:
+            # Before a new table is added, which is copied with them.
+            adopt_comments(self._config_ref, report.tables.comments)
         try:
             if not membership.discovered(report.tables, self._copy_after_session):
                 self.soon()
@@ -147,8 +153,8 @@ class Discovery(Stage):
                 raise
             membership.discovery_failed(error)
 
-    def _tables_unpublished(self, report: TablesUnpublished) -> None:
-        if report.tables & self._registry.tables.keys():
+    def _became_partitions(self, tables: frozenset[TableId]) -> None:
+        if tables & self._registry.tables.keys():
             # A table that was attached for good is no longer replicated as its own.
             self.soon()
 

@@ -37,6 +37,7 @@ from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name, strays
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.table_names import table_names
+from levada.runtime.verifications.messages import CutReleased
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
 from levada.threads import MarkedPool
@@ -109,7 +110,13 @@ class LakeCuts(Stage):
         parts.inbox.on(Discovered, self._discovered)
         # A copy into a new table has none of the tags, so they are compared with the stored cuts.
         parts.inbox.on(CopyEnded, lambda copy: self._unchecked.add(copy.table))
+        parts.inbox.on(CutReleased, self._released)
         parts.inbox.on(SourceRestarted, self._source_restarted)
+
+    def _released(self, report: CutReleased) -> None:
+        """Compare the tags of a table from which rows were erased, because it may have left cuts."""
+        if report.erased:
+            self._unchecked.add(report.table)
 
     def _segment_staged(self, report: SegmentStaged) -> None:
         """Remember the last transaction that is staged. Capture's position follows only later."""
@@ -313,7 +320,9 @@ class LakeCuts(Stage):
             self._strays[record.id] = unknown
         tagged = [self._cuts[name] for name, tables in self._tagged.items() if record.id in tables]
         lost = [cut for cut in tagged if there.get(cut.name) != cut.lsn]
-        self._leave_out(record.id, f"{record.name}: its tag is gone, as after a copy into a new table", lost)
+        self._leave_out(
+            record.id, f"{record.name}: its tag is gone, as after a copy into a new table or an erasure", lost
+        )
 
     def _failed(self, record: TableRecord, report: TagEnded, error: BaseException) -> None:
         if isinstance(error, Permanent):

@@ -181,6 +181,11 @@ class Reconfigured(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class ActionsStored(Recorded):
+    """Requests for tables are in the store, see `PipelineStore.take_table_actions`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal(Message):
     """An error that ends the pipeline."""
 

@@ -1,7 +1,8 @@
 """Resyncs by a shadow copy: copy the table, apply the changes since, and swap the copy with the table.
 
-Until the swap the table stays readable and its changes are applied as before. A shadow copy does not outlive the
-process. A marker in the store makes the next process start the resync again.
+Until the swap the table stays readable and its changes are applied as before. A marker in the store makes the next
+process start the resync again. Of the shadow copy, finished ranges outlive the process while it is made, see
+`levada.copy.kept`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from levada import codes
 from levada.apply.applier import AppliedToShadow, Applier
 from levada.apply.carried_rows import carry_over
+from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
 from levada.runtime.copies.table_copy import Copied, TableCopy
@@ -24,6 +26,7 @@ from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
+from levada.runtime.tables.kept_copies import keep_segments, kept_copy, store_kept_copy
 from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
@@ -64,13 +67,15 @@ class ResyncStage(Stage):
     def start(self, now: float, *, paused: bool = False) -> None:
         """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
 
-        While ``paused``, no copy begins. Called before the tables' own batches are started, so that the two can take
-        turns.
+        While ``paused``, no copy begins. An interrupted one continues, as a first copy does. Called before the tables'
+        own batches are started, so that the two can take turns.
         """
         for record in self._registry.tables.values():
             self._continue(record, now)
-        at_once = 0 if paused else self._config_ref.current.copy_tables
-        for record in resyncs_to_start(self._registry.tables.values(), at_once, now):
+        at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
+        for record in resyncs_to_start(
+            self._registry.tables.values(), at_once, now, lambda r: not paused or backlog.holds(r.id, shadow=True)
+        ):
             self._copy(record)
 
     def _continue(self, record: TableRecord, now: float) -> None:
@@ -84,6 +89,7 @@ class ResyncStage(Stage):
         elif resync.abandoned:
             self._submit(self._copies, record, ResyncJob.DROP, partial(self._drop, record.id))
         elif resync.outdated:
+            self._registry.shadows.discard_ranges(record.id)
             self._start_again(record)
         elif resync.step is Step.CATCHING_UP and not record.busy and not record.suspended and now >= resync.not_before:
             self._catch_up(record, now)
@@ -115,18 +121,16 @@ class ResyncStage(Stage):
         resync, table, name = record.resync, record.id, record.name
         resync.enter(Step.COPYING)
         resync.cancelled.clear()
-        # Keep segments from here on, as for a first copy.
-        self._registry.backlog.track(table, self._registry.staged_lsn, shadow=True)
+        backlog, staged = self._registry.backlog, self._registry.staged_lsn
+        resumes = self._destination.capabilities.keeps_ranges
+        since = keep_segments(self._store, backlog, table, staged, resumes=resumes, shadow=True)
         cancelled, plan = resync.cancelled, Shadow(self._registry.handled.settings(record))
 
         def work() -> Copied | None:  # in a pool
-            try:
-                return self._copier.run_shadow(
-                    table, name, plan, cancelled, lambda rows, lsn: self._inbox.put(ResyncStarted(table, rows, lsn))
-                )
-            except BaseException:
-                self._drop(table)
-                raise
+            def started(rows: SnapshotRows, lsn: Lsn) -> None:
+                self._inbox.put(ResyncStarted(table, rows, lsn))
+
+            return self._copier.run_shadow(table, name, plan, cancelled, started, since)
 
         self._submit(self._copies, record, ResyncJob.COPY, work)
 
@@ -154,6 +158,7 @@ class ResyncStage(Stage):
             schema=copied.schema,
             storage=copied.storage,
         )
+        store_kept_copy(self._store, record.id, None)
         self._registry.backlog.applied(record.id, copied.lsn, shadow=True)
         _log.info("table %s: the shadow copy is complete and catches up from %s", record.name, copied.lsn)
 
@@ -342,8 +347,10 @@ class ResyncStage(Stage):
                 self._start_again(record)
 
     def _start_again(self, record: TableRecord) -> None:
+        """Make the shadow copy again, with the finished ranges of the last attempt if there are any."""
         _log.info("table %s: the resync starts again", record.name)
-        self._registry.backlog.forget(record.id, shadow=True)
+        if record.suspended or kept_copy(self._store, record.id) is None:
+            self._registry.shadows.discard_ranges(record.id)
         record.resync.begin_again()
 
     def _failed(self, record: TableRecord, job: ResyncJob, error: BaseException) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from levada.postgres.membership import streamed_as_root
 from levada.runtime.stages.messages import Fatal, JobStarted, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.storage_journal import (
+from levada.runtime.tables.catalog_reports import (
+    LeavesStreamed,
     PartitionsAltered,
     PartitionsCreated,
     TableAltered,
@@ -27,6 +29,7 @@ class TableReports(Stage):
         inbox.on(JobStarted, self._job_started)
         inbox.on(TableFailed, self._table_failed)
         inbox.on(TablesUnpublished, self._tables_unpublished)
+        inbox.on(LeavesStreamed, self._leaves_streamed)
         inbox.on(TableAltered, self._table_altered)
         inbox.on(PartitionsCreated, self._table_altered)
         inbox.on(PartitionsAltered, self._table_altered)
@@ -46,3 +49,11 @@ class TableReports(Stage):
     def _tables_unpublished(self, report: TablesUnpublished) -> None:
         for table in report.tables & self._registry.tables.keys():
             self._registry.storage.table_unpublished(self._registry.tables[table], report)
+
+    def _leaves_streamed(self, report: LeavesStreamed) -> None:
+        storage, tables = self._registry.storage, self._registry.tables
+        if (root := tables.get(report.root)) is not None:
+            storage.leaves_streamed(root, report)
+        unpublished = TablesUnpublished(report.leaves, report.at, streamed_as_root)
+        for table in report.leaves & tables.keys():
+            storage.table_unpublished(tables[table], unpublished)

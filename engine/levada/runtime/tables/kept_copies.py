@@ -1,7 +1,8 @@
 """The stored records of interrupted copies, see `levada.copy.kept`.
 
-A record exists only while a table is at Init, DataSync or Errored before its copy is complete. The segments from its
-``since`` on must be kept for the same time. Delete the record before they are released.
+A record exists only while a table is at Init, DataSync or Errored before its copy is complete, or while a shadow copy
+of it is requested and not complete. The segments from its ``since`` on must be kept for the same time. Delete the
+record before they are released.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from levada.apply.backlog import Backlog
 from levada.copy.kept import KeptCopy
 from levada.status import CopyProgress
 from levada.stores.interface import PipelineStore
-from levada.values import TableId
+from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,23 @@ def store_kept_text(store: PipelineStore, table: TableId, text: str) -> None:
         store_kept_copy(store, table, None)
     elif store.get_fingerprint(_subject(table)) != text:
         store.store_fingerprint(_subject(table), text)
+
+
+def keep_segments(
+    store: PipelineStore, backlog: Backlog, table: TableId, staged: Lsn, *, resumes: bool, shadow: bool = False
+) -> Lsn | None:
+    """Keep the table's segments during its copy. Return from where on, None if the copy cannot be resumed.
+
+    ``staged`` is the LSN below which all changes are staged. ``resumes`` is True if the destination keeps finished
+    ranges. The segments that an interrupted copy needs are kept since the start of the process.
+    """
+    kept = kept_copy(store, table) if resumes and backlog.holds(table, shadow=shadow) else None
+    if kept is not None:
+        return kept.since
+    store_kept_copy(store, table, None)
+    # The snapshot will be later, and apply skips changes below it.
+    backlog.track(table, staged, shadow=shadow)
+    return staged if resumes else None
 
 
 class KeptCopies(Protocol):

@@ -74,21 +74,27 @@ class PartitionMoves(Part):
             _log.info("table %s: the rows of a partition that was attached at %s are copied", record.name, at)
         return True
 
-    def bring(self, record: TableRecord, now: TableStorage, leaves: frozenset[TableId]) -> bool:
+    def bring(self, record: TableRecord, before: TableStorage, now: TableStorage, leaves: frozenset[TableId]) -> bool:
         """Copy the rows of leaves that were attached before what is staged now. Return False if that is not possible.
 
         Without the place of the statement in the stream, the table may already have rows of these leaves, and some of
         them may have left while a leaf was detached. So the rows within their bounds are removed first, unless the
-        table keeps the rows of partitions.
+        table keeps the rows of partitions. Leaves that were in the table before must have the same bounds as before,
+        because other partitions may have rows within the former ones.
         """
         version, at = self._version(record), self._tables.staged_lsn
         if version is None:
             return False
-        if not self.keeps(record):
-            region = lost_region(now, leaves, version)
-            if region is None:
+        back = leaves & before.leaves.keys()
+        if self.keeps(record):
+            if back:
+                self._keep_rows(record, lost_region(before, sorted(back), version), back, at)
+        else:
+            region = lost_region(now, sorted(leaves), version)
+            if region is None or _rows_of(before, back, version) != _rows_of(now, back, version):
                 return False
-            self._add(record, Removal(at, 0, region), self._stored(record.id))
+            known = [m.without(back, at) if isinstance(m, Arrival) else m for m in self._stored(record.id)]
+            self._add(record, Removal(at, 0, region), known)
         self._add(record, Arrival(at, 0, leaves), self._stored(record.id))
         _log.info("table %s: the rows of a partition that was attached before %s are copied", record.name, at)
         return True
@@ -164,3 +170,9 @@ class PartitionMoves(Part):
         else:
             self._store.delete_fingerprint(moves_subject(table))
         self._tables.backlog.set_moves(table, moves)
+
+
+def _rows_of(storage: TableStorage, leaves: Collection[TableId], version: ReplicatedTableSchema) -> object:
+    """Return the rows of leaves in a form that is equal for the same bounds, in whatever order."""
+    region = lost_region(storage, sorted(leaves), version) if leaves else None
+    return None if region is None else frozenset(region.parts)

@@ -11,9 +11,10 @@ from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masks import NO_MASKS, TableMasks
+from levada.schema.metadata import RowMetadata, ordered
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import CopiedRows, CopyMode, Deletes, OnPartitionGone, QualifiedTable, TableMode
+from levada.values import CopiedRows, CopyMode, Deletes, MetadataColumn, OnPartitionGone, QualifiedTable, TableMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class CopySettings:
     named: QualifiedTable | None = None
     copy_mode: CopyMode = CopyMode.ALL
     copy_where: str = ""
+    metadata: tuple[MetadataColumn, ...] = ()
+    """The columns that describe the last change of each row, in the order of their class."""
     follows: bool = field(default=False, compare=False)
     """True if the next copy has the place of the table's name then, see `levada.runtime.tables.exchanged_names`."""
 
@@ -100,6 +103,7 @@ class CopySettings:
             columns.named,
             table_config.copy_mode,
             table_config.copy_where,
+            ordered(table_config.metadata),
         )
 
     def target(self, schema: ReplicatedTableSchema, config: PipelineConfig) -> TableTarget:
@@ -110,7 +114,8 @@ class CopySettings:
         """
         named = config.tables.get(schema.name) or config.table(self.table)
         target = TableTarget(schema, self.mode, self.place, named.settings)
-        return target.keeping(self.deletes, partitions=named.on_partition_gone is OnPartitionGone.KEEP)
+        kept = target.keeping(self.deletes, partitions=named.on_partition_gone is OnPartitionGone.KEEP)
+        return kept.describing(RowMetadata(self.metadata, config.full_name))
 
     def to_text(self) -> str:
         """Return the settings as JSON for the store."""
@@ -131,6 +136,8 @@ class CopySettings:
             data["masks"] = self.masks.to_json()
         if self.named is not None:
             data["named"] = [self.named.schema, self.named.name]
+        if self.metadata:
+            data["metadata"] = [one.value for one in self.metadata]
         if self.follows:
             data["follows"] = True
         return json.dumps(data)
@@ -152,6 +159,7 @@ class CopySettings:
             QualifiedTable(*data["named"]) if "named" in data else None,
             CopyMode(data.get("copyMode", CopyMode.ALL)),
             data.get("copyWhere", ""),
+            ordered(map(MetadataColumn, data.get("metadata", ()))),
             bool(data.get("follows", False)),
         )
 
@@ -172,8 +180,9 @@ class CopyColumns:
         """
         former = None if before is None else before.named or before.table
         if before is None or table in config.tables or former in (None, table):
-            return cls(config.table(table).choice)
-        return cls(config.table(former).choice if former in config.tables else before.choice, former)
+            return cls(config.choice(table))
+        choice = config.table(former).choice if former in config.tables else before.choice
+        return cls(config.commented(table, choice), former)
 
 
 class TableRequest(StrEnum):

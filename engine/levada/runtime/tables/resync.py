@@ -5,7 +5,7 @@ The rules are pure: no store, no destination, no thread, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -58,13 +58,18 @@ def stays_readable(record: TableRecord) -> bool:
     return record.phase.name in STREAMING
 
 
-def resyncs_to_start(tables: Iterable[TableRecord], at_once: int, now: float) -> list[TableRecord]:
+def resyncs_to_start(
+    tables: Iterable[TableRecord],
+    at_once: int,
+    now: float,
+    may_begin: Callable[[TableRecord], bool] = lambda record: True,
+) -> list[TableRecord]:
     """Return the tables whose shadow copies begin now, at most ``at_once`` minus the running copies.
 
-    ``now`` is of the monotonic clock, in seconds.
+    ``now`` is of the monotonic clock, in seconds. ``may_begin`` returns False for a table whose copy has to wait.
     """
     known = list(tables)
-    return [r for r in known if _is_waiting(r, now)][: max(0, at_once - copies_running(known))]
+    return [r for r in known if _is_waiting(r, now) and may_begin(r)][: max(0, at_once - copies_running(known))]
 
 
 def copies_running(tables: Iterable[TableRecord]) -> int:

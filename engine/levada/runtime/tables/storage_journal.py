@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.storage import StorageSnapshot
-from levada.runtime.inbox import Recorded
 from levada.runtime.tables.baseline import Baseline
+from levada.runtime.tables.catalog_reports import (
+    LeavesStreamed,
+    PartitionsAltered,
+    PartitionsCreated,
+    TableAltered,
+    TablesDropped,
+    TablesUnpublished,
+)
 from levada.runtime.tables.emptied_partitions import EmptiedPartitions
 from levada.runtime.tables.kept_regions import keep_former_storage, storage_subject
 from levada.runtime.tables.partition_moves import PartitionMoves
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
+from levada.runtime.tables.streamed_leaves import StreamedLeaves
 from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
-from levada.schema.storage import LeafStorage, TableStorage
+from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
@@ -36,76 +44,6 @@ if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TableAltered(Recorded):
-    """An ALTER TABLE that the event trigger announced in transaction ``xid``, with a message at LSN ``at``.
-
-    The transaction was committed at LSN ``committed``, perhaps long after. ``storage`` is the table's storage after the
-    statement. ``casts`` has the columns that the client's query retypes, by attnum, and is empty if that is unknown.
-    ``truncated`` is True if a TRUNCATE of the table is streamed in the same transaction, and ``emptied`` if it comes
-    after the ALTER TABLE. Capture waits until it is recorded, so that nothing is applied if the table is parked.
-    """
-
-    table: TableId
-    at: Lsn
-    committed: Lsn
-    xid: int
-    storage: TableStorage
-    casts: Mapping[int, Cast]
-    truncated: bool = False
-    emptied: bool = False
-    ordinal: int = 0
-    """The number of the transaction's row or truncate message that comes next."""
-
-
-@dataclass(frozen=True, slots=True)
-class TablesUnpublished(Recorded):
-    """Tables whose changes a DDL statement took out of the stream, for good or until another statement.
-
-    The event trigger announced it in a transaction that was committed at LSN ``at``. ``error`` returns the error of a
-    table. Capture waits until it is recorded.
-    """
-
-    tables: frozenset[TableId]
-    at: Lsn
-    error: Callable[[QualifiedTable], NeedsOperator]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsCreated(Recorded):
-    """New partitions of a table, announced like `TableAltered`."""
-
-    table: TableId
-    at: Lsn
-    committed: Lsn
-    xid: int
-    leaves: Mapping[TableId, LeafStorage]
-
-
-@dataclass(frozen=True, slots=True)
-class TablesDropped(Recorded):
-    """Tables that one statement dropped, announced like `TableAltered`. Some may have been partitions."""
-
-    tables: frozenset[TableId]
-    at: Lsn
-    committed: Lsn
-    xid: int
-    ordinal: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionsAltered(Recorded):
-    """Partitions of a table that were altered themselves, announced like `TableAltered`."""
-
-    table: TableId
-    at: Lsn
-    committed: Lsn
-    xid: int
-    leaves: Mapping[TableId, LeafStorage]
-    truncated: bool = False
-    emptied: bool = False
 
 
 _Announced: TypeAlias = TableAltered | PartitionsCreated | PartitionsAltered
@@ -129,6 +67,7 @@ class StorageJournal:
         self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
         self._truncates: dict[TableId, frozenset[int]] = {}
         self._emptied = EmptiedPartitions()
+        self._streamed = StreamedLeaves(store)
         self._roots: dict[TableId, TableId] | None = None
         """The table that has or had each leaf, None until a table is dropped."""
         self.columns = SilentColumns(store, park)
@@ -148,6 +87,7 @@ class StorageJournal:
         self._truncates.pop(table, None)
         self.columns.forget(table)
         self._emptied.forget(table)
+        self._streamed.forget(table)
         if self._moves is not None:
             self._moves.forget(table)
             self._moves.release(table)
@@ -157,6 +97,7 @@ class StorageJournal:
     def record_copy(self, table: TableId, lsn: Lsn, storage: TableStorage) -> None:
         """Store the storage that a table was copied from as its baseline, unless the baseline is newer."""
         known = self._baseline(table)
+        self._streamed.copied(table, lsn)
         if self._moves is not None:
             self._moves.applied(table, lsn)
         if known is None or known.lsn < lsn:
@@ -208,6 +149,12 @@ class StorageJournal:
             self._held.setdefault(record.id, []).append(report)
         elif not isinstance(record.phase, Init):
             self._park_unpublished(record, report)
+
+    def leaves_streamed(self, root: TableRecord, report: LeavesStreamed) -> None:
+        """Keep which leaves of a table the next look at the catalog has to show."""
+        known = self._baseline(root.id)
+        if not isinstance(root.phase, Init):
+            self._streamed.add(report, () if known is None else known.storage_but_for().leaves)
 
     def take_examined(self) -> Mapping[TableId, int | None]:
         """Return the partitions that the next snapshot has to examine."""
@@ -284,6 +231,12 @@ class StorageJournal:
                 continue
             if snapshot.start < known.lsn or (known.xid and not snapshot.shows(known.xid)):
                 continue
+            leaves = known.storage_but_for().leaves.keys()
+            if lost := self._streamed.lost(record.id, leaves, snapshot):
+                what = "a partition was created or attached, and has left again with rows that were streamed meanwhile"
+                self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what, lost)))
+                continue
+            storage = self._streamed.with_rows(storage, record.id, leaves)
             storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             truncates = self._truncates.pop(record.id, frozenset())
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
@@ -293,6 +246,7 @@ class StorageJournal:
                 Baseline(snapshot.start, 0, storage, unseen),
                 Witness(truncates=truncates, follows=bool(known.xid)),
             )
+            self._streamed.compared(record.id, snapshot)
             if not needs_resync(record.phase) and not self._emptied.is_examined(record.id):
                 self._emptied.intact(record.id, snapshot.horizon)
             if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
@@ -423,7 +377,11 @@ class StorageJournal:
         if rest is not None and not rest.renewed:
             return rest, before
         if at is None:
-            return (rest, moved) if moves.bring(record, after, found.arrived) else (found, before)
+            brought = moves.bring(record, before, after, found.arrived)
+            return (rest, moved) if brought else (found, before)
+        if found.arrived & before.leaves.keys():
+            # Nothing has announced that they were detached, so the stream does not show when.
+            return found, before
         if found.gone and not moves.remove(record, before, found.gone, *at):
             return replace(found, what=f"{found.what}, and its bounds do not show exactly which these are"), before
         if found.arrived and not moves.arrive(record, found.arrived, *at):

@@ -108,7 +108,7 @@ class TableRequests(Part):
         if not self._shadows.is_requested(record.id):
             return
         if isinstance(self._next_copy.plan(record), Shadow):
-            record.resync.request()
+            self._shadows.resume(record)
             return
         self._shadows.forget(record.id)
         if not isinstance(record.phase, Init) and not needs_resync(record.phase):

@@ -32,10 +32,14 @@ class CutWanted(Ask[None]):
 
 @dataclass(frozen=True, slots=True)
 class CutReleased(Message):
-    """A thread no longer holds the table. ``repaired``: its content at the destination was repaired."""
+    """A thread no longer holds the table. ``repaired``: its content at the destination was repaired.
+
+    ``erased``: rows were erased, so that the table may have left cuts.
+    """
 
     table: TableId
     repaired: bool
+    erased: bool = False
 
 
 @dataclass(frozen=True, slots=True)

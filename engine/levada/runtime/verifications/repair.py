@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from levada.copy.marked_rows import marked, unmarked
+from levada.copy.stored_rows import OwnValues, marked
 from levada.destinations.interface import Destination
 from levada.destinations.verification import KEY_HASH, FixedTable, Repair
 from levada.errors import NeedsOperator
@@ -20,6 +20,7 @@ from levada.printable import counted
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.verifications.moment import Moment
 from levada.schema.kept_rows import has_deleted_at
+from levada.schema.metadata import ReadMoment
 from levada.stores.interface import PipelineStore, TableAction
 from levada.values import Watermark, resync_command
 from levada.verify.report import TableReport
@@ -108,10 +109,12 @@ class TableRepair:
         options.told(f"{doing}: writing {counted(rows.lost.num_rows, 'row')} again")
         repair = Repair(found.comparisons.comparison, rows.gone, rows.lost[KEY_HASH].combine_chunks())
         read = _with_progress(self._source_rows(moment, rows.lost), rows.lost.num_rows, doing, options.told)
+        now = ReadMoment(moment.lsn, datetime.now(UTC))
+        read = map(OwnValues.of(moment.target, now).add, read)
         if has_deleted_at(moment.target.schema):
             # Read before, because a repair may end the transaction of the comparison.
             extra = list(lake.whole_rows(moment.target.schema, rows_of_other_keys(rows.gone, rows.lost)))
-            read = chain(map(unmarked, read), (marked(batch, datetime.now(UTC)) for batch in extra))
+            read = chain(read, (marked(batch, now) for batch in extra))
         self.destination.repair(moment.target, lake, repair, read, mark)
         _log.info("%s: wrote the rows of %d keys again", name, rows.total)
 

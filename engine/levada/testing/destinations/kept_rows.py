@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from levada.apply.carried_rows import carry_over
-from levada.apply.kept_rows import kept_batch
+from levada.apply.metadata import stored_form
 from levada.apply.moves import stored_batch
-from levada.copy.marked_rows import MarkedRows
 from levada.copy.rows import TableRows
-from levada.schema.kept_rows import DELETED_AT, EVERY_ROW, LIVE_ROWS, has_deleted_at
+from levada.copy.stored_rows import stored_rows
+from levada.schema.kept_rows import DELETED_AT, EVERY_ROW, LIVE_ROWS
+from levada.schema.metadata import ReadMoment
 from levada.testing.destinations.steps import LONG, ORDERS, OpenDestination, order_rows, write
 from levada.testing.place import DestinationPlace, Row
 from levada.testing.rows import ArrowRows
@@ -129,7 +130,7 @@ class KeptRows:
         fresh = ArrowRows.of(ORDERS, [{"id": 2, "item": "back"}, {"id": 4, "item": "four", "note": "n"}])
         assert destination.copy_replacement(orders.target, _stored(orders, fresh), mark) is True
         orders.delete(id=4)
-        batch = kept_batch(orders.batch())
+        batch = stored_form(orders.batch())
         mark = source.mark(int(batch.until))
         assert destination.write_replacement_events(batch, mark) is True
         write(destination, source, batch)
@@ -168,7 +169,7 @@ def _copied(start: OpenDestination, source: Source, deletes: Deletes) -> SourceT
 
 
 def _stored(orders: SourceTable, rows: TableRows) -> TableRows:
-    return MarkedRows(rows) if has_deleted_at(orders.target.schema) else rows
+    return stored_rows(rows, orders.target, ReadMoment(COPIED, NOW))
 
 
 def _apply(start: OpenDestination, source: Source, orders: SourceTable) -> None:

@@ -11,8 +11,10 @@ from levada.testing.destinations.changes import Changes
 from levada.testing.destinations.copies import Copies
 from levada.testing.destinations.crashes import Crashes
 from levada.testing.destinations.cuts import Cuts
+from levada.testing.destinations.erasures import Erasures
 from levada.testing.destinations.errors import Errors
 from levada.testing.destinations.kept_rows import KeptRows
+from levada.testing.destinations.metadata import Metadata
 from levada.testing.destinations.schema_changes import SchemaChanges
 from levada.testing.destinations.shadow_copies import ShadowCopies
 from levada.testing.destinations.steps import OpenDestination
@@ -23,7 +25,18 @@ from levada.testing.source import Source
 
 
 class DestinationConformance(
-    Copies, Watermarks, Changes, KeptRows, SchemaChanges, Values, Errors, ShadowCopies, Cuts, Crashes
+    Copies,
+    Watermarks,
+    Changes,
+    KeptRows,
+    Metadata,
+    SchemaChanges,
+    Values,
+    Errors,
+    ShadowCopies,
+    Cuts,
+    Erasures,
+    Crashes,
 ):
     """Tests of a destination. Subclass it with a fixture ``place`` that returns a `DestinationPlace`.
 

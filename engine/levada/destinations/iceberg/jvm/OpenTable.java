@@ -11,6 +11,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.UUID;
+import java.util.function.Function;
+import java.util.function.Predicate;
 import org.apache.iceberg.AppendFiles;
 import org.apache.iceberg.ContentFile;
 import org.apache.iceberg.ContentFileParser;
@@ -18,9 +21,14 @@ import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileScanTask;
+import org.apache.iceberg.ManifestFile;
+import org.apache.iceberg.ManifestFiles;
+import org.apache.iceberg.ManifestReader;
+import org.apache.iceberg.ManifestWriter;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.RewriteFiles;
+import org.apache.iceberg.RewriteManifests;
 import org.apache.iceberg.RowDelta;
 import org.apache.iceberg.SchemaParser;
 import org.apache.iceberg.Snapshot;
@@ -37,6 +45,7 @@ import org.apache.iceberg.TableScan;
 import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.CommitStateUnknownException;
 import org.apache.iceberg.io.CloseableIterable;
+import org.apache.iceberg.io.OutputFile;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonGenerator;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonParser;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonToken;
@@ -177,7 +186,7 @@ public class OpenTable {
   }
 
   /** Writes the manifests for the newest metadata once. The update's own commit would retry with newer metadata. */
-  private Snapshot apply(JsonNode request, Map files, String location) {
+  private Snapshot apply(JsonNode request, Map files, String location) throws IOException {
     try {
       SnapshotUpdate update = update(request, files);
       for (Iterator i = request.get("summary").fields(); i.hasNext();) {
@@ -207,7 +216,7 @@ public class OpenTable {
     return new CommitFailedException(cause, "another writer changed the table", new Object[0]);
   }
 
-  private SnapshotUpdate update(JsonNode request, Map files) {
+  private SnapshotUpdate update(JsonNode request, Map files) throws IOException {
     List data = (List) files.get("data");
     List deletes = (List) files.get("deletes");
     List removed = (List) files.get("removed-deletes");
@@ -221,6 +230,9 @@ public class OpenTable {
     }
     if (operation.equals("rewrite")) {
       return rewrite(data);
+    }
+    if (operation.equals("rewrite-manifests")) {
+      return rewriteManifests(request.get("manifests"));
     }
     if (operation.equals("rewrite-deletes")) {
       RewriteFiles rewrite = table.newRewrite();
@@ -258,6 +270,74 @@ public class OpenTable {
       remove(delta, lost);
     }
     return delta;
+  }
+
+  /**
+   * Writes the entries of live files of some manifests to new manifests.
+   *
+   * Those of data files are written to one manifest for each partition spec. Iceberg rewrites no manifests of deletes.
+   */
+  private SnapshotUpdate rewriteManifests(JsonNode paths) throws IOException {
+    final Set wanted = new HashSet();
+    for (Iterator i = paths.elements(); i.hasNext();) {
+      wanted.add(((JsonNode) i.next()).textValue());
+    }
+    RewriteManifests rewrite = table.rewriteManifests();
+    rewrite.clusterBy(new Function() {
+      public Object apply(Object file) {
+        return "all";
+      }
+    });
+    rewrite.rewriteIf(new Predicate() {
+      public boolean test(Object manifest) {
+        return wanted.contains(((ManifestFile) manifest).path());
+      }
+    });
+    for (Iterator i = table.currentSnapshot().deleteManifests(table.io()).iterator(); i.hasNext();) {
+      ManifestFile manifest = (ManifestFile) i.next();
+      if (wanted.contains(manifest.path())) {
+        rewrite.deleteManifest(manifest);
+        List left = liveDeletes(manifest);
+        if (!left.isEmpty()) {
+          rewrite.addManifest(writtenAgain(manifest, left));
+        }
+      }
+    }
+    return rewrite;
+  }
+
+  private List liveDeletes(ManifestFile manifest) throws IOException {
+    List found = new ArrayList();
+    ManifestReader reader = ManifestFiles.readDeleteManifest(manifest, table.io(), table.specs());
+    try {
+      for (Iterator i = reader.iterator(); i.hasNext();) {
+        found.add(((DeleteFile) i.next()).copy());
+      }
+    } finally {
+      reader.close();
+    }
+    return found;
+  }
+
+  /** Writes a manifest of these delete files. Their sequence numbers, which decide on what they apply to, stay. */
+  private ManifestFile writtenAgain(ManifestFile manifest, List files) throws IOException {
+    PartitionSpec spec = (PartitionSpec) table.specs().get(Integer.valueOf(manifest.partitionSpecId()));
+    OutputFile file = table.io().newOutputFile(operations.metadataFileLocation(UUID.randomUUID() + "-m0.avro"));
+    ManifestWriter writer =
+        ManifestFiles.writeDeleteManifest(operations.current().formatVersion(), spec, file, (Long) null);
+    try {
+      for (Iterator i = files.iterator(); i.hasNext();) {
+        DeleteFile delete = (DeleteFile) i.next();
+        writer.existing(
+            delete,
+            manifest.snapshotId().longValue(),
+            delete.dataSequenceNumber().longValue(),
+            delete.fileSequenceNumber());
+      }
+    } finally {
+      writer.close();
+    }
+    return writer.toManifestFile();
   }
 
   /** Replaces all data and delete files by `data`, which has the same rows. */
@@ -351,6 +431,16 @@ public class OpenTable {
   /** Returns the paths of a snapshot's data files. */
   public String paths(long snapshot) throws IOException {
     return JsonUtil.mapper().writeValueAsString(byPath(tasksOf(table.newScan().useSnapshot(snapshot))).keySet());
+  }
+
+  /** Returns the location of each snapshot's list of manifests, by the snapshot's ID. */
+  public String manifestLists() throws IOException {
+    Map found = new HashMap();
+    for (Iterator i = operations.current().snapshots().iterator(); i.hasNext();) {
+      Snapshot snapshot = (Snapshot) i.next();
+      found.put(String.valueOf(snapshot.snapshotId()), snapshot.manifestListLocation());
+    }
+    return JsonUtil.mapper().writeValueAsString(found);
   }
 
   private static Map byPath(List tasks) {

@@ -1,13 +1,13 @@
-"""Descriptions of the data files of a copy's finished ranges, kept as JSON in the folder of the copy lease."""
+"""Descriptions of the data files of a copy's finished ranges, kept as JSON in the folder of the copy's files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -15,23 +15,45 @@ from levada.copy.rows import FinishedRange
 from levada.destinations.data_files.layout import field_id
 from levada.destinations.data_files.live_files import open_parquet
 from levada.destinations.data_files.statistics import column_statistics
-from levada.destinations.data_files.storage import WrittenFile, damaged, storage_errors, table_file
-from levada.destinations.iceberg.partitioning import FilePartition
-from levada.destinations.iceberg.storage import IcebergStorage
+from levada.destinations.data_files.storage import Storage, WrittenFile, damaged, storage_errors, table_file
 
 _REMOVERS: Final = 8
 
 
+class PartitionTexts(Protocol):
+    """The partitions of data files as values of JSON. It is pickled into the tasks of a copy."""
+
+    def to_json(self, partition: Hashable) -> Any:
+        """Return the partition of a file as a value of JSON."""
+        ...
+
+    def of_json(self, value: Any) -> Hashable:
+        """Return the partition of a value. Raise ValueError, TypeError or KeyError for a value of another form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unpartitioned:
+    """The partitions of a table that has none."""
+
+    def to_json(self, partition: Hashable) -> None:
+        """Return None."""
+
+    def of_json(self, value: Any) -> None:
+        """Return None."""
+
+
 @dataclass(frozen=True, slots=True)
 class RangeFiles:
-    """The `levada.copy.rows.RangeKeeper` of an Iceberg table.
+    """The `levada.copy.rows.RangeKeeper` of a table whose files Levada writes.
 
-    ``storage`` is that of the lease's folder, and ``schema`` that of the data files. Statistics are not in the
+    ``storage`` is that of the copy's folder, and ``schema`` that of the data files. Statistics are not in the
     descriptions, because they are in the footers of the files.
     """
 
-    storage: IcebergStorage
+    storage: Storage
     schema: pa.Schema
+    partitions: PartitionTexts = Unpartitioned()
 
     @property
     def place(self) -> str:
@@ -84,18 +106,14 @@ class RangeFiles:
         return f"{self.storage.folder}{name}.json"
 
     def _to_json(self, file: WrittenFile) -> list[Any]:
-        partition = file.partition
         in_folder = file.path.removeprefix(self.storage.folder)
-        place = None
-        if isinstance(partition, FilePartition):
-            place = [partition.spec_id, partition.values, partition.sort_order]
-        return [in_folder, file.rows, file.bytes, place]
+        return [in_folder, file.rows, file.bytes, self.partitions.to_json(file.partition)]
 
     def _of_json(self, raw: list[Any]) -> WrittenFile:
         name, rows, size, place = raw
         if "/" in name or not name.endswith(".parquet"):
             raise ValueError("not a data file of this folder")
-        partition = None if place is None else FilePartition(int(place[0]), str(place[1]), int(place[2]))
+        partition = self.partitions.of_json(place)
         path = self.storage.folder + name
         with open_parquet(self.storage, path) as file, table_file(self.storage, path):
             if file.metadata.num_rows != rows or not _same_columns(file.schema_arrow, self.schema):

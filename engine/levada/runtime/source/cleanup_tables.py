@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
 
 from levada import codes
 from levada.destinations import Destination
@@ -14,29 +13,42 @@ from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
-from levada.runtime.host.assembly import assemble
 from levada.runtime.resources.destination_start import start_up
 from levada.runtime.tables.requests import table_target
 from levada.schema import TableTarget
-from levada.spec import Manifests
 from levada.stores import PipelineStore
 
 _NOT_CREATED: Final = frozenset({codes.DESTINATION_NAME_UNUSABLE, codes.TABLE_NOT_OURS})
 """Codes of errors for which the pipeline never created the table at the destination."""
 
 
+class CleanupDestination(Protocol):
+    """The destination of a clean-up, which is opened only if a step needs it.
+
+    ``guards`` is True if others cannot write its tables, see `Capabilities`.
+    """
+
+    @property
+    def guards(self) -> bool:
+        """True if the tables have a guard to remove."""
+
+    def open(self) -> AbstractContextManager[Destination]:
+        """Return the destination for a block, which is not started."""
+
+
 class CleanupTables:
     """The tables that the store has, and the destination while it is open."""
 
-    def __init__(
-        self, manifests: Manifests, config: PipelineConfig, secrets: Path | None, store: PipelineStore
-    ) -> None:
-        self._manifests = manifests
-        self._config = config
-        self._secrets = secrets
+    def __init__(self, config: PipelineConfig, store: PipelineStore, destination: CleanupDestination) -> None:
         self._store = store
+        self._closed = destination
         self._destination: Destination | None = None
         self._targets = _targets(config, store)
+
+    @property
+    def guarded(self) -> bool:
+        """True if the tables have a guard to remove."""
+        return self._closed.guards
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -44,15 +56,15 @@ class CleanupTables:
         if not self._targets:
             yield
             return
-        with assemble(self._manifests, secrets=self._secrets, work_dir=self._config.work_dir) as parts:
-            parts.store.load_fingerprints()
+        with self._closed.open() as destination:
             try:
-                start_up(parts.destination)
-                self._destination = parts.destination
+                destination.keep_metadata_in(self._store)
+                start_up(destination)
+                self._destination = destination
                 yield
             finally:
                 self._destination = None
-                parts.destination.shutdown()
+                destination.shutdown()
 
     def drop(self) -> str:
         """Drop the tables of the opened destination. Return a line for the user."""

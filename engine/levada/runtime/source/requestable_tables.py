@@ -1,0 +1,126 @@
+"""The tables of a pipeline that a retry, a resync or a verification can be requested for, and these requests."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from levada import codes
+from levada.errors import NeedsOperator
+from levada.postgres.append_publication import existing_names, list_streamed
+from levada.postgres.catalog import read_table_ids, read_table_names
+from levada.runtime.config import PipelineConfig
+from levada.runtime.source.preparation import covered_tables
+from levada.runtime.tables.table_names import table_names
+from levada.stores.interface import PipelineStore, TableAction
+from levada.stores.phases import Errored
+from levada.values import QualifiedTable, TableId
+
+_LISTED: Final = 20
+"""The number of tables whose names a hint has."""
+
+
+def request_retry(
+    config: PipelineConfig, store: PipelineStore, tables: Collection[QualifiedTable] | None
+) -> tuple[QualifiedTable, ...]:
+    """Request a retry of those of the tables that are errored, or of every errored table. Return these tables.
+
+    ``store`` is loaded. Raise NeedsOperator ``unknown_table``.
+    """
+    known = requestable_tables(config, store)
+    states = store.get_table_replication_states()
+    wanted = once(known) if tables is None else require_known(tables, known)
+    errored = tuple(table for table in wanted if isinstance(states.get(known[table]), Errored))
+    for table in errored:
+        store.request_table_action(known[table], TableAction.RETRY)
+    return errored
+
+
+def request_resync(
+    config: PipelineConfig, store: PipelineStore, tables: Collection[QualifiedTable] | None
+) -> tuple[QualifiedTable, ...]:
+    """Request a resync of the tables, or of all tables of the pipeline. Return these tables.
+
+    Without any state in the store, all tables are those that a start replicates, also if the publication was lost with
+    the state. ``store`` is loaded. Raise NeedsOperator ``unknown_table``.
+    """
+    begins = tables is None and not store.get_table_replication_states()
+    known = _tables_of_start(config) if begins else requestable_tables(config, store)
+    wanted = tuple(sorted(once(known)) if tables is None else require_known(tables, known))
+    for table in wanted:
+        store.request_table_action(known[table], TableAction.RESYNC)
+    return wanted
+
+
+def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
+    with config.source.connect(application="tables") as connection:
+        return read_table_ids(connection, covered_tables(config, connection))
+
+
+def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[QualifiedTable, TableId]:
+    """Return the tables of the pipeline, and those in its state by their names at the source and in the store.
+
+    Such a table may have been renamed, may have lost what a table of the pipeline needs, or may never have been copied,
+    and its hint must work. The current names come first.
+    """
+    known, recorded = known_tables(config), table_names(store)
+    states = store.get_table_replication_states()
+    found = dict(known)
+    for names in (current_names(config, states), recorded):
+        for id_, name in names.items():
+            if id_ in states:
+                found.setdefault(name, id_)
+    return found
+
+
+def current_names(config: PipelineConfig, tables: Collection[TableId]) -> Mapping[TableId, QualifiedTable]:
+    """Return the names at the source of those tables that exist there."""
+    with config.source.connect(application="tables") as connection:
+        return read_table_names(connection, tables)
+
+
+def once(known: Mapping[QualifiedTable, TableId]) -> dict[QualifiedTable, TableId]:
+    """Return each table under the first of its names."""
+    first = {id_: name for name, id_ in reversed(list(known.items()))}
+    return {name: id_ for id_, name in first.items()}
+
+
+def known_tables(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
+    """Return the pipeline's tables with their OIDs, from the source's catalog.
+
+    Raise NeedsOperator ``publication_missing`` if there is no publication.
+    """
+    try:
+        with config.source.connect(application="tables") as connection:
+            names = existing_names(connection, config.publication.name, config.publication.append)
+            published = list_streamed(connection, names)
+    except NeedsOperator as error:
+        if error.code != codes.PUBLICATION_MISSING or not config.publication.managed:
+            raise
+        # The hint is no CREATE PUBLICATION: FOR ALL TABLES would break UPDATEs of tables without a replica identity.
+        raise NeedsOperator(error.code, f"{error.message}. Starting creates it", hint="levada run MANIFEST") from None
+    return {t.name: t.id for t in published if config.is_selected(t.name)}
+
+
+def require_known(
+    tables: Collection[QualifiedTable], known: Mapping[QualifiedTable, TableId]
+) -> tuple[QualifiedTable, ...]:
+    """Return the tables. Raise NeedsOperator ``unknown_table``, which lists every one that is not ``known``."""
+    unknown = [str(table) for table in tables if table not in known]
+    if unknown:
+        raise NeedsOperator(
+            "unknown_table",
+            f"not a table of this pipeline: {', '.join(unknown)}",
+            hint=_known_names(known),
+        )
+    return tuple(tables)
+
+
+def _known_names(known: Collection[QualifiedTable]) -> str:
+    """Return a hint with the names of these tables, or of the first ones if they are many."""
+    names = [table.argument for table in sorted(known)]
+    if len(names) > _LISTED:
+        return (
+            f"its tables are: {' '.join(names[:_LISTED])} and {len(names) - _LISTED} more. All: levada status MANIFEST"
+        )
+    return f"its tables are: {' '.join(names) or 'none'}"
