@@ -19,7 +19,7 @@ from tests.rigs.process_tasks import processes
 
 from levada.copy.guard import GUARDS, hold_table
 from levada.copy.kept import KeptCopy
-from levada.copy.plan import RANGES, RangeLimits
+from levada.copy.plan import RangeLimits
 from levada.copy.process_tasks import ProcessTasks
 from levada.copy.resumable import Keeping, ResumableRows
 from levada.copy.rows import CopiedRows, FinishedRange
@@ -32,7 +32,7 @@ from levada.values import Lsn, OnUnrepresentable
 __all__ = ["processes"]
 
 ROWS = 3000
-SMALL = RangeLimits(64 << 10, 64 << 10)
+SMALL = RangeLimits(64 << 10, 64 << 10, in_process_bytes=0)
 _slots = itertools.count(1)
 
 
@@ -233,7 +233,7 @@ def test_another_place_has_no_finished_ranges(items: Database, processes: Proces
 def test_a_small_table_is_not_kept(items: Database, processes: ProcessTasks, tmp_path: Path) -> None:
     """A table whose ranges are all read at the same time has no record and no descriptions."""
     saved: list[KeptCopy | None] = []
-    with rows_of(items, processes, saved, never, RANGES) as rows:
+    with rows_of(items, processes, saved, never, RangeLimits(in_process_bytes=0)) as rows:
         copied: CopiedRows[list[Any]] = rows.map_ranges(as_rows, Files(str(tmp_path)))
         assert not rows.progress().resumable
         assert (

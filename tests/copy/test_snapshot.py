@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from tests.rigs.database import Database
 from tests.rigs.process_tasks import CopyOf
 from tests.rigs.waiting import LIMIT_S, until
 
+from levada.copy.guard import READERS
+from levada.copy.in_process import IN_PROCESS
 from levada.copy.plan import RangeLimits
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.tasks import TaskRunner
@@ -47,6 +50,29 @@ def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
     rows = rows_of(copy)
     assert len(rows) == 1000
     assert {(r["id"], r["v"]) for r in rows} == {(i, f"v{i}") for i in range(1, 1001)}
+
+
+@pytest.mark.parametrize("runner", ["processes"], indirect=True)
+def test_a_small_table_is_read_in_this_process(db: Database, copy_of: CopyOf) -> None:
+    """Its ranges are, in one session that the next copy takes too. A larger table has a process of its own."""
+    db.execute(
+        "CREATE TABLE t (id bigint, part int) PARTITION BY LIST (part)",
+        *(f"CREATE TABLE t_{i} PARTITION OF t FOR VALUES IN ({i})" for i in range(3)),
+        "INSERT INTO t SELECT g, g % 3 FROM generate_series(1, 300) g",
+        "CREATE PUBLICATION pub FOR TABLE t WITH (publish_via_partition_root)",
+    )
+
+    def read(reader: pa.RecordBatchReader) -> tuple[int, int]:
+        return os.getpid(), reader.read_all().num_rows
+
+    sessions = set()
+    for _ in range(2):
+        found = copy_of("t", in_process_bytes=1 << 20).map_partitions(read)
+        assert found == [(os.getpid(), 100)] * 3
+        sessions.add(tuple(db.query("SELECT pid FROM pg_stat_activity WHERE application_name ~ %s", f":{READERS}$")))
+    assert [len(pids) for pids in sessions] == [1]
+    IN_PROCESS.close()
+    assert {pid for pid, _ in copy_of("t", in_process_bytes=8192).map_partitions(read)}.isdisjoint({os.getpid()})
 
 
 @nightly_in_spark

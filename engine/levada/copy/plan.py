@@ -15,11 +15,13 @@ class RangeLimits:
     """The sizes of ranges in bytes.
 
     A failed task reads its range again, and a destination writes a data file per range, so ranges have at most
-    ``max_bytes``. It is not worth opening another connection for less than ``min_bytes``.
+    ``max_bytes``. It is not worth opening another connection for less than ``min_bytes``. A table of at most
+    ``in_process_bytes`` is read in the process that runs the copy, see `levada.copy.in_process`. 0: no table is.
     """
 
     max_bytes: int = 128 << 20
     min_bytes: int = 8 << 20
+    in_process_bytes: int = 1 << 20
 
 
 RANGES: Final = RangeLimits()

@@ -1,4 +1,4 @@
-"""The session in which a process reads ranges at the source, kept for its next range.
+"""The sessions in which a process reads ranges at the source, kept for its next ranges.
 
 A new session costs the source ten times what it takes to read a small table in a used one.
 """
@@ -6,6 +6,7 @@ A new session costs the source ten times what it takes to read a small table in 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -25,11 +26,12 @@ class ReaderSessions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle_s = 0.0
-        self._idle: tuple[_Place, WatchedConnection] | None = None
+        self._idle: list[tuple[_Place, WatchedConnection]] = []
+        self._used_at = 0.0
         self._timer: threading.Timer | None = None
 
     def keep(self, idle_s: float) -> None:
-        """Keep the last session for so many seconds from now on."""
+        """Keep sessions until so many seconds after the last use of one, from now on."""
         self._idle_s = idle_s
 
     @contextmanager
@@ -48,40 +50,49 @@ class ReaderSessions:
             connection.close()
 
     def _take(self, wanted: _Place) -> WatchedConnection | None:
-        idle = self._without_idle()
-        if idle is None:
-            return None
-        place, connection = idle
-        if place == wanted:
-            # The server may have been restarted, or have ended the session.
-            with suppress(psycopg.Error):
-                connection.execute("SELECT")
-                return connection
-        connection.close()
-        return None
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                place, connection = self._idle.pop()
+            if place == wanted:
+                # The server may have been restarted, or have ended the session.
+                with suppress(psycopg.Error):
+                    connection.execute("SELECT")
+                    return connection
+            connection.close()
 
-    def _without_idle(self) -> tuple[_Place, WatchedConnection] | None:
+    def _put_back(self, place: _Place, connection: WatchedConnection) -> None:
         with self._lock:
-            idle, self._idle = self._idle, None
+            self._idle.append((place, connection))
+            self._used_at = time.monotonic()
+            if self._timer is None:
+                self._start_timer(self._idle_s)
+
+    def _start_timer(self, delay_s: float) -> None:
+        self._timer = threading.Timer(delay_s, self._close_unused)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            left_s = self._used_at + self._idle_s - time.monotonic()
+            if left_s > 0:
+                self._start_timer(left_s)
+                return
+            self._timer = None
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle sessions."""
+        with self._lock:
+            idle, self._idle = self._idle, []
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        return idle
-
-    def _put_back(self, place: _Place, connection: WatchedConnection) -> None:
-        self.close()
-        with self._lock:
-            self._idle = place, connection
-            self._timer = threading.Timer(self._idle_s, self.close)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def close(self) -> None:
-        """Close the idle session."""
-        idle = self._without_idle()
-        if idle is not None:
-            idle[1].close()
+        for _, connection in idle:
+            connection.close()
 
 
 SESSIONS: Final = ReaderSessions()
-"""Those of this process. Only a process that does nothing but run tasks keeps one."""
+"""Those of this process. A process keeps them once it has run tasks of its own, and while it is a worker."""

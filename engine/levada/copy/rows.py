@@ -77,12 +77,14 @@ class TableRows(ABC):
 
     @abstractmethod
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` in another process for each partition, and return the results.
+        """Run ``fn`` for each partition, and return the results.
 
-        The processes are Spark's for a destination with the capability ``spark``, and workers of this machine for any
-        other. ``fn`` and its result are pickled, closures and classes of `__main__` included, so the result should be
-        small. Tasks are retried, so ``fn`` may run more than once for a partition. Use only what ``fn`` wrote in the
-        runs whose results are returned. A table without rows may have no partition.
+        It runs in another process, or in this one for a small table and a destination with the capability
+        ``copies_in_process``. The processes are Spark's for a destination with the capability ``spark``, and workers of
+        this machine for any other. ``fn`` and its result
+        are pickled, closures and classes of `__main__` included, so the result should be small. Tasks are retried, so
+        ``fn`` may run more than once for a partition. Use only what ``fn`` wrote in the runs whose results are
+        returned. A table without rows may have no partition.
         """
 
     def map_ranges(self, fn: Callable[[pa.RecordBatchReader], T], keeper: RangeKeeper[T]) -> CopiedRows[T]:

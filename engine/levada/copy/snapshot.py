@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from levada import codes
 from levada.copy.guard import TableGuard
+from levada.copy.in_process import IN_PROCESS
 from levada.copy.plan import RANGES, BlockRange, RangeLimits, plan_ranges
 from levada.copy.progress import CopyMeter
 from levada.copy.range_reader import RangeReader
@@ -64,6 +65,7 @@ class SnapshotRows(TableRows):
         self.schema = schema
         self.moment = ReadMoment(snapshot.lsn, snapshot.began or datetime.now(UTC))
         self._runner = runner
+        self._in_process_bytes = limits.in_process_bytes
         self._connections = connections
         self._cancelled = cancelled or threading.Event()
         self._guard = guard
@@ -77,7 +79,9 @@ class SnapshotRows(TableRows):
         return self._meter.progress()
 
     def map_partitions(self, fn: Callable[[pa.RecordBatchReader], T]) -> list[T]:
-        """Run ``fn`` in one task for each range of blocks. See `TableRows.map_partitions`.
+        """Run ``fn`` in one task for each range of blocks, in this process for a small table.
+
+        See `TableRows.map_partitions`.
 
         Raise a task's error with its original type. A task that raises Transient is retried.
         """
@@ -87,11 +91,13 @@ class SnapshotRows(TableRows):
         return [r.value for r in results]
 
     def _run(self, tasks: Sequence[Callable[[], T]], done: Callable[[int, T], None]) -> list[T]:
+        most = self._in_process_bytes
+        small = bool(most) and sum(part.bytes for part in self.ranges) <= most
         return run_tasks(
-            self._runner,
+            IN_PROCESS if small else self._runner,
             tasks,
             f"copy of {self.schema.name}",
-            parallel=self._connections,
+            parallel=1 if small else self._connections,
             cancelled=self._cancelled,
             done=done,
             final=frozenset({codes.SNAPSHOT_GONE, codes.TABLE_CHANGED}),

@@ -71,7 +71,10 @@ class Capabilities:
     ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
     destination folds changes by `levada.destinations.fold`, finds rows, and has `Destination.rows_left_out`. Without it
     a manifest whose tables keep deleted rows is refused.
-    ``checks_without_spark``: a destination with ``spark`` is checked in a JVM without a session.
+    ``copies_in_process``: the functions that the destination gives to `TableRows.map_partitions` and
+    `TableRows.map_ranges` may run in the engine's process for a small table, which costs a fraction. They end by
+    themselves, because only another process can be killed. ``checks_without_spark``: a destination with ``spark`` is
+    checked in a JVM without a session.
     """
 
     upsert: bool = False
@@ -88,6 +91,7 @@ class Capabilities:
     finds_rows: bool = False
     keeps_deleted: bool = False
     checks_without_spark: bool = False
+    copies_in_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)

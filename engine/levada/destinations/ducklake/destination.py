@@ -113,6 +113,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         verifies=True,
         repairs=True,
         erases=True,
+        copies_in_process=True,
     )
     settings_model = Settings
 

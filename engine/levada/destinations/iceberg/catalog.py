@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Final
 from levada import codes
 from levada.destinations import fenced
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.clock import Clock
-from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.copy_lease import CopyLease, require_not_newer
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
 from levada.destinations.iceberg.ownership import RecordedOwner, owner_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
-from levada.destinations.iceberg.table_folder import TableFolder, folders_of
+from levada.destinations.iceberg.table_folder import LocalFolders, TableFolder, folders_of
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes, without_bounds
 from levada.destinations.iceberg.warehouse_check import try_warehouse
 from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
@@ -69,6 +68,7 @@ class IcebergCatalog:
         self._jvm = None if context.spark is None else Jvm(context.spark, config.spark_conf())
         self._opening = threading.Lock()
         self._opened: JavaObject | None = None
+        self._folders: LocalFolders | None = None
         # A JDBC catalog creates its tables when it is opened.
         self._unchanged = context.only_checks and config.properties["type"] == "jdbc"
 
@@ -151,7 +151,14 @@ class IcebergCatalog:
             self.owner.require(name, table.metadata.properties, source)
         return table
 
+    def _lacks(self, name: TableName) -> bool:
+        if self._folders is None:
+            self._folders = LocalFolders.of(self.jvm, self._config.properties)
+        return self._folders.lack(name)
+
     def _load_any(self, name: TableName) -> IcebergTable | None:
+        if self._lacks(name):
+            return None
         if self.jvm.names_metadata(name.name) and not self._is_listed(name):
             return None
         # A call of tableExists first would read the metadata twice.
@@ -251,7 +258,8 @@ class IcebergCatalog:
             )
 
     def _is_namespace(self, name: TableName) -> bool:
-        return bool(self.open().namespaceExists(self._namespace((*name.namespace, name.name))))
+        found = self._namespace((*name.namespace, name.name))
+        return not self._lacks(name) and bool(self.open().namespaceExists(found))
 
     def drop(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         """Drop the table with its files. A missing table is no error.
@@ -360,7 +368,7 @@ class IcebergCatalog:
 
         Raise NeedsOperator if it may be another owner's.
         """
-        folder = self._table_folder(name)
+        folder = None if self._lacks(name) else self._table_folder(name)
         if folder is None or not folder.has_lost_its_metadata():
             return None
         self.owner.require(name, folder.dropped() or {}, source)
@@ -478,15 +486,6 @@ class IcebergCatalog:
 def key_property(schema: ReplicatedTableSchema) -> str:
     """Return the key's attnums in ascending order, as a table property."""
     return json.dumps(sorted(schema.key))
-
-
-def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
-    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table or copies it.
-
-    If ``epoch`` is None, do nothing.
-    """
-    lease = CopyLease.parse(metadata.properties)
-    require_epoch(max((m.epoch for m in (metadata.mark, lease) if m is not None), default=0), epoch)
 
 
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:

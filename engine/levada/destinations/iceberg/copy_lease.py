@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from levada.destinations.fenced import require_epoch
 from levada.destinations.iceberg.java import java_errors
-from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.metadata import Property, TableMetadata
 from levada.destinations.iceberg.storage import IcebergStorage
 from levada.destinations.iceberg.table import IcebergTable
 from levada.errors import LevadaError
@@ -103,3 +103,12 @@ class CopyLease:
     def storage(self, table: IcebergTable) -> IcebergStorage:
         """Return the storage for the copy's folder, with the table's current credentials."""
         return replace(table.storage(), folder=self.folder)
+
+
+def require_not_newer(metadata: TableMetadata, epoch: int | None) -> None:
+    """Raise StaleEpoch if a driver newer than ``epoch`` has written the table or copies it.
+
+    If ``epoch`` is None, do nothing.
+    """
+    lease = CopyLease.parse(metadata.properties)
+    require_epoch(max((m.epoch for m in (metadata.mark, lease) if m is not None), default=0), epoch)

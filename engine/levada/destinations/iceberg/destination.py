@@ -103,6 +103,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         finds_rows=True,
         keeps_deleted=True,
         checks_without_spark=True,
+        copies_in_process=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -202,8 +203,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
         state, schema = self._known.of(target), target.schema
         with state.lock:
             place = self._tables.table_name(target)
-            self._tables.check_free(place, schema)
             if state.name != place:
+                self._tables.check_free(place, schema)
                 self._drop_former(state.name, schema, epoch)
             self._tables.drop(place, schema, epoch)
             state.forget()

@@ -14,6 +14,7 @@ from levada import codes
 from levada.apply.applier import wait_durable
 from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
+from levada.copy.in_process import IN_PROCESS
 from levada.copy.kept import KeptCopy, changed_part
 from levada.copy.keyed_rows import has_literals
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
@@ -98,6 +99,7 @@ class TableCopy:
     def close_idle(self) -> None:
         """Close the connections that no copy uses at the moment."""
         self.sessions.close()
+        IN_PROCESS.close()
         if self.walsenders is not None:
             self.walsenders.close()
 
@@ -425,6 +427,9 @@ class TableCopy:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
             keeping = self._keeping(target, read.basis, since, kept, shadow=isinstance(plan, Shadow))
+        limits = config.limits.ranges
+        if not self.destination.capabilities.copies_in_process:
+            limits = replace(limits, in_process_bytes=0)
         with hold_table(self.sessions, published, schema, read.description, config.limits.locks) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
@@ -438,7 +443,7 @@ class TableCopy:
                 cancelled=cancelled,
                 guard=guard,
                 note=note,
-                limits=config.limits.ranges,
+                limits=limits,
                 mask_keys=config.mask_keys,
             )
             yield rows, read.description.storage
