@@ -49,6 +49,11 @@ class MaskKeyFiles:
 
     files: tuple[KeyFile, ...] = field(default=())
 
+    @property
+    def newest(self) -> str:
+        """The identifier of the key that new masks have, empty without one."""
+        return self.files[0].key_id if self.files else ""
+
     def key(self, key_id: str) -> bytes:
         """Return the key with this identifier. Raise NeedsOperator ``mask_key_missing`` if no file has it."""
         if key_id in _read:

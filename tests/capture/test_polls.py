@@ -61,7 +61,7 @@ def test_a_poll_returns_without_a_change(db: Database, capture: WalChangeCapture
 
 
 def test_a_poll_ends_with_a_snapshot(db: Database, capture: WalChangeCapture) -> None:
-    """At the end of a snapshot a poll returns None, and `ended` shows that no more comes."""
+    """At the end of a snapshot a poll returns None, and only `ended` distinguishes it from a quiet stream."""
     db.execute("INSERT INTO a VALUES (1), (2)")
     with capture.snapshot([A]) as rows:
         assert [id_of(rows.poll(LIMIT_S)) for _ in range(2)] == [1, 2]

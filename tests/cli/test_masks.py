@@ -187,3 +187,138 @@ def test_no_row_in_clear_is_kept_after_an_interrupted_copy(people: Path, db: Dat
     write(people, db, MASKS, deletes="Mark")
     assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
     assert emails(db) == ["ada@clear", None, ""]
+
+
+def test_masks_before_the_first_copy_is_complete(people: Path, db: Database) -> None:
+    """A table that keeps deleted rows has none yet, so it is copied with the masks. Afterwards it keeps them."""
+    db.execute(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$",
+        "CREATE EVENT TRIGGER refuse ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()",
+    )
+    write(people, db, {}, deletes="Mark")
+    assert "refused" in on(people, "run", "--until", "caught-up").output
+    db.execute("DROP EVENT TRIGGER refuse")
+    write(people, db, MASKS, deletes="Mark")
+    run(people)
+    assert emails(db) == [hashed("ada@clear"), None, hashed("")]
+    db.execute("DELETE FROM people WHERE id = 1")
+    write(people, db, {}, deletes="Mark")
+    assert "[kept_rows_masked]" in on(people, "run", "--until", "caught-up").output
+
+
+SQL = re.findall(r"^(?:COMMENT|CREATE TABLE people_new).*?;$", PAGE.read_text(), re.MULTILINE)
+COMMENTED = "SELECT id, email, ssn, note, card FROM replica.people ORDER BY id"
+MASKED = (1, hashed("ada@clear"), None, "clea", "1234")
+
+
+@pytest.fixture
+def commented(manifest: Path, db: Database) -> Path:
+    """A manifest without a mask, of a table with people whose columns have the comments of the page."""
+    db.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, email text, ssn int NOT NULL, note text, card varchar(40))",
+        "INSERT INTO people VALUES (1, 'ada@clear', 770011, 'clearnote', '4111clear1234')",
+        *[statement for statement in SQL if statement.startswith("COMMENT")],
+    )
+    write_key(manifest, KEY)
+    write(manifest, db, {})
+    return manifest
+
+
+def states(path: Path) -> str:
+    """Return what the status shows, in one line."""
+    return " ".join(on(path, "status").output.split())
+
+
+def test_comments_mask(commented: Path, db: Database) -> None:
+    """In the copy, in the stream, in the comparison, and in a table that takes the name in a swap."""
+    assert len(SQL) == 5
+    assert on(commented, "check").exit_code == Exit.OK
+    run(commented)
+    assert db.query(COMMENTED) == [MASKED]
+    db.execute("INSERT INTO people SELECT 2, email, ssn, note, card FROM people")
+    run(commented)
+    assert db.query(COMMENTED) == [MASKED, (2, *MASKED[1:])]
+    assert on(commented, "verify").exit_code == Exit.OK
+    db.execute(
+        SQL[4],
+        "INSERT INTO people_new SELECT * FROM people WHERE id = 1",
+        "BEGIN; ALTER TABLE people RENAME TO people_old; ALTER TABLE people_new RENAME TO people; END",
+    )
+    run(commented)
+    assert db.query(COMMENTED) == [MASKED]
+    assert on(commented, "verify").exit_code == Exit.OK
+
+
+def test_changed_comments_copy_the_table_again(commented: Path, db: Database) -> None:
+    """So do those that come and go, and a column that is added with one is masked in its first rows."""
+    run(commented)
+    db.execute(
+        "COMMENT ON COLUMN people.email IS NULL",
+        "BEGIN; ALTER TABLE people ADD COLUMN born text DEFAULT 'clear'; COMMENT ON COLUMN people.born IS"
+        " 'Levada:MASK=Last:2'; INSERT INTO people VALUES (3, 'b', 1, 'n', 'c', 'long ago'); END",
+        "COMMENT ON COLUMN people.note IS 'levada:mask=truncate:2'",
+    )
+    assert "public.people" in on(commented, "plan").output
+    run(commented)
+    assert db.query(COMMENTED) == [(1, "ada@clear", None, "cl", "1234"), (3, "b", None, "n", "c")]
+    assert db.query("SELECT born FROM replica.people ORDER BY id") == [("ar",), ("go",)]
+    db.execute("ALTER TABLE people RENAME card TO plastic", "UPDATE people SET plastic = 'clear9999'")
+    run(commented)
+    assert db.query("SELECT plastic FROM replica.people") == [("9999",), ("9999",)]
+    assert on(commented, "verify").exit_code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("comment", "masks", "shown"),
+    [
+        ("levada:mask=truncate:5", {"email": {"method": "Truncate", "length": 3}}, "ada"),
+        ("levada:mask=truncate:3", {"email": {"method": "Truncate", "length": 5}}, "ada"),
+        ("levada:mask=last:3", {"email": {"method": "HMAC"}}, hashed("ada@clear")),
+        ("levada:mask=null", {"email": {"method": "HMAC"}}, None),
+    ],
+)
+def test_the_stricter_mask_holds(
+    commented: Path, db: Database, comment: str, masks: dict[str, Any], shown: str | None
+) -> None:
+    """Neither the manifest nor the comment weakens the other."""
+    db.execute(f"COMMENT ON COLUMN people.email IS '{comment}'")
+    write(commented, db, masks)
+    run(commented)
+    assert db.query("SELECT email FROM replica.people") == [(shown,)]
+
+
+def test_a_comment_that_is_no_mask_parks_its_table(commented: Path, db: Database) -> None:
+    """Nothing is replicated in clear, the other tables go on, and a resync copies it after a corrected comment."""
+    for comment, masks in (
+        ("levada:mask=hmca", {}),
+        ("levada: mask hmac", {}),
+        ("levada:mask=hmac levada:mask=null", {}),
+        ("levada:mask=last:3", {"email": {"method": "Truncate", "length": 3}}),
+    ):
+        db.execute(f"COMMENT ON COLUMN people.email IS '{comment}'")
+        write(commented, db, masks)
+        assert "[mask_comment_refused]" in on(commented, "check").output
+        assert on(commented, "run", "--until", "caught-up").exit_code != Exit.OK
+        assert db.query("SELECT to_regclass('replica.people') IS NULL, to_regclass('replica.items') IS NULL") == [
+            (True, False)
+        ]
+        assert "mask_comment_refused" in states(commented)
+    write(commented, db, {})
+    db.execute("COMMENT ON COLUMN people.email IS 'levada:mask=hmac'")
+    assert on(commented, "resync", "public.people").exit_code == Exit.OK
+    run(commented)
+    assert db.query(COMMENTED) == [MASKED]
+    db.execute("COMMENT ON COLUMN people.email IS 'levada:mask=hmca'", "UPDATE people SET email = 'clear again'")
+    assert on(commented, "run", "--until", "caught-up").exit_code != Exit.OK
+    assert db.query(COMMENTED) == [MASKED]
+    db.execute("COMMENT ON COLUMN people.email IS 'levada:mask=hmac'")
+    assert on(commented, "resync", "public.people").exit_code == Exit.OK
+    run(commented)
+    assert db.query("SELECT email FROM replica.people") == [(hashed("clear again"),)]
+
+
+def test_a_comment_for_people_is_none(commented: Path, db: Database) -> None:
+    """One that names Levada without such a word masks nothing."""
+    db.execute("COMMENT ON COLUMN people.email IS 'read by Levada: see the wiki, and mylevada:x'")
+    run(commented)
+    assert db.query("SELECT email FROM replica.people") == [("ada@clear",)]

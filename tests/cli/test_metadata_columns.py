@@ -146,3 +146,28 @@ def test_a_changed_list_copies_again(orders: Path, db: Database) -> None:
     assert db.query(columns.format("items")) == [(["_levada_lsn", "_levada_source"],)]
     assert "notCompared" in verified(orders)
     assert verified(orders)["equal"]
+
+
+def test_rows_of_partitions(orders: Path, db: Database) -> None:
+    """Those of an attached partition are read, and those of a detached one deleted."""
+    db.execute(
+        "CREATE TABLE parts (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE parts_2 (id int PRIMARY KEY, note text)",
+        "INSERT INTO parts SELECT i, 'n' FROM generate_series(8, 9) i",
+        "INSERT INTO parts_2 SELECT i, 'n' FROM generate_series(10, 11) i",
+    )
+    write(orders, db, metadata=["Operation", "CommitTime", "TransactionId"], deletes="Mark")
+    run(orders)
+    db.execute(
+        "ALTER TABLE parts ATTACH PARTITION parts_2 FOR VALUES FROM (10) TO (20)",
+        "UPDATE parts SET note = 'later' WHERE id = 11",
+        "ALTER TABLE parts DETACH PARTITION parts_1",
+    )
+    run(orders)
+    shown = "SELECT id, _levada_operation, _levada_commit_time IS NULL FROM replica.parts ORDER BY id"
+    # The snapshot in which the row was read may be before or after its update.
+    found = [(row[0], row[1].replace("U", "R"), row[2]) for row in db.query(shown)]
+    assert found == [(8, "D", False), (9, "D", False), (10, "R", False), (11, "R", False)]
+    shown = on(orders, "verify", "--table", "public.parts", "--output", "json").stdout
+    assert json.loads(shown)["tables"][0]["equal"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
 
@@ -98,3 +99,38 @@ def test_small_tables_are_copied_again_without_an_approval(engine: Engine, db: D
     assert "copies 1 table again: public.orders, about" in refused.stderr
     assert "and spec.approvalAbove 1Mi" in refused.stderr
     engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")
+
+
+@pytest.mark.nightly
+def test_another_key_of_masks_waits_for_the_option(engine: Engine, db: Database) -> None:
+    """While it runs, also when the manifest changes otherwise, and at its next start."""
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", "INSERT INTO orders VALUES (1, 'a')")
+    place: dict[str, Any] = {"host": "127.0.0.1", "port": db.server.port, "database": db.name}
+    place |= {"schema": "replica", "tls": {"mode": "Disable"}, "credentialsSecretRef": {"name": "pg"}}
+    tables = {
+        "include": [{"schema": "public", "name": "orders"}],
+        "maskKeySecretRef": {"name": "masks", "key": "key"},
+    }
+    engine.spec = {"approval": "Manual", "destination": {"postgres": place}, "tables": tables}
+    engine.write_secret("masks", {"key": "the former key, long enough"})
+    masked = orders(columns={"mask": {"v": {"method": "HMAC"}}})
+    engine.write_manifest(masked)
+    engine.start()
+    engine.wait_caught_up()
+    before = db.query("SELECT v FROM replica.orders")
+    engine.write_secret("masks", {"key": "another key, also long enough"})
+    engine.wait_log("the changed key of masks waits for a restart")
+    engine.spec["freshnessSeconds"] = 1
+    engine.write_manifest(masked)
+    engine.wait_log("the changed configuration is applied")
+    db.execute("INSERT INTO orders VALUES (2, 'a')")
+    engine.wait_caught_up()
+    assert db.query("SELECT v FROM replica.orders") == before * 2
+    assert engine.stop() == 0
+    refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False)
+    assert refused.returncode == Exit.PREFLIGHT, refused.stdout + refused.stderr
+    assert "[approval_required]" in refused.stderr
+    engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")
+    after = db.query("SELECT v FROM replica.orders")
+    assert len(set(after)) == 1
+    assert after[0] != before[0]

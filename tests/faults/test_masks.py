@@ -12,6 +12,7 @@ import pytest
 from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
+from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
@@ -173,3 +174,48 @@ def test_no_clear_value_is_on_the_disk(engine: Engine, db: Database, lake: DuckL
     assert lake.sql("SELECT id, sec, pub FROM shop_public.swapped ORDER BY id") == [(1, None, None), (2, None, None)]
     assert engine.stop() == 0
     assert CLEAR not in engine.log
+
+
+@pytest.mark.nightly
+def test_columns_with_comments_are_never_staged_in_clear(engine: Engine, db: Database, lake: DuckLake) -> None:
+    """Columns and tables that are added with a comment while rows flow, also with a kill right after."""
+    db.execute(
+        "CREATE TABLE people (id int PRIMARY KEY, ssn text, late text DEFAULT 'later')",
+        "COMMENT ON COLUMN people.ssn IS 'levada:mask=null'",
+        "INSERT INTO people VALUES (1, 'zzclearzz')",
+    )
+    engine.write_secret("lake", {"username": "postgres", "password": "unused"})
+    engine.write_secret("masks", {"key": KEY})
+    engine.spec["destination"] = {"ducklake": lake.settings(credentialsSecretRef={"name": "lake"})}
+    key = {"name": "masks", "key": "key"}
+    engine.spec["tables"] = {"include": [{"schema": "public", "name": "*"}], "maskKeySecretRef": key}
+    engine.write_manifest()
+    engine.start()
+    engine.wait_for(lambda p: p["tables"] and all(t["phase"] == "Ready" for t in p["tables"]))
+    for number in range(4):
+        table, column = f"more{number}", f"secret{number}"
+        run(
+            db,
+            f"ALTER TABLE people ADD COLUMN {column} text DEFAULT '{CLEAR}'",
+            f"COMMENT ON COLUMN people.{column} IS 'levada:mask=hmac'",
+            f"INSERT INTO people (id, ssn, {column}) VALUES ({number + 2}, '{CLEAR}', '{CLEAR}')",
+            f"CREATE TABLE {table} (id int PRIMARY KEY, sec text)",
+            f"COMMENT ON COLUMN {table}.sec IS 'levada:mask=hmac'",
+            f"INSERT INTO {table} VALUES (1, '{CLEAR}')",
+        )
+        run(db, f"UPDATE people SET {column} = '{CLEAR}' || id", f"INSERT INTO {table} VALUES (2, '{CLEAR}')")
+        if number % 2:
+            engine.kill()
+            engine.start()
+    engine.wait_for(lambda p: len(p["tables"]) == 5 and all(t["phase"] == "Ready" for t in p["tables"]))
+    engine.wait_caught_up()
+    search(engine, lake, db)
+    shown = lake.sql("SELECT id, ssn, secret0, secret3 FROM shop_public.people ORDER BY id")
+    # The first column was updated before the third row, which has its default.
+    first = [hashed(f"{CLEAR}{number}" if number < 3 else CLEAR) for number in range(1, 6)]
+    assert shown == [(n, None, mask, hashed(f"{CLEAR}{n}")) for n, mask in enumerate(first, 1)]
+    for number in range(4):
+        more = lake.sql(f"SELECT id, sec FROM shop_public.more{number} ORDER BY id")
+        assert more == [(1, hashed(CLEAR)), (2, hashed(CLEAR))]
+    run(db, "COMMENT ON COLUMN people.late IS 'levada:mask=last:2'")
+    until(lambda: lake.sql("SELECT DISTINCT late FROM shop_public.people") == [("er",)])

@@ -24,7 +24,7 @@ WORLDS = (
     "ducklake-18", "ducklake-16-notrigger-resync", "postgres-18-resync", "ducklake-16-changelog", "iceberg-18-resync",
     "postgres-16-notrigger", "ducklake-17-resync-switched", "ducklake-14-resync", "iceberg-18-v3", "postgres-17",
     "ducklake-15-notrigger", "iceberg-16-changelog", "postgres-14-notrigger-resync", "iceberg-18-partitioned",
-    "memory-17-resync", "memory-15-notrigger",
+    "memory-17-resync", "memory-15-notrigger", "ducklake-17-notrigger-keep", "ducklake-16-leaves",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 

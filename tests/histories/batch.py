@@ -128,6 +128,9 @@ class Batch:
 
     def _switch(self, parts: list[_Part], phase: int, last: int) -> None:
         """Let the publication stream partitions for themselves from the second phase of all but the last one on."""
+        if self.world.form.leaves:
+            for part in parts:
+                part.player.oids.setdefault(0, set()).add("leaves")
         if self.world.form.switched and phase in (1, last):
             self.world.switch(root=phase == last)
             for part in parts:

@@ -8,10 +8,12 @@ _IDENTITY: Final = frozenset({
     "replica identity", "identity of partitions", "drop key", "add key", "replace key", "unique index", "drop index",
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
     "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
+    "detach partition for a while", "attach partition for a while",
 })  # fmt: skip
 """Statements that can change what identifies a row."""
 _PARTITION: Final = frozenset({
     "attach partition", "detach partition", "drop partition", "truncate partition", "create partition", "drop table",
+    "detach partition for a while", "attach partition for a while",
     "widen column", "retype column", "rewrite", "truncate", "swap tables", "add computed column", "add identity column",
     "persistence", "domain", "drop expression", "add generated column",
 })  # fmt: skip
@@ -22,7 +24,8 @@ _VALUES: Final = frozenset({
 """Statements that change values of rows which are there."""
 _NAMES: Final = frozenset({
     "rename table", "swap tables", "create table", "create partitioned table", "set schema", "rename schema",
-    "attach partition", "detach partition", "create partition",
+    "attach partition", "detach partition", "create partition", "detach partition for a while",
+    "attach partition for a while",
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
     "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",
@@ -37,7 +40,7 @@ CAUSES: Final = {
     "partition_unlogged": frozenset({"persistence", "attach partition"}),
     "key_changed": _IDENTITY | {"rename column", "swap columns", "widen column"},
     "mode_changed": _IDENTITY,
-    "table_not_published": _IDENTITY | {"persistence", "publication", "switch publication"},
+    "table_not_published": _IDENTITY | {"persistence", "publication", "switch publication"} | {"leaves"},
     "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
     "publication_changed": frozenset({"publication", "switch publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),

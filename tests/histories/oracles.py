@@ -76,6 +76,8 @@ class Look:
         watched = self.world.watched(table)
         if watched is None:
             return "is gone"
+        if self.world.form.keep and not watched.key:
+            return ""  # without a key no row that is kept can be told from others
         if watched.changelog and _KEYS & self.player.kinds(table["id"]):
             return ""  # a delete has the key of its time, and no reader finds its row by the newest one
         unfilled = _COMPUTED if self.world.form.destination == "ducklake" else _COMPUTED | {"column default"}

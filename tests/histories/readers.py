@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import StaticTable
 from tests.histories.changelog import folded
 from tests.rigs.database import Database
-from tests.rigs.equality import only, open_lake_table, table_differences
+from tests.rigs.equality import only, open_lake_table, table_differences, without_rows_of_other_keys
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
@@ -62,6 +63,8 @@ class DuckLakeReader:
     db: Database
     folder: Path
     changelog: bool = False
+    keep: bool = False
+    """True if the lake keeps rows that the source has no more."""
     _session: duckdb.DuckDBPyConnection | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -79,7 +82,8 @@ class DuckLakeReader:
         if self._session is None:
             self._session = self._stack.enter_context(self._lake.duckdb())
         query = f'SELECT * FROM "{schema}"."{name.replace(chr(34), chr(34) * 2)}"'
-        return compare(source, self._session.execute(query).to_arrow_table(), table)
+        found = self._session.execute(query).to_arrow_table()
+        return compare(source, found, table, table.key if self.keep else ())
 
     def close(self) -> None:
         """End the session."""
@@ -148,12 +152,18 @@ class PostgresReader:
         """There is nothing to end."""
 
 
-def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched) -> str:
-    """Compare what a reader of a lake has read with the source."""
+def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched, key: Sequence[str] = ()) -> str:
+    """Compare what a reader of a lake has read with the source.
+
+    With a ``key``, rows are left out whose keys the source has no more.
+    """
     if table.changelog:
         found = folded(found, table.key)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
-    return table_differences(source, found.cast(pa.schema(texts)), table.schema, table.name)
+    found = found.cast(pa.schema(texts))
+    if key:
+        found = without_rows_of_other_keys(source, found, table.schema, table.name, key)
+    return table_differences(source, found, table.schema, table.name)
 
 
 def _hidden(table: StaticTable) -> str:

@@ -29,7 +29,7 @@ SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
 _ROOT: Final = Path(__file__).parents[2]
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "v3")
+_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "leaves", "keep", "v3")
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -61,6 +61,10 @@ class Form:
     """True if the publication is made by hand, of all tables."""
     switched: bool = False
     """True if the publication streams the partitions for themselves for a while."""
+    leaves: bool = False
+    """True if the publication streams the partitions for themselves at all times."""
+    keep: bool = False
+    """True if the rows of partitions that are gone stay in the lake."""
     v3: bool = False
     """True if Iceberg tables have format version 3."""
 
@@ -163,9 +167,10 @@ class World:
 
     def replicable(self, spaces: tuple[str, ...]) -> dict[int, str]:
         """Return the tables that a pipeline has to have, by what PostgreSQL's manual says of replica identities."""
+        query = _REPLICABLE.replace(_ROOTS, _LEAVES) if self.form.leaves else _REPLICABLE
         return {
             oid: name
-            for oid, space, name in self.db.query(_REPLICABLE, self.form.server)
+            for oid, space, name in self.db.query(query, self.form.server)  # type: ignore[arg-type]  # two constants
             if space.endswith("_h") and any(s in space for s in spaces)
         }
 
@@ -206,9 +211,11 @@ class World:
                         connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
 
 
+_ROOTS: Final = "c.relkind IN ('r', 'p') AND NOT c.relispartition"
+_LEAVES: Final = "c.relkind = 'r'"
 _REPLICABLE: Final = """
 SELECT c.oid::int, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND n.nspname LIKE '%%_h'
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' AND n.nspname LIKE '%%_h'
     AND CASE c.relreplident WHEN 'n' THEN false
         WHEN 'f' THEN %s < 18 OR NOT EXISTS (
             SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attgenerated <> '')
@@ -250,14 +257,18 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     # A start without any table is refused.
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
-        "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog),
+        "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog, form.keep),
         "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
         "postgres": lambda: PostgresReader(lake, form.changelog),
         "memory": lambda: MemoryReader(folder),
     }
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
-        "tables": {"include": [{"schema": "*_h", "name": "*"}], "onUnstreamable": _on_unstreamable(form)},
+        "tables": {
+            "include": [{"schema": "*_h", "name": "*"}],
+            "onUnstreamable": _on_unstreamable(form),
+            **({"onPartitionGone": "Keep"} if form.keep else {}),
+        },
         "destination": made.reader.section,
         "freshnessSeconds": 1,
     }
@@ -283,9 +294,10 @@ def _write_source(made: World) -> None:
     source["slot"] = {**source["slot"], "onLost": _on_unstreamable(made.form)}
     if not made.form.trigger:
         source["ddlTrigger"] = "None"
-    if made.form.external:
+    if made.form.external or made.form.leaves:
         name = source["publication"]["name"]
-        made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES WITH (publish_via_partition_root)")  # type: ignore[arg-type]  # the name is the rig's
+        root = "" if made.form.leaves else " WITH (publish_via_partition_root)"
+        made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES{root}")  # type: ignore[arg-type]  # the name is the rig's
         source["publication"] = {"name": name, "management": "External"}
     made.engine.spec["source"] = source
     made.engine.write_manifest(*(_partitioned(made.form, n) for n in range(1, _SPACES) if made.form.partitioned))

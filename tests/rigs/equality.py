@@ -8,6 +8,7 @@ that compare with both show a difference that one of them overlooks.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -103,6 +104,20 @@ def table_differences(connection: psycopg.Connection[Any], lake: pa.Table, schem
     source, lake = _sorted(source), _sorted(lake)
     wrong = [n for i, n in enumerate(names) if not _equal(source[f"c{i}"], lake[f"c{i}"])]
     return f"{schema}.{name}: columns {wrong} differ" if wrong else ""
+
+
+def without_rows_of_other_keys(
+    connection: psycopg.Connection[Any], lake: pa.Table, schema: str, name: str, key: Sequence[str]
+) -> pa.Table:
+    """Return the rows of a lake's table whose keys the source has, or all if the columns differ."""
+    lake = lake.cast(pa.schema([pa.field(f.name, _small(f.type)) for f in lake.schema]))
+    try:
+        source = source_table(connection, schema, name, lake.schema).select(key)
+        found = lake.select(key)
+    except KeyError:
+        return lake
+    keys = set(map(repr, source.to_pylist()))
+    return lake.filter(pa.array([repr(row) in keys for row in found.to_pylist()], pa.bool_()))
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

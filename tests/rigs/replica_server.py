@@ -22,7 +22,9 @@ def server(start_postgres: StartPostgres) -> Iterator[Database]:
 def target(server: Database) -> Iterator[Database]:
     """A database on it."""
     server.execute("DROP DATABASE IF EXISTS replica", "CREATE DATABASE replica")
-    return Database(server.server, "replica")
+    made = Database(server.server, "replica")
+    yield made
+    made.close()
 
 
 def write_manifest(engine: Engine, target: Database, *table_syncs: dict[str, Any], **options: Any) -> None:

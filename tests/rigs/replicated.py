@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import reach
+from tests.servers.ducklake import DuckLake
 
-from levada.destinations import DestinationContext
+from levada.destinations import Destination, DestinationContext
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.settings import Settings
 from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits, SlotConfig, StagingConfig
@@ -22,6 +25,7 @@ from levada.verify.report import TableReport
 from levada.verify.table import VerifyOptions
 
 T = QualifiedTable("public", "t")
+R = TypeVar("R", bound="Replicated")
 
 
 class Replicated:
@@ -34,13 +38,13 @@ class Replicated:
         self.pipeline: Pipeline | None = None
         self.storage = MemoryStorage()
 
-    def start(self, ordering: str = "Table", *, wait: bool = True, **more: Any) -> None:
-        """Start the pipeline, and wait until it has caught up."""
+    def start(self, ordering: str = "Table", *, wait: bool = True, compare: bool = False, **more: Any) -> None:
+        """Start the pipeline, and wait until it has caught up. With ``compare``, a lost slot costs a comparison."""
         name = self.db.name.replace("_", "-")
         config = PipelineConfig(
             name,
             self.db.connection,
-            SlotConfig(f"levada_{self.db.name}"),
+            SlotConfig(f"levada_{self.db.name}", resync_when_lost=compare, compare_when_lost=compare),
             PublicationConfig(f"levada_{self.db.name}"),
             StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
             self.folder,
@@ -50,15 +54,19 @@ class Replicated:
             retries=RetryLimits(max_attempts=1),
             **more,
         )
-        server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.replica.name}
-        settings = Settings.model_validate(
-            {**server, "tls": {"mode": "Disable"}, "schema": "shop_{schema}", "ordering": ordering}
-        )
-        destination = PostgresDestination.from_settings(settings, DestinationContext(name, self.folder / "work"))
+        destination = self.destination(DestinationContext(name, self.folder / "work"), ordering)
         self.pipeline = Pipeline(config, store=MemoryStore(name, self.storage), destination=destination)
         self.pipeline.start()
         if wait:
             self.wait_caught_up()
+
+    def destination(self, context: DestinationContext, ordering: str) -> Destination:
+        """Return the destination of a pipeline that starts."""
+        server = {"host": "127.0.0.1", "port": self.db.server.port, "database": self.replica.name}
+        settings = Settings.model_validate(
+            {**server, "tls": {"mode": "Disable"}, "schema": "shop_{schema}", "ordering": ordering}
+        )
+        return PostgresDestination.from_settings(settings, context)
 
     def wait_caught_up(self) -> None:
         """Wait until the destination has what is committed now."""
@@ -77,14 +85,47 @@ class Replicated:
             connection.execute(statement)  # type: ignore[call-overload]  # of a test
 
 
+class InDuckLake(Replicated):
+    """A pipeline into a DuckLake catalog, which is in a database of the same server."""
+
+    def __init__(self, db: Database, replica: str, folder: Path) -> None:
+        super().__init__(db, replica, folder)
+        self.lake = DuckLake(self.replica, folder / "lake", DestinationContext("unused", folder / "unused"))
+
+    def destination(self, context: DestinationContext, ordering: str) -> Destination:
+        """Return the destination of a pipeline that starts."""
+        assert ordering == "Table"
+        return replace(self.lake, context=context).destination()
+
+    def damage(self, statement: str) -> None:
+        """Change the destination's table by DuckDB."""
+        with self.lake.duckdb(DATA_INLINING_ROW_LIMIT=0) as connection:
+            connection.execute("USE lake.shop_public")
+            connection.execute(statement)
+            connection.execute("USE lake")
+
+
 @pytest.fixture
 def replicated(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replicated]:
     """A pipeline that is not started yet, into an empty database."""
+    with _made(Replicated, db, tmp_path, monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def in_ducklake(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InDuckLake]:
+    """A pipeline that is not started yet, into an empty catalog."""
+    with _made(InDuckLake, db, tmp_path, monkeypatch) as made:
+        yield made
+
+
+@contextmanager
+def _made(kind: type[R], db: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[R]:
     monkeypatch.setenv("PGUSER", "postgres")
     name = f"{db.name}_replica"
     with psycopg.connect(db.server.uri(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]  # a name of the test
-    made = Replicated(db, name, tmp_path)
+    made = kind(db, name, folder)
     try:
         yield made
     finally:

@@ -15,13 +15,19 @@ from levada.local.postgres import EmbeddedPostgres
 
 
 @contextmanager
-def standby_of(primary: EmbeddedPostgres, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
-    """Run a standby that streams from ``primary``, in a temporary folder that is removed afterwards."""
+def standby_of(
+    primary: EmbeddedPostgres, settings: Mapping[str, str] | None = None, loopback: str = ""
+) -> Iterator[EmbeddedPostgres]:
+    """Run a standby that streams from ``primary``, in a temporary folder that is removed afterwards.
+
+    With ``loopback`` it listens at that address, at the port of the primary, as another member of a cluster does.
+    """
     if not (primary.bin / "pg_basebackup").exists():
         pytest.skip("the packages of this version have no pg_basebackup")
     with tempfile.TemporaryDirectory(prefix="levada-standby-") as folder:
         feedback = {"hot_standby_feedback": "on", **(settings or {})}
-        standby = EmbeddedPostgres(Path(folder) / "data", programs=primary.bin, settings=feedback)
+        place = {"loopback": loopback, "port": primary.port} if loopback else {}
+        standby = EmbeddedPostgres(Path(folder) / "data", programs=primary.bin, settings=feedback, **place)
         standby.data.mkdir(mode=0o700)
         standby._open_to_system_user()
         standby._run("pg_basebackup", "-D", standby.data, "-d", primary.uri(), "--write-recovery-conf", "-c", "fast")

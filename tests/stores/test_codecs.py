@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from levada.stores import CopyOrder, OwnerRecord, TableAction, TableControls, table_worker
+from levada.stores import CopyOrder, DestinationTableMetadata, OwnerRecord, TableAction, TableControls, table_worker
 from levada.stores.codecs import (
     ACTION,
     CONTROLS,
+    DESTINATION,
     FINGERPRINT,
     KINDS,
     ORDER,
@@ -27,8 +28,8 @@ from levada.stores.codecs import (
 from levada.stores.phases import FinishedCopy
 from levada.stores.storage import DocumentKind, Key, document_text
 from levada.stores.workers import resync_worker
-from levada.testing.store_samples import CUT, ERRORED, ORDERS, schema
-from levada.values import Lsn, PipelineOwner
+from levada.testing.store_samples import CUT, ERRORED, METADATA, ORDERS, schema
+from levada.values import Lsn, PipelineOwner, SnapshotId
 
 VALUES: list[tuple[DocumentKind[Any], Any]] = [
     (PHASES, FinishedCopy(Lsn(2**63))),
@@ -42,6 +43,8 @@ VALUES: list[tuple[DocumentKind[Any], Any]] = [
     (OWNER, OwnerRecord(PipelineOwner("uid", "a/shop"), "slot", "publication", ("shop", "b/shop"))),
     (OWNER, OwnerRecord(None, "slot", "publication")),
     (CUT_KIND, CUT),
+    (DESTINATION, METADATA),
+    (DESTINATION, DestinationTableMetadata("ü", SnapshotId(0), SnapshotId(2**64 - 1), '{"a": 1}')),
 ]
 
 

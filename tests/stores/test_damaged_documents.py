@@ -10,7 +10,18 @@ from tests.rigs.database import Database
 
 from levada.errors import NeedsOperator
 from levada.stores import CachedStore, Document, Key, MemoryStorage, MemoryStore, PostgresStore
-from levada.stores.codecs import CONTROLS, CUT, FINGERPRINT, ORDER, OWNER, PHASES, PROGRESS, SCHEMA, action_key
+from levada.stores.codecs import (
+    CONTROLS,
+    CUT,
+    DESTINATION,
+    FINGERPRINT,
+    ORDER,
+    OWNER,
+    PHASES,
+    PROGRESS,
+    SCHEMA,
+    action_key,
+)
 from levada.stores.readiness import check_postgres_store
 from levada.stores.slot_owners import slot_owners
 from levada.stores.storage import parsed_document
@@ -26,6 +37,7 @@ READS: list[tuple[Key[Any], Callable[[CachedStore], object]]] = [
     (Key(FINGERPRINT, ORDERS), CachedStore.load_fingerprints),
     (Key(CUT, None, "noon"), CachedStore.load_cuts),
     (Key(ORDER, ORDERS), lambda s: s.get_copy_order(ORDERS)),
+    (Key(DESTINATION, ORDERS), lambda s: s.get_destination_table_metadata(ORDERS)),
     (action_key(ORDERS), CachedStore.take_table_actions),
     (Key(OWNER), CachedStore.get_owner_record),
     (Key(OWNER), CachedStore.next_epoch),

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from levada.destinations.iceberg.fixed_table import split_options
 from levada.destinations.iceberg.metadata import TableFacts
+from levada.destinations.row_hashes import chunks_of
 from levada.destinations.verification import DIGESTS
 from levada.verify.differences import Kind
-from levada.verify.rows import chunks_of, compare_rows
+from levada.verify.rows import compare_rows
 
 
 def digests(*rows: tuple[int, int]) -> pa.Table:

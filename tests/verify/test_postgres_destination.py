@@ -18,6 +18,8 @@ from tests.rigs.table_writers import alter, delete_some, insert_some, long_trans
 from tests.rigs.waiting import LIMIT_S, until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
+from levada.cli.exit_codes import Exit
+from levada.cli.verify import verdict
 from levada.destinations.postgres import PostgresDestination
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
@@ -148,6 +150,19 @@ def test_a_copy_that_reads_less_than_a_repair_replaces_it(replicated: Replicated
     with pytest.raises(NotRepaired, match=r"in 20 passes.*The copy is requested"):
         replicated.verify(repair=True, limits=CompareLimits(repaired_rows=100))
     until(lambda: not replicated.replica.query("SELECT FROM shop_public.t WHERE v = 'theirs'"))
+
+
+def test_an_errored_table_that_is_equal_and_cannot_be_repaired(replicated: Replicated) -> None:
+    """The refusal is reported with the comparison, because the table stays errored."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'v')")
+    replicated.start(default_table=HELD)
+    replicated.db.execute("ALTER TABLE t ALTER v TYPE varchar(9) USING v || ''")
+    reach(replicated.pipeline, lambda p: p.tables[0].error is not None)
+    assert replicated.verify().equal
+    with pytest.raises(NotRepaired, match="it missed changes") as refused:
+        replicated.verify(repair=True)
+    assert (refused.value.report.equal, refused.value.report.parked) == (True, "table_rewritten")
+    assert verdict([{**refused.value.report.to_json(), "repairError": {}}]) is Exit.FAILED
 
 
 def test_a_change_of_columns_without_a_row_is_compared(replicated: Replicated) -> None:

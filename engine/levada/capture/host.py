@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
@@ -30,6 +30,9 @@ class CaptureHost:
     def selects(self, table: QualifiedTable) -> bool:
         """Return True if a table without a version is to replicate. A table with a version is, under any name."""
         return True
+
+    comments_mask: ClassVar[bool] = False
+    """True if comments at the source mask columns, see `levada.schema.mask_comments`."""
 
     def column_choice(self, table: QualifiedTable) -> ColumnChoice:
         """Return the excluded columns, the chosen types and the masks of a table that has no version yet."""

@@ -38,13 +38,14 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.postgres.identity_remedies import identify_again, identity_statements
+from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
 from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.masking import require_same_masks, with_masks
-from levada.schema.stored_types import ColumnChoice, with_stored_types
+from levada.schema.stored_types import ColumnChoice, with_mask_comments, with_stored_types
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
@@ -244,7 +245,7 @@ class TableResolver(SchemaResolver):
         table, name = description.id, before.name
         choice = self._choice(table, name, before)
         excluded = choice.excluded
-        if choice != ColumnChoice.of(before):
+        if self._commented(table, choice) != ColumnChoice.of(before):
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
@@ -344,6 +345,7 @@ class TableResolver(SchemaResolver):
             self._current[relation.oid] = before
             return before
         description = self._describe(relation.oid)
+        choice = self._commented(relation.oid, choice)
         now = self._published(before, description)
         attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
         if attnums is None:
@@ -401,6 +403,16 @@ class TableResolver(SchemaResolver):
         if table in self._chosen:
             return self._chosen[table]
         return self._host.column_choice(name) if before is None else ColumnChoice.of(before)
+
+    def _commented(self, table: TableId, choice: ColumnChoice) -> ColumnChoice:
+        """Return the choice with the masks of the comments in the catalog.
+
+        A column or a table that was added a moment ago with its comment is masked from its first row on.
+        """
+        if not self._host.comments_mask:
+            return choice
+        comments, keys = read_table_comments(self._connected(), table), self._host.mask_keys
+        return with_mask_comments(choice, comments, keys.newest)
 
     def _adopt(
         self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId

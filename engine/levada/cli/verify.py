@@ -77,10 +77,11 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> Exit:
-    """Return the exit code: different if a table differs, failed if one could not be compared. Pure."""
+    """Return the exit code: different if a table differs, failed if one could not be compared or repaired. Pure."""
     if any(not (result.get("equal", True) or result["repairedEqual"]) for result in results):
         return Exit.DIFFERENT
-    return Exit.FAILED if any("error" in result for result in results) else Exit.OK
+    failed = any("error" in result or "repairError" in result for result in results)
+    return Exit.FAILED if failed else Exit.OK
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:

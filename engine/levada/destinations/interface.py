@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from levada.schema.partitions import Region
+    from levada.stores.interface import DestinationMetadataStore
 
 __all__ = [
     "Capabilities",
@@ -199,6 +200,14 @@ class Destination(ABC):
         It is not called if this process has one core.
         """
 
+    def keep_metadata_in(self, store: DestinationMetadataStore) -> None:  # noqa: B027 - most keep none
+        """Take the place in the pipeline's store where the destination may keep a record of each of its tables.
+
+        Called before `startup`, also by the process of a dedicated copy and by a clean-up, and not by `levada check`.
+        Use it from the first call for a table on. A destination that can store its records in its own commits should do
+        that instead, because a crash may come between a commit there and the write here.
+        """
+
     @classmethod
     def object_store(cls, settings: Any, credentials: Path | None) -> Mapping[str, str]:
         """Return the properties of the destination's object store by PyIceberg's names, such as ``s3.endpoint``.
@@ -284,8 +293,8 @@ class Destination(ABC):
 
         This is called before every copy whose rows do not go into a shadow copy, and when a table is removed. There is
         no call that only empties a table: a table that stays readable during a copy gets a shadow copy, and a TRUNCATE
-        at the source is a change in `write_events`. The mode and name of the last copy are in the store, so a
-        destination has no metadata of its own to store there.
+        at the source is a change in `write_events`. The mode and name of the last copy are in the store. What
+        else a destination must know of the table it may keep there itself, see `keep_metadata_in`.
 
         ``target`` has the earlier copy's mode and name, and the newest schema that is stored for it. If there was no
         copy, they are those of the copy that follows.

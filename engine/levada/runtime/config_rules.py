@@ -120,7 +120,13 @@ TABLE_NUMBERS: Final = tuple(
 TABLE_TEXT: Final = Text("destination_table", TableSyncFields, "destination_table", optional=True)
 _OWN: Final = (("memory_bytes", False), ("batch_rows", False), ("discovery_s", True), ("maintenance_s", True))
 """Numbers above 0 that no manifest limits, each with True if it may be a fraction."""
-_FLAGS: Final = ("ddl_trigger", "slot.failover", "slot.resync_when_lost", "publication.managed")
+_FLAGS: Final = (
+    "ddl_trigger",
+    "slot.failover",
+    "slot.resync_when_lost",
+    "slot.compare_when_lost",
+    "publication.managed",
+)
 """Fields that are True or False. Any other value would count as one of them."""
 
 

@@ -38,6 +38,7 @@ from levada.runtime.resources.destination_start import open_destination
 from levada.runtime.resources.staging import open_staging, probe_staging
 from levada.runtime.resources.task_runner import open_batch_runner, open_task_runner
 from levada.runtime.source.destination_place import require_same_place, save_place
+from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.source.record import SourceRecord
@@ -260,6 +261,7 @@ class Pipeline(PipelineRequests):
         self._tasks = open_task_runner(self._destination, self._spark, f"levada {config.name}")
         if (batches := open_batch_runner(self._tasks)) is not None:
             self._destination.run_batches_in(batches)
+        self._destination.keep_metadata_in(store)
         staging = self._staging = open_staging(config.staging)
         probe_staging(staging, config.name)
         self._claim = claim(config, store, staging)
@@ -284,6 +286,8 @@ class Pipeline(PipelineRequests):
         if not SourceRecord(store).known:
             used = used_epochs(config, self._destination, manifests)
             self._epoch = epoch_above(store, self._epoch, used)
+        # Before a table is copied, or its columns are chosen in the stream.
+        self._config_ref.replace(with_comments(config))
         self._before = read_source_objects(config)
         self._replication = self._prepare(self._tasks, staging, None)
         self._sampler.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from levada.capture import CaptureWorker
@@ -14,6 +14,7 @@ from levada.errors import LevadaError, SlotLost
 from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
 from levada.runtime.erasures.eraser import Eraser
+from levada.runtime.source.mask_comments import comments_now
 from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.source_watch import SourceWatch
@@ -112,7 +113,7 @@ def prepare_replication(
             found = discover(config, connection, store, owner)
         if found.append_waits:
             capture.reopen()
-        return found
+        return replace(found, comments=comments_now(config))
 
     assembled = assemble_supervisor(
         around,

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import LevadaError
@@ -187,7 +188,7 @@ class Supervisor:
     def _reconfigure(self, report: Reconfigured) -> None:
         former = self.config_ref.current
         selected = _selection(report.config) != _selection(former)
-        self.config_ref.replace(report.config)
+        self.config_ref.replace(replace(report.config, mask_comments=former.mask_comments))
         self._capture.configure(report.config)
         if selected:
             self._discovery.selection_changed(self._capture.reopen())

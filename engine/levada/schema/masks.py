@@ -95,6 +95,11 @@ NO_MASKS: Final = TableMasks()
 class MaskKeys(Protocol):
     """The keys of HMACs."""
 
+    @property
+    def newest(self) -> str:
+        """The identifier of the key that new masks have, empty without one."""
+        ...
+
     def key(self, key_id: str) -> bytes:
         """Return the key with this identifier. Raise NeedsOperator ``mask_key_missing`` if there is none."""
         ...
@@ -102,6 +107,8 @@ class MaskKeys(Protocol):
 
 class NoKeys:
     """The keys of a pipeline that masks no column by HMAC."""
+
+    newest = ""
 
     def key(self, key_id: str) -> bytes:
         """Raise NeedsOperator ``mask_key_missing``."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from levada.errors import NeedsOperator
+from levada.schema.mask_comments import MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
 from levada.schema.types import NUMERIC_OID, ColumnType, Kind, Notation, TypeInfo, base_type
@@ -73,6 +74,11 @@ class ColumnChoice:
     def of(cls, version: ReplicatedTableSchema) -> ColumnChoice:
         """Return the choice that a version of a table belongs to."""
         return cls(version.excluded_columns, StoredTypes(version.stored_types), version.masks)
+
+
+def with_mask_comments(choice: ColumnChoice, comments: MaskComments, key_id: str) -> ColumnChoice:
+    """Return the choice with the masks of comments. ``key_id`` is that of `MaskComments.over`."""
+    return replace(choice, masks=comments.over(choice.masks, key_id))
 
 
 def with_stored_types(

@@ -27,6 +27,7 @@ class OnLostSlot(StrEnum):
 
     HOLD = "Hold"
     RESYNC = "Resync"
+    COMPARE = "Compare"
 
 
 class PublicationManagement(StrEnum):
@@ -97,7 +98,8 @@ class Slot(Model):
     """true: PostgreSQL (17 or later) synchronises the slot to its standbys. false: it does not."""
     on_lost: OnLostSlot = setting(Change.RESTART, OnLostSlot.HOLD)
     """Reaction to a lost slot. Hold: the pipeline stops, with the command that recovers it. Resync: a new slot is
-    created, and all tables are copied again.
+    created, and all tables are copied again. Compare: a new slot is created, each table is compared with the source,
+    and only the rows that differ are written. A table that cannot be compared is copied again.
     """
 
 

@@ -10,6 +10,8 @@ from levada.stores.config_map import ConfigMapStore
 from levada.stores.interface import (
     CopyOrder,
     Cut,
+    DestinationMetadataStore,
+    DestinationTableMetadata,
     OwnerRecord,
     PipelineStore,
     SchemaStore,
@@ -43,6 +45,8 @@ __all__ = [
     "ConfigMapStore",
     "CopyOrder",
     "Cut",
+    "DestinationMetadataStore",
+    "DestinationTableMetadata",
     "Document",
     "DocumentKind",
     "Entry",

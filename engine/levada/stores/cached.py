@@ -16,6 +16,7 @@ from levada.stores.codecs import (
     ACTION,
     CONTROLS,
     CUT,
+    DESTINATION,
     FINGERPRINT,
     KINDS,
     ORDER,
@@ -31,7 +32,15 @@ from levada.stores.codecs import (
     schema_key,
     worker_key,
 )
-from levada.stores.interface import CopyOrder, Cut, OwnerRecord, PipelineStore, TableAction, TableControls
+from levada.stores.interface import (
+    CopyOrder,
+    Cut,
+    DestinationTableMetadata,
+    OwnerRecord,
+    PipelineStore,
+    TableAction,
+    TableControls,
+)
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.retrying import RetryingStorage
 from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, decoded
@@ -360,6 +369,16 @@ class CachedStore(PipelineStore):
         with self._turn:
             self._cuts = {key.name: cut for key, cut in self._scan(CUT).items()}
             return len(self._cuts)
+
+    # Records of the destination
+
+    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
+        with self._turn:
+            return self._get(Key(DESTINATION, table))
+
+    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata | None) -> None:
+        with self._turn:
+            self._change(Key(DESTINATION, table), lambda _: metadata, self._epoch)
 
     # Orders
 

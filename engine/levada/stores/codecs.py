@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from levada.schema import ReplicatedTableSchema
 from levada.status import CutPhase, RetryPolicy
-from levada.stores.interface import CopyOrder, Cut, OwnerRecord, TableAction, TableControls
+from levada.stores.interface import CopyOrder, Cut, DestinationTableMetadata, OwnerRecord, TableAction, TableControls
 from levada.stores.phases import (
     Catchup,
     DataSync,
@@ -138,6 +138,25 @@ def _cut_from_json(document: Document) -> Cut:
     )
 
 
+def _metadata_to_json(metadata: DestinationTableMetadata) -> Document:
+    return {
+        "name": metadata.name,
+        "applied": str(metadata.applied),
+        "applying": None if metadata.applying is None else str(metadata.applying),
+        "details": metadata.details,
+    }
+
+
+def _metadata_from_json(document: Document) -> DestinationTableMetadata:
+    applying = document["applying"]
+    return DestinationTableMetadata(
+        document["name"],
+        SnapshotId.parse(document["applied"]),
+        None if applying is None else SnapshotId.parse(applying),
+        document["details"],
+    )
+
+
 def _of_fields(kind: type[T]) -> Callable[[Document], T]:
     """Return the decoder of a dataclass. It requires every field, also those with a default."""
 
@@ -174,6 +193,10 @@ ACTION: Final[DocumentKind[TableAction]] = DocumentKind(
 )
 OWNER: Final[DocumentKind[OwnerRecord]] = DocumentKind("owner", _owner_to_json, _owner_from_json, pipeline_wide=True)
 
+DESTINATION: Final[DocumentKind[DestinationTableMetadata]] = DocumentKind(
+    "destination", _metadata_to_json, _metadata_from_json
+)
+
 CUT: Final[DocumentKind[Cut]] = DocumentKind("cut", _cut_to_json, _cut_from_json, pipeline_wide=True)
 
 KINDS: Final[tuple[DocumentKind[Any], ...]] = (
@@ -186,6 +209,7 @@ KINDS: Final[tuple[DocumentKind[Any], ...]] = (
     ACTION,
     OWNER,
     CUT,
+    DESTINATION,
 )
 """All kinds. Deleting a table deletes its documents of each."""
 

@@ -98,6 +98,41 @@ class Cut:
     scheduled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DestinationTableMetadata:
+    """The record that a destination keeps of one of its tables: the name there, and the schema that it has.
+
+    ``applied`` is the schema version that the table has. ``applying`` is the one that it is being changed to, None if
+    no change is under way. A destination whose schema changes are no part of a commit stores ``applying`` before a
+    change, and ``applied`` after it. So after a crash it finds a change that may be half done. ``details`` is text in
+    the destination's own format, such as a mapping of columns.
+    """
+
+    name: str
+    applied: SnapshotId
+    applying: SnapshotId | None = None
+    details: str = ""
+
+
+class DestinationMetadataStore(ABC):
+    """The place in the store where a destination keeps records of its tables. Thread-safe.
+
+    Writes raise StaleEpoch if another driver has taken the pipeline over.
+    """
+
+    @abstractmethod
+    def get_destination_table_metadata(self, table: TableId) -> DestinationTableMetadata | None:
+        """Return the destination's record of the table, or None. Read storage, not the cache."""
+
+    @abstractmethod
+    def store_destination_table_metadata(self, table: TableId, metadata: DestinationTableMetadata | None) -> None:
+        """Store the destination's record of the table in place of an earlier one. None removes it.
+
+        The record outlives copies of the table. It ends with the table's membership in the pipeline, or with the
+        pipeline's state.
+        """
+
+
 class SchemaStore(ABC):
     """The versions of each table's schema."""
 
@@ -253,7 +288,7 @@ class StoreContext:
     credentials: Path | None = None
 
 
-class PipelineStore(SchemaStore, StateStore, TableLifecycleStore):
+class PipelineStore(SchemaStore, StateStore, TableLifecycleStore, DestinationMetadataStore):
     """The whole state of one pipeline."""
 
     settings_model: ClassVar[type[BaseModel] | None] = None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from levada.schema import Column, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.status import CutPhase, RetryPolicy
-from levada.stores import Cut, PipelineStore, TableAction, TableControls, table_worker
+from levada.stores import Cut, DestinationTableMetadata, PipelineStore, TableAction, TableControls, table_worker
 from levada.stores.phases import DataSync, Errored, Init
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
@@ -30,6 +30,9 @@ CUT = Cut(
     tables=(ORDERS, ITEMS),
     left_out=((ITEMS, "suspended"),),
 )
+
+
+METADATA = DestinationTableMetadata("orders_v2", SnapshotId(7))
 
 
 def schema(version: int, table: TableId = ORDERS) -> ReplicatedTableSchema:
@@ -61,6 +64,7 @@ def fill(store: PipelineStore) -> None:
         store.upsert_replication_progress(table_worker(table), Lsn(5))
         store.store_table_controls(table, TableControls(3, 4, "as it was"))
         store.store_fingerprint(table_worker(table), "as it was")
+        store.store_destination_table_metadata(table, METADATA)
         store.request_table_action(table, TableAction.RETRY)
     store.upsert_replication_progress("capture", Lsn(6))
     store.store_fingerprint("slot", "as it was")
@@ -75,6 +79,7 @@ def kept(store: PipelineStore, table: TableId) -> tuple[object, ...]:
         store.get_replication_progress(table_worker(table)),
         store.get_table_controls(table),
         store.get_fingerprint(table_worker(table)),
+        store.get_destination_table_metadata(table),
     )
 
 
@@ -84,4 +89,5 @@ FULL = (
     Lsn(5),
     TableControls(3, 4, "as it was"),
     "as it was",
+    METADATA,
 )

@@ -32,7 +32,7 @@ from levada.stores.phases import (
     SyncWait,
     TableReplicationPhase,
 )
-from levada.testing.store_samples import CUT, ERRORED, FULL, ITEMS, ORDERS, fill, kept, loaded, schema
+from levada.testing.store_samples import CUT, ERRORED, FULL, ITEMS, METADATA, ORDERS, fill, kept, loaded, schema
 from levada.values import Lsn, PipelineOwner, QualifiedTable, SnapshotId, TableId
 
 OpenStore = Callable[[str], PipelineStore]
@@ -44,6 +44,8 @@ WRITES: dict[str, Callable[[PipelineStore], object]] = {
     "rollback": lambda s: s.rollback_table_replication_state(ORDERS),
     "store schema": lambda s: s.store_table_schema(schema(9)),
     "order a copy": lambda s: s.order_copy(ORDERS, CopyOrder("t", 1)),
+    "store metadata": lambda s: s.store_destination_table_metadata(ORDERS, METADATA),
+    "remove metadata": lambda s: s.store_destination_table_metadata(ORDERS, None),
     "take an order back": lambda s: s.order_copy(ORDERS, None),
     "change an order": lambda s: s.change_copy_order(ORDERS, CopyOrder("t", 1), CopyOrder("t", 1, "w")),
     "prune schemas": lambda s: s.prune_table_schemas({ORDERS: SnapshotId(9)}),
@@ -233,6 +235,26 @@ class StoreConformance:
             assert instance.get_table_controls(ORDERS) == acted
             assert instance.get_table_controls(ITEMS) is None
 
+    def test_metadata_of_a_destination_survives(self, store: PipelineStore, open_store: OpenStore) -> None:
+        """A destination's record is read from storage by every instance, survives a copy, and leaves with its table."""
+        half = replace(METADATA, applying=SnapshotId(2**63), details='{"ü": "\\u0000"}')
+        for table in (ORDERS, ITEMS):
+            assert store.get_destination_table_metadata(table) is None
+            store.store_destination_table_metadata(table, METADATA)
+            store.store_destination_table_metadata(table, half)
+        again = open_store("shop")
+        for instance in (store, again):
+            assert instance.get_destination_table_metadata(ORDERS) == half
+        store.clear_table_copy_state(ORDERS)
+        assert again.get_destination_table_metadata(ORDERS) == half
+        store.store_destination_table_metadata(ORDERS, None)
+        assert again.get_destination_table_metadata(ORDERS) is None
+        store.delete_table_pipeline_state(ITEMS)
+        assert again.get_destination_table_metadata(ITEMS) is None
+        store.store_destination_table_metadata(ORDERS, METADATA)
+        store.delete_pipeline_state()
+        assert again.get_destination_table_metadata(ORDERS) is None
+
     def test_fingerprints_survive_restart(self, store: PipelineStore, open_store: OpenStore) -> None:
         """The later fingerprint of a subject replaces the earlier, for a table as for any other subject."""
         for subject in ("slot", table_worker(ORDERS)):
@@ -297,7 +319,7 @@ class StoreConformance:
         fill(store)
         store.clear_table_copy_state(ORDERS)
         for instance in (store, loaded(open_store("shop"))):
-            assert kept(instance, ORDERS) == (DataSync(), None, None, TableControls(3, 4, "as it was"), None)
+            assert kept(instance, ORDERS) == (DataSync(), None, None, TableControls(3, 4, "as it was"), None, METADATA)
             assert kept(instance, ITEMS) == FULL
             assert instance.get_replication_progress("capture") == Lsn(6)
             assert instance.get_fingerprint("slot") == "as it was"
@@ -311,7 +333,7 @@ class StoreConformance:
         store.delete_table_pipeline_state(ORDERS)
         store.delete_table_pipeline_state(ORDERS)
         for instance in (store, loaded(open_store("shop"))):
-            assert kept(instance, ORDERS) == (None,) * 5
+            assert kept(instance, ORDERS) == (None,) * 6
             assert kept(instance, ITEMS) == FULL
             assert instance.get_replication_progress("capture") == Lsn(6)
         assert set(store.get_table_actions()) == {ITEMS}, "a read leaves the requests"
@@ -327,7 +349,7 @@ class StoreConformance:
         store.delete_pipeline_state()
         store.delete_pipeline_state()
         for instance in (store, loaded(open_store("shop"))):
-            assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 5
+            assert kept(instance, ORDERS) == kept(instance, ITEMS) == (None,) * 6
             assert instance.get_replication_progress("capture") is None
             assert instance.get_fingerprint("slot") is None
             assert instance.get_table_schemas() == ()

@@ -8,10 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from levada.destinations.row_hashes import chunks_of
 from levada.destinations.verification import CHUNK, ROWS, Comparison, FixedTable
 from levada.printable import counted
 from levada.verify.differences import Difference, Kind, compare_chunks, compare_keys
-from levada.verify.rows import RowDifferences, chunks_of, compare_rows, rows_of_keys
+from levada.verify.rows import RowDifferences, compare_rows, rows_of_keys
 from levada.verify.source_table import SourceTable
 
 REPAIRED_ROWS: Final = 2_000_000

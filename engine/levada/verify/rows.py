@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from levada.destinations.verification import CHUNK, CHUNKS, DECIMAL, DIGEST, DIGESTS, KEY_HASH, ROWS
+from levada.destinations.verification import DIGEST, DIGESTS, KEY_HASH
 from levada.verify.differences import Kind
 
 _Hashes = npt.NDArray[np.int64]
@@ -90,16 +90,6 @@ def rows_of_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
 def rows_of_other_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
     """Return the ``rows`` of `digests` whose keys are not among those of ``keys``."""
     return rows.filter(pa.array(~np.isin(_column(rows, KEY_HASH), _column(keys, KEY_HASH))))
-
-
-def chunks_of(rows: pa.Table, chunks: int) -> pa.Table:
-    """Return the checksums by chunk of all rows of a side, of which there are ``chunks``, in the schema `CHUNKS`."""
-    numbers = pa.array(_column(rows, KEY_HASH) % chunks)
-    digests = rows[DIGEST].cast(DECIMAL)
-    sides = pa.table({CHUNK: numbers, DIGEST: digests})
-    found = sides.group_by(CHUNK).aggregate([(DIGEST, "count"), (DIGEST, "sum")])
-    found = found.rename_columns({f"{DIGEST}_count": ROWS, f"{DIGEST}_sum": DIGEST})
-    return found.select(CHUNKS.names).cast(CHUNKS)
 
 
 def _column(rows: pa.Table, name: str) -> Any:

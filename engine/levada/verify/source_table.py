@@ -19,6 +19,7 @@ from levada.copy.keyed_rows import KeyedRows
 from levada.copy.plan import BlockRange, plan_ranges
 from levada.copy.range_reader import snapshot_session
 from levada.destinations.checksum_sql import ChecksumSql, at_places, joined_places, read_result
+from levada.destinations.row_hashes import HashedRows
 from levada.destinations.verification import CHUNKS, PART, PLACE, PLACES, Comparison
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
@@ -29,7 +30,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
 from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
-from levada.verify.masked_rows import HashedRows, MaskedRows, is_masked
+from levada.verify.masked_rows import MaskedRows, is_masked
 
 _CANCEL_S: Final = 5.0
 _PLACES_OF_ONE_READ: Final = 20_000

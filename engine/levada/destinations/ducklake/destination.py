@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
@@ -20,15 +20,17 @@ from levada.destinations.credentials import read_credentials
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
+from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake import claims, naming
-from levada.destinations.ducklake.columns import reconcile, replacement_columns
+from levada.destinations.ducklake.columns import LakeColumns, reconcile, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
 from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
+from levada.destinations.ducklake.fixed_table import DuckLakeVersion, SizedFile
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
-from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.intact import IntactTable, read_as_it_is, read_intact
 from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
@@ -52,10 +54,11 @@ from levada.destinations.fenced import (
     missing,
     require_epoch,
 )
-from levada.destinations.interface import Capabilities, DestinationContext, TableMode
+from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
-from levada.errors import DestinationChanged, LevadaError
+from levada.destinations.verification import FixedTable
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import target_name as path_name
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
@@ -63,7 +66,7 @@ from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -109,10 +112,11 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         upsert=True,
         watermark=True,
         replacement=True,
-        erases=True,
         finds_rows=True,
         keeps_deleted=True,
         keeps_ranges=True,
+        verifies=True,
+        erases=True,
     )
     settings_model = Settings
 
@@ -263,6 +267,66 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def maintain(self, table: TableId) -> None:
         """Raise DestinationChanged if another writer changed the table."""
         self.applied(table)
+
+    def fixed(self, target: TableTarget) -> FixedTable | None:
+        """Return the rows of the current data files, also if another writer has changed the table.
+
+        Raise DestinationChanged ``foreign_write`` if another writer has put rows into the catalog itself.
+        """
+        self._require_comparable(target)
+        catalog, state = self._catalog(), self._states.of(target.id)
+        with state.lock, self._database.transaction(f"reading {target.schema.name}") as connection:
+            row = self._state.find(connection, target.id)
+            if row is None or row.lsn is None:
+                return None
+            table, columns = read_as_it_is(connection, catalog.lake.uri, row)
+            held = read_files(connection, table)
+        storage = catalog.lake.storage(table.folder)
+        live = live_files(storage, catalog.lake, held)
+        sized = [SizedFile(file, of.rows - of.deleted) for file, of in zip(live, held, strict=True)]
+
+        def is_current() -> bool:
+            with self._database.transaction(f"reading {target.schema.name}") as connection:
+                now = {f.path for f in read_files(connection, table)}
+            return now.issuperset(f.path for f in held)
+
+        return self._version(target, columns, storage, sized, row.lsn, is_current)
+
+    def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
+        """Return the rows of the shadow copy. No snapshot has its files, so only this process can read them."""
+        self._require_comparable(target)
+        made = self._states.of(target.id).replacement
+        if made is None:
+            return None
+        return self._version(target, made.columns, made.storage, made.live, made.lsn, lambda: True)
+
+    def _version(
+        self,
+        target: TableTarget,
+        columns: LakeColumns,
+        storage: FileSystemStorage,
+        files: Sequence[SizedFile],
+        applied: Lsn,
+        is_current: Callable[[], bool],
+    ) -> FixedTable:
+        keeps_columns = self._context.on_schema_change is OnSchemaChange.IGNORE
+        return DuckLakeVersion(
+            target.schema,
+            columns,
+            storage,
+            files,
+            applied,
+            self.batch_tasks,
+            is_current,
+            keeps_columns=keeps_columns,
+        )
+
+    def _require_comparable(self, target: TableTarget) -> None:
+        if self.effective_mode(target) is TableMode.CHANGELOG:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"{target.schema.name} cannot be compared with the source: its table in DuckLake has every change",
+            )
 
     # -- the shadow copy of a table
 

@@ -55,6 +55,20 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
     return IntactTable(table, columns, content)
 
 
+def read_as_it_is(connection: WatchedConnection, data_path: str, row: TableRow) -> tuple[LakeTable, LakeColumns]:
+    """Return the table of a state and its columns, whatever other writers did.
+
+    Raise DestinationChanged if it is missing, or ``foreign_write`` if rows of it are in the catalog itself.
+    """
+    table = own_table(connection, data_path, row)
+    if table is None:
+        raise missing(row.name, row.owner.source_name)
+    if has_inlined_rows(connection, table.id):
+        hint = resync_command(row.owner.source_name)
+        raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
+    return table, LakeColumns.of(read_columns(connection, table.id), row.columns)
+
+
 def _id(described: Sequence[Any]) -> int:
     """Return the ID of a column from the result of `LakeColumn.described`."""
     number: int = described[0]

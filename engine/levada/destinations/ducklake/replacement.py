@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from levada import codes
 from levada.copy.rows import CopiedRows
 from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.snapshot_rows import all_files, index_rows
 from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
@@ -19,6 +22,7 @@ from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.ducklake.columns import LakeColumns, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder
 from levada.destinations.ducklake.deletes import DeletedRows
+from levada.destinations.ducklake.fixed_table import SizedFile
 from levada.destinations.ducklake.intact import IntactTable
 from levada.destinations.ducklake.state import TableRow
 from levada.destinations.ducklake.statistics import describe_files
@@ -93,6 +97,13 @@ class Replacement:
             reader = KeyReader.of(self.schema, self.columns.files(), self.index.seed)
             index_rows(self.index, reader, self.storage, self.schema, copied, self.deletes)
             self.index.commit(_NO_SNAPSHOT)
+
+    @property
+    def live(self) -> list[SizedFile]:
+        """The files without their deleted rows."""
+        deleted = {p: np.unique(np.concatenate(parts)) for p, parts in self.deletes.positions.items()}
+        live = [LiveFile(f.path, deleted.get(f.path, np.empty(0, np.int64))) for f in self.files]
+        return [SizedFile(file, of.rows - len(file.deleted)) for file, of in zip(live, self.files, strict=True)]
 
     def apply(self, events: TableEvents, mark: Watermark) -> bool:
         """Write the files of a batch. Return False, without writing, if the batch changes the columns.

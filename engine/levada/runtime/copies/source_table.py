@@ -14,6 +14,7 @@ from levada.errors import Transient
 from levada.postgres.catalog import read_column_names, read_table_description
 from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
@@ -27,6 +28,7 @@ from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema
 from levada.schema.exclusion import require_excluded
 from levada.schema.flaws import flaw_error
+from levada.schema.mask_comments import MaskComments
 from levada.schema.masking import masked_column_missing, missing_masks, with_masks
 from levada.schema.masks import TableMasks
 from levada.schema.storage import TableStorage
@@ -103,6 +105,7 @@ class SnapshotTables:
                 policy=config.on_unrepresentable,
                 types=settings.stored_types,
             )
+            self._require_comments(read_table_comments(connection, table), name, settings)
             schema = self._masked(connection, schema, settings.masks)
             basis = Basis(
                 server=(read_start_time(connection), config.slot.name),
@@ -131,6 +134,20 @@ class SnapshotTables:
         if missing := missing_masks(masks, names, former):
             raise masked_column_missing(schema.name, missing)
         return with_masks(schema, masks, former, self.config_ref.current.mask_keys)
+
+    def _require_comments(self, comments: MaskComments, name: QualifiedTable, settings: CopySettings) -> None:
+        """Raise NeedsOperator ``mask_comment_refused`` if a comment says no mask, and Transient
+        ``mask_comments_changed`` if the copy would not have the masks of the comments in its snapshot.
+        """
+        config = self.config_ref.current
+        if (problem := config.comment_problem(settings.named or name, comments)) is not None:
+            raise problem
+        if comments.over(settings.masks, config.mask_keys.newest) != settings.masks:
+            raise Transient(
+                "mask_comments_changed",
+                f"comments that mask columns of {name} have changed since the copy was planned, so it begins again",
+                hint="if it lasts, levada check MANIFEST says why",
+            )
 
     def require_excluded(
         self, connection: psycopg.Connection[Any], table: TableId, name: QualifiedTable, excluded: frozenset[str]

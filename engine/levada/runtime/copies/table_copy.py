@@ -29,6 +29,7 @@ from levada.postgres.server import read_clock
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copied_rows import rows_to_copy
+from levada.runtime.copies.copy_marks import CopyMarks
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -90,6 +91,10 @@ class TableCopy:
     @property
     def _kept(self) -> KeptCopies:
         return self.kept_copies or StoredKeptCopies(self.store)
+
+    @property
+    def _marks(self) -> CopyMarks:
+        return CopyMarks(self.store)
 
     def close_idle(self) -> None:
         """Close the connections that no copy uses at the moment."""
@@ -202,6 +207,7 @@ class TableCopy:
             else:
                 self._write(target, rows, mark, cancelled)
                 rows.check()
+                self._marks.complete(target.id)
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
@@ -308,26 +314,34 @@ class TableCopy:
             self.store.store_table_schema(rows.schema)
             if plan.former != plan.settings:
                 self._store_settings(plan.settings, target.id)
+            if target.keeps_rows:
+                self._marks.first_begins(target.id)
         if plan.former != plan.settings:
             self._drop(target)
-        self._forget_masks(target.id)
+        self._marks.masks_are_new(target.id)
         self._write(target, rows, mark, cancelled)
         rows.check()
+        self._marks.complete(target.id)
 
     def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, storage: TableStorage, mark: Watermark) -> bool:
-        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table."""
+        """Make a shadow copy and swap it in atomically. Return False if the destination has no such table.
+
+        It may have a part of one whose first copy was not complete, and that keeps no rows either.
+        """
         copy, swap, target = (
             self.destination.copy_replacement,
             self.destination.swap_replacement,
             self._target(plan.settings, rows.schema),
         )
         other_masks = plan.former.masks != plan.settings.masks
-        if target.keeps_rows and (other_masks or self.store.get_fingerprint(_other_masks(target.id)) is not None):
+        if target.keeps_rows and (other_masks or self._marks.has_other_masks(target.id)):
+            if self._marks.has_no_copy(target.id):
+                return False
             raise kept_rows_masked(rows.schema.name)
         self.require_order()
         if other_masks:
             # If this copy is interrupted, a later one that keeps rows has the masks of `settings` as its former ones.
-            self.store.store_fingerprint(_other_masks(target.id), "1")
+            self._marks.masks_change(target.id)
         try:
             self._store_settings(plan.settings, target.id)
             if not require_flag(copy(target, _as_stored(rows, target), mark), copy):
@@ -339,7 +353,7 @@ class TableCopy:
                 if carry_over(self.destination, target, mark, region) is False:
                     raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
-                self._forget_masks(target.id)
+                self._marks.complete(target.id)
                 return True
             raise _replacement_lost(rows.schema)
         except BaseException as error:
@@ -463,20 +477,11 @@ class TableCopy:
             lambda first, until, rows, stopped: read(plain, first, until, rows, stopped, shadow=shadow),
         )
 
-    def _forget_masks(self, table: TableId) -> None:
-        if self.store.get_fingerprint(_other_masks(table)) is not None:
-            self.store.delete_fingerprint(_other_masks(table))
-
     def _store_settings(self, wanted: CopySettings, table: TableId) -> None:
         controls = self.store.get_table_controls(table) or TableControls()
         noted = replace(controls, made_as=wanted.to_text())
         if noted != controls:
             self.store.store_table_controls(table, noted)
-
-
-def _other_masks(table: TableId) -> str:
-    """Return the subject that the store has while the table at the destination has other masks than its settings."""
-    return f"other_masks_{int(table)}"
 
 
 def _as_stored(rows: SnapshotRows, target: TableTarget) -> TableRows:

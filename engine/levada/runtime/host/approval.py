@@ -14,6 +14,7 @@ from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
 from levada.runtime.host.readiness import stored_controls
+from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
 from levada.spec import Manifests, format_bytes
 from levada.spec.resyncs import resync_fields, table_settings
@@ -40,9 +41,9 @@ def tables_with_changed_settings(
 ) -> tuple[QualifiedTable, ...]:
     """Return the tables that a start copies again, because their last copies have other settings. Sorted.
 
-    Raise the store's error.
+    Raise the error of the store or of the source.
     """
-    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    config = with_comments(pipeline_config(manifests, secrets=secrets, work_dir=work_dir))
     copies = [last_copy_settings(its) for its in stored_controls(manifests, config, secrets).values()]
     return tuple(
         sorted(

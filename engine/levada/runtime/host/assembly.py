@@ -187,24 +187,30 @@ def make_destination(
 
 
 def pipeline_config(
-    manifests: Manifests, *, secrets: Path | None = None, work_dir: Path | None = None
+    manifests: Manifests,
+    *,
+    secrets: Path | None = None,
+    work_dir: Path | None = None,
+    keys: MaskKeyFiles | None = None,
 ) -> PipelineConfig:
     """Return the pipeline's configuration. No connection is opened and no folder is created.
 
+    ``keys`` are the keys of masks that a running pipeline has, None for those that the Secret has now.
     Raise NeedsOperator ``locale_not_utf8`` in a process that cannot name every file.
     """
     require_utf8()
     manifest, spec = manifests.pipeline, manifests.pipeline.spec
     name = manifest.metadata.name
     work_dir = (work_dir or default_work_dir(Path.cwd(), name)).absolute()
-    keys = open_mask_keys(manifests, secrets)
+    keys = open_mask_keys(manifests, secrets) if keys is None else keys
     return PipelineConfig(
         name=name,
         source=server_connection(spec.source, secrets),
         slot=SlotConfig(
             manifest.slot_name,
             failover=spec.source.slot.failover,
-            resync_when_lost=spec.source.slot.on_lost is OnLostSlot.RESYNC,
+            resync_when_lost=spec.source.slot.on_lost is not OnLostSlot.HOLD,
+            compare_when_lost=spec.source.slot.on_lost is OnLostSlot.COMPARE,
         ),
         publication=PublicationConfig(
             manifest.publication_name,

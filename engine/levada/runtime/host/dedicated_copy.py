@@ -63,6 +63,7 @@ class DedicatedCopy:
         seconds.
         """
         with assemble(self._manifests, secrets=self._secrets, work_dir=self._work_dir) as parts:
+            parts.destination.keep_metadata_in(parts.store)
             start_up_with_retries(parts.destination, parts.config.retries, cancelled)
             tasks = open_task_runner(parts.destination, parts.spark, f"levada {parts.config.name}")
             try:

@@ -27,6 +27,7 @@ from levada.runtime.host.readiness import publication_coverage, requested_resync
 from levada.runtime.host.stored_progress import stored_progress
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.tables.places import target_name
 from levada.runtime.tables.requests import (
     CopySettings,
@@ -123,7 +124,7 @@ def plan_run(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> R
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     with SESSIONS.keeping(config.source):
-        return _plan(manifests, config, secrets, work_dir)
+        return _plan(manifests, with_comments(config), secrets, work_dir)
 
 
 def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, work_dir: Path) -> RunPlan:
@@ -192,9 +193,13 @@ def _tables(
 
 
 def _slot_lost(config: PipelineConfig, connection: psycopg.Connection[Any]) -> str:
-    """Return the reason to copy all tables again if the slot is missing or invalidated, else an empty string."""
+    """Return the reason to copy all tables again if the slot is missing or invalidated, else an empty string.
+
+    With ``onLost: Compare`` they are compared instead.
+    """
     slot = inspect_slot(connection, config.slot.name)
-    return SLOT_LOST if config.slot.resync_when_lost and (slot is None or slot.lost) else ""
+    copies = config.slot.resync_when_lost and not config.slot.compare_when_lost
+    return SLOT_LOST if copies and (slot is None or slot.lost) else ""
 
 
 def _waits(manifests: Manifests, tables: Iterable[PlannedTable]) -> bool:
@@ -218,7 +223,7 @@ def _changes(
 ) -> tuple[str, ...]:
     """Return the SQL of what a run would create at the source. Its state and the DDL trigger are left out.
 
-    ``copied`` is True if tables have a copy. A run does not replace a slot that they need, unless onLost is Resync.
+    ``copied`` is True if tables have a copy. A run does not replace a slot that they need, if onLost is Hold.
     """
     changes = list(coverage.remediation) if config.publication.managed and coverage.missing else []
     if inspect_slot(connection, config.slot.name) is None and (config.slot.resync_when_lost or not copied):

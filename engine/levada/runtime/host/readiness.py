@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from levada.runtime.resources.bare_jvm import bare_jvm
 from levada.runtime.resources.spark import borrowed_session, has_session
 from levada.runtime.resources.staging import open_staging, start_makes_room
 from levada.runtime.source.destination_place import require_same_place
+from levada.runtime.source.mask_comments import comment_problems, with_comments
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.record import SourceRecord
@@ -77,11 +78,15 @@ def _start_problems(
     manifests: Manifests, config: PipelineConfig, secrets: Path | None, work_dir: Path
 ) -> tuple[Problem, ...]:
     stored, of_store = None, list[Problem]()
+    # The check of the source reports its errors.
+    with suppress(LevadaError):
+        config = with_comments(config)
     try:
         stored = _read_store(manifests, config, secrets)
     except LevadaError as error:
         of_store.append(_problem(error))
     of_source = check_source(config, begun=stored is not None and stored.known)
+    of_source += tuple(_problem(error, Severity.WARNING) for error in comment_problems(config))
     problems = [*_suspended(manifests), *_raised(lambda: _check_folder(work_dir)), *of_source]
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
@@ -275,6 +280,8 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         if stored.depends:
             again = config.slot.resync_when_lost
             effect = "every table is copied again" if again else "a start ends with this error"
+            if config.slot.compare_when_lost:
+                effect = "every table is compared with the source, and the rows that differ are written"
             message = f"slot {config.slot.name} {state}, and copied tables need its changes: {effect}"
             severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
             yield Problem(severity, code, message, "" if again else RESYNC_ALL)

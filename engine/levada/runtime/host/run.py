@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada import codes
-from levada.errors import InvalidManifest, NeedsOperator, Transient
+from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
 from levada.postgres.problems import Problem, Severity
 from levada.runtime.config import PipelineConfig
+from levada.runtime.host.approval import require_approval
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
 from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher
@@ -44,6 +45,9 @@ _START_PATIENCE_S: Final = 10.0
 
 A start that waits for the source for longer is abandoned.
 """
+
+_MASKS: Final = 1
+"""The place of the Secret with the key of masks among the watched ones."""
 
 T = TypeVar("T")
 
@@ -79,6 +83,8 @@ class Run:
         self._deadline = deadline
         self._pipeline: Pipeline | None = None
         self._restarting = False
+        self._asked_for: bytes | None = None
+        self._key_held = False
         self._copied = False
         self._attempts = 0
 
@@ -277,15 +283,31 @@ class Run:
             next_check = time.monotonic() + _WATCH_S
             self._parts.watcher.poll(lambda manifests: self._reconfigure(manifests, pipeline))
             # Each of them is asked, because a change counts in the second of two checks.
-            changed = True in [secret.changed() for secret in secrets]
-            return self._suspended or (changed and may_replace_pipeline(pipeline.progress()))
+            changed = [secret.changed() for secret in secrets]
+            changed[_MASKS] = changed[_MASKS] and not self._key_waits(secrets[_MASKS])
+            return self._suspended or (True in changed and may_replace_pipeline(pipeline.progress()))
 
         return check
+
+    def _key_waits(self, secret: SecretWatcher) -> bool:
+        """Return True if a changed key of masks waits for an approval, because it copies the masked tables again."""
+        if secret.content != self._asked_for:
+            parts = self._parts
+            self._asked_for, self._key_held = secret.content, False
+            try:
+                require_approval(parts.watcher.running, secrets=parts.secrets, work_dir=parts.work_dir)
+            except LevadaError as error:
+                # Also while the store or the source is away. A start asks again.
+                self._key_held = True
+                _log.warning("the changed key of masks waits for a restart: %s", error)
+        return self._key_held
 
     def _reconfigure(self, manifests: Manifests, pipeline: Pipeline) -> None:
         parts, spec = self._parts, manifests.pipeline.spec
         if not spec.suspend:
-            pipeline.reconfigure(pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir))
+            # A changed key takes effect in a new pipeline only.
+            keys = pipeline.config.mask_keys
+            pipeline.reconfigure(pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir, keys=keys))
             parts.set_progress_deadline(spec.health.progress_deadline_seconds)
 
 

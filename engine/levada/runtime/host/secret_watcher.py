@@ -28,6 +28,11 @@ class SecretWatcher:
         self._folder = folder
         self._initial = self._seen = self._read()
 
+    @property
+    def content(self) -> bytes | None:
+        """A digest of the content that the last call of `changed` has read, None if there was none."""
+        return self._seen
+
     def changed(self) -> bool:
         """Return True if the content differs from the initial one, and is the same in two calls in a row.
 

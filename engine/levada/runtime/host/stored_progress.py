@@ -192,6 +192,9 @@ def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLo
     if not missing:
         code, what = codes.SLOT_LOST, f"slot {slot.name} has been invalidated"
     which = "table needs" if depending == 1 else "tables need"
+    if config.slot.compare_when_lost:
+        hint = "levada run MANIFEST compares them with the source, because spec.source.slot.onLost is Compare"
+        return SlotLost(code, f"{what}: {depending:,} {which} its changes", hint=hint)
     again = "levada run MANIFEST copies them again, because spec.source.slot.onLost is Resync"
     return SlotLost(
         code,

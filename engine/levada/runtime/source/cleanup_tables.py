@@ -58,6 +58,7 @@ class CleanupTables:
             return
         with self._closed.open() as destination:
             try:
+                destination.keep_metadata_in(self._store)
                 start_up(destination)
                 self._destination = destination
                 yield

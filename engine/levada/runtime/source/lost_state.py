@@ -50,7 +50,7 @@ def require_state(
 ) -> None:
     """Raise NeedsOperator ``store_empty`` if the store has lost the pipeline's state and ``slot.onLost`` is Hold.
 
-    With Resync a warning is logged, and every table is copied again. ``staged`` is the end of the newest segment, 0
+    Otherwise a warning is logged, and every table is copied again. ``staged`` is the end of the newest segment, 0
     without segments. ``recorded`` is True if the store has the record that a pipeline writes before it creates its
     slot. A requested resync writes table states to the store, so the start after it succeeds.
     """
@@ -61,4 +61,4 @@ def require_state(
         return
     if not config.slot.resync_when_lost:
         raise lost
-    _log.warning("%s. Every table is copied again, because spec.source.slot.onLost is Resync", lost.message)
+    _log.warning("%s. Every table is copied again, because spec.source.slot.onLost is not Hold", lost.message)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,16 +48,22 @@ from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.tables.append_record import publication_names, record_append
+from levada.runtime.tables.comparisons import behind, phases_after_loss
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.publication_gaps import (
+    has_publication_record,
+    renew_memberships,
+    save_publication,
+    unreadable_slot,
+)
+from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
-from levada.stores.phases import Init
+from levada.stores.phases import Init, TableReplicationPhase
 from levada.stores.slot_owners import other_pipelines
 from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
 
@@ -144,8 +150,7 @@ def prepare_source(
         found(tables.published)
         _prepare_trigger(config, connection)
         lost = lost or unreadable_slot(connection, store, tables.publication)
-        published = frozenset(t.id for t in tables.published)
-        resync = _ensure_slot(config, connection, store, record, log, lost, published, waiting)
+        resync = _ensure_slot(config, connection, store, record, log, lost, tables, waiting)
         save_publication(store, tables.publication)
         if resync and config.publication.managed:
             record_append(store, read_append(connection, config.publication.append), before_slot=True)
@@ -304,14 +309,14 @@ def _ensure_slot(
     record: SourceRecord,
     log: SegmentLog,
     lost: SlotLost | None,
-    published: Collection[TableId],
+    found: SourceTables,
     waiting: Waiting,
 ) -> bool:
     """Verify the server and the slot, or create the slot if no table depends on it.
 
-    Return True if every table begins with a copy. A table that is no longer published does not depend on the slot,
-    because it cannot be copied again and is parked or forgotten later. A table that only a resync repairs does not
-    depend on it either, because it has missed changes already.
+    Return True if every table begins with a copy, or with a comparison. A table that is no longer published does not
+    depend on the slot, because it cannot be copied again and is parked or forgotten later. A table that only a resync
+    repairs does not depend on it either, because it has missed changes already.
     """
     begun = {t: Init() for t, phase in store.get_table_replication_states().items() if not isinstance(phase, Init)}
     if begun and lost is None:
@@ -322,16 +327,22 @@ def _ensure_slot(
         except SlotLost as error:
             lost = explain_missing_slot(store, error)
     if lost is not None and not config.slot.resync_when_lost:
-        phases = store.get_table_replication_states()
+        phases, published = store.get_table_replication_states(), {t.id for t in found.published}
         begun = {t: init for t, init in begun.items() if not needs_resync(phases[t])}
         if depend := [t for t in begun if t in published and not isinstance(at_restart(phases[t]), Init)]:
             raise SlotLost(
                 lost.code,
                 f"{lost.message}. Its changes are needed by {counted(len(depend), 'table')}",
-                hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync)",
+                hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync). To write only the rows"
+                " that differ, set spec.source.slot.onLost: Compare",
             )
+    compared = lost is not None and config.slot.compare_when_lost
+    known = record.known_source(log).highest
+    phases_now: Mapping[TableId, TableReplicationPhase] = begun
+    if lost is not None and compared:
+        phases_now = phases_after_loss(store, lost)
     # First, so that a process that ends here leaves no table that would continue from the new slot.
-    store.update_table_replication_states(begun)
+    store.update_table_replication_states(phases_now)
     status = inspect_slot(connection, config.slot.name)
     if status is not None:
         with contextlib.suppress(SlotLost):
@@ -342,7 +353,15 @@ def _ensure_slot(
         drop_slot(connection, config.slot.name, check=store.require_epoch)
         position = create_guarded_slot(config, connection, waiting)
         _log.info("created slot %s at %s", config.slot.name, position)
-    record.begin(read_server(config.source, config.slot.name).identity, position)
+    if compared:
+        # LSNs of a server that was restored may be below those that the tables have.
+        ahead = set(phases_now) if known >= position else behind(store, phases_now, position)
+        if known >= position:
+            _log.warning("all tables are copied: the new slot begins at %s, and WAL up to %s was read", position, known)
+        store.update_table_replication_states({table: Init() for table in ahead})
+        compared = known < position
+        renew_memberships(store, found.publication, (t for t, phase in phases_now.items() if awaits_comparison(phase)))
+    record.begin(read_server(config.source, config.slot.name).identity, position, compared=compared)
     slot_exists(store)
     return True
 
@@ -395,7 +414,7 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         selects=config.is_selected,
         copy_tables=config.copy_tables,
         copy_connections=config.copy_connections,
-        choice=lambda table: config.table(table).choice,
+        choice=config.choice,
         row_filter=config.row_filter,
         appends=config.appends,
         copied_part=lambda table: its.copy_where if (its := config.table(table)).copies_part else None,

@@ -29,6 +29,8 @@ class SourceState:
     witness of ``position`` is unknown, and ``released`` is an LSN up to which no table needs a change.
     ``unwitnessed`` is True if scratch staging has stored the position, and no transaction was staged durably since.
     ``former`` has the identities of earlier sources. All tables copied from them are copied again from the present one.
+    ``marks`` is the identity that the tables at the destination have, if they were copied from an earlier source and
+    compared with the present one. It is empty if that is the identity of the present one.
     """
 
     identity: ServerIdentity | None = None
@@ -38,6 +40,12 @@ class SourceState:
     released: Witnessed | None = None
     unwitnessed: bool = False
     former: frozenset[str] = frozenset()
+    marks: str = ""
+
+    @property
+    def source(self) -> str:
+        """The identity that the tables at the destination have, empty before the first session."""
+        return self.marks or ("" if self.identity is None else self.identity.source)
 
     def to_text(self) -> str:
         """Return the state as JSON."""
@@ -50,6 +58,7 @@ class SourceState:
                 "released": None if self.released is None else self.released.to_json(),
                 "unwitnessed": self.unwitnessed,
                 "former": sorted(self.former),
+                "marks": self.marks,
             }
         )
 
@@ -65,6 +74,7 @@ class SourceState:
             released=Witnessed.from_json(raw["released"]),
             unwitnessed=raw["unwitnessed"],
             former=frozenset(raw["former"]),
+            marks=raw.get("marks", ""),  # of a version before comparisons
         )
 
 
@@ -84,14 +94,19 @@ class SourceRecord:
         """The state that was stored last."""
         return self._state
 
-    def begin(self, identity: ServerIdentity, position: Lsn) -> None:
-        """Start a new record at ``position``, once no table depends on earlier WAL."""
+    def begin(self, identity: ServerIdentity, position: Lsn, *, compared: bool = False) -> None:
+        """Start a new record at ``position``, once no table depends on earlier WAL.
+
+        If ``compared`` is True, tables at the destination stay as they were marked, and are compared with this server.
+        """
         with self._lock:
             known = self._state
-            before = set() if known.identity is None else {known.identity.source}
-            former = (known.former | before) - {identity.source}
             released = Witnessed(position, None)
-            self._set(SourceState(identity, position, since=position, released=released, former=former))
+            begun = SourceState(identity, position, since=position, released=released, former=known.former)
+            if compared and known.source != identity.source:
+                self._set(replace(begun, marks=known.source))
+            else:
+                self._set(replace(begun, former=(known.former | ({known.source} - {""})) - {identity.source}))
 
     def verified(self, identity: ServerIdentity) -> None:
         """Store the server that has just been verified."""
@@ -160,8 +175,7 @@ class SourceRecord:
 
 def verified_source(store: PipelineStore) -> str:
     """Return the identity of the source in the record, or an empty string if there is no record."""
-    identity = SourceRecord(store).state.identity
-    return "" if identity is None else identity.source
+    return SourceRecord(store).state.source
 
 
 def former_sources(store: PipelineStore) -> frozenset[str]:

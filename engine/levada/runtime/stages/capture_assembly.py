@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
 from levada.capture.column_marks import ColumnMarks
@@ -51,6 +51,8 @@ class PipelineHost(CaptureHost):
     ``unidentified`` is set when a table without a replica identity may still be published.
     """
 
+    comments_mask: ClassVar[bool] = True
+
     def __init__(
         self,
         config_ref: ConfigRef,
@@ -77,7 +79,7 @@ class PipelineHost(CaptureHost):
 
     def column_choice(self, table: QualifiedTable) -> ColumnChoice:
         """Return the columns that the manifest excludes, and the types and masks that it gives others."""
-        return self._config_ref.current.table(table).choice
+        return self._config_ref.current.choice(table)
 
     @property
     def mask_keys(self) -> MaskKeys:
@@ -87,7 +89,8 @@ class PipelineHost(CaptureHost):
     def keeps_messages(self) -> bool:
         """Return False if a column of any table is masked."""
         config = self._config_ref.current
-        return not any(table.masks for table in (config.default_table, *config.tables.values()))
+        masks = any(table.masks for table in (config.default_table, *config.tables.values()))
+        return not (masks or config.mask_comments)
 
     def require_epoch(self) -> None:
         """Raise StaleEpoch if another process has taken over the pipeline."""

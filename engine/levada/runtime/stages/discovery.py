@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from levada import codes
 from levada.errors import Transient
 from levada.runtime.config import PipelineConfig
+from levada.runtime.source.mask_comments import adopt_comments, comments_now
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.catalog_reports import LeavesStreamed, TablesUnpublished
@@ -107,6 +108,7 @@ class Discovery(Stage):
     def _check(self, config: PipelineConfig) -> None:  # in a pool
         try:
             found = bool(read_gaps(config, self._store)) or has_identified(config, self._store)
+            found = found or comments_now(config) != config.mask_comments
             self._check_fails = False
         except Exception as error:
             if not self._check_fails:
@@ -140,6 +142,9 @@ class Discovery(Stage):
             self._next = min(self._next, time.monotonic() + _CHECK_S)
         if report.config.selects != self._config_ref.current.selects:
             return
+        if report.tables.comments is not None:
+            # Before a new table is added, which is copied with them.
+            adopt_comments(self._config_ref, report.tables.comments)
         try:
             if not membership.discovered(report.tables, self._copy_after_session):
                 self.soon()

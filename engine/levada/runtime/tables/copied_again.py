@@ -49,6 +49,7 @@ _OTHERS: Final = "a copy would remove what another writer has written"
 
 NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.AMBIGUOUS_COLUMNS: _AT_SOURCE,
+    codes.COMPARISON_PENDING: "the table is compared with the source, and only the rows that differ are written",
     codes.COPY_DIFFERS: "another copy may differ too, and that is an error of Levada",
     codes.COPY_WHERE_REFUSED: _AT_SOURCE,
     codes.DESTINATION_CASCADE: "a copy does not keep the foreign key from changing rows again",
@@ -70,6 +71,7 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.INTERNAL_ERROR: "the cause is not known",
     codes.KEPT_ROWS_MASKED: "a copy would remove the rows that are kept",
     codes.MASKED_COLUMN_MISSING: "a copy could publish what should be masked",
+    codes.MASK_COMMENT_REFUSED: _AT_SOURCE,
     codes.MASK_KEY_MISSING: "a copy needs the key too",
     codes.MASK_REFUSED: _AT_SOURCE,
     codes.PARTITION_COLUMN_MISSING: _AT_SOURCE,

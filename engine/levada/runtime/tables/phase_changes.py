@@ -18,7 +18,7 @@ from levada.runtime.tables.phases import at_restart, check_transition
 from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.retries import named, park, with_new_name
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
@@ -100,7 +100,7 @@ class PhaseChanges(Part):
         if isinstance(error, Permanent):
             self._tables.fail(error)
             return
-        if needs_resync(record.phase):
+        if needs_resync(record.phase) or awaits_comparison(record.phase):
             # The job ended after the table had missed changes. A retry would skip them.
             return
         if isinstance(error, LevadaError) and error.code in _CHANGES_LOST:

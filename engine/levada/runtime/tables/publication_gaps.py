@@ -5,7 +5,7 @@ A copy records the membership that its snapshot sees. The record becomes the tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -100,6 +100,16 @@ def adopt_membership(store: PipelineStore, table: TableId) -> None:
     if noted is not None:
         store.store_fingerprint(table_worker(table), noted)
         store.delete_fingerprint(_copy_of(table))
+
+
+def renew_memberships(store: PipelineStore, state: PublicationState, tables: Iterable[TableId]) -> None:
+    """Store the present memberships of tables that are compared with the source before they go on from a new slot.
+
+    What they missed before it does not matter then.
+    """
+    for table in tables:
+        if (membership := state.members.get(table)) is not None:
+            store.store_fingerprint(table_worker(table), membership.to_text())
 
 
 def forget_membership(store: PipelineStore, table: TableId) -> None:

@@ -137,7 +137,7 @@ class TableRegistry:
 
     def repaired(self, record: TableRecord) -> None:
         """Retry a parked table after its content at the destination was repaired."""
-        self._retries.retry_on_demand(record)
+        self._retries.retry_repaired(record)
 
     def step(self) -> None:
         """Retry, resync or advance each free table if the condition for that is met."""

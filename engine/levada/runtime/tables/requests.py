@@ -180,8 +180,9 @@ class CopyColumns:
         """
         former = None if before is None else before.named or before.table
         if before is None or table in config.tables or former in (None, table):
-            return cls(config.table(table).choice)
-        return cls(config.table(former).choice if former in config.tables else before.choice, former)
+            return cls(config.choice(table))
+        choice = config.table(former).choice if former in config.tables else before.choice
+        return cls(config.commented(table, choice), former)
 
 
 class TableRequest(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
+from levada import codes
 from levada.apply.backlog import Pending
 from levada.apply.schedule import apply_due
 from levada.runtime.config import PipelineConfig
@@ -44,6 +45,11 @@ def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
 def needs_resync(phase: TableReplicationPhase) -> bool:
     """Return True if the table is parked because it missed changes. Only a resync repairs it."""
     return isinstance(phase, Errored) and phase.retry_policy is RetryPolicy.NO_RETRY
+
+
+def awaits_comparison(phase: TableReplicationPhase | None) -> bool:
+    """Return True if the table missed changes, and is compared with the source and repaired before it goes on."""
+    return isinstance(phase, Errored) and phase.code == codes.COMPARISON_PENDING
 
 
 def continues(phase: TableReplicationPhase) -> bool:

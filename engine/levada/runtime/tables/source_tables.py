@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import StreamedTable
 from levada.postgres.membership import PublicationState
+from levada.schema.mask_comments import MaskComments
 from levada.values import QualifiedTable, TableId
 
 
@@ -30,3 +31,5 @@ class SourceTables:
     sizes: Mapping[TableId, int] = field(default_factory=dict)
     append_waits: bool = False
     """True if a new session of the stream is needed, which has the tables of the second publication."""
+    comments: Mapping[QualifiedTable, MaskComments] | None = None
+    """The comments that mask columns, None if they were not read."""

@@ -22,7 +22,7 @@ from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
 from levada.runtime.tables.retry_state import RetryState
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import (
     keep_selected_name,
@@ -67,7 +67,8 @@ class TableMembership(Part):
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store and the source, and the staged segments from ``manifests``.
 
-        With ``resync`` every table begins with a copy, except those parked because they missed changes.
+        With ``resync`` every table begins with a copy, except those parked because they missed changes, which may be
+        compared instead.
         """
         with self._store.together():
             self._adopt(source, manifests, resync=resync)
@@ -99,7 +100,7 @@ class TableMembership(Part):
             if resync:
                 # The changes since the interrupted copy are no longer staged.
                 store_kept_copy(self._store, table.id, None)
-            begins = resync and not (stored is not None and needs_resync(stored))
+            begins = resync and not (stored is not None and (needs_resync(stored) or awaits_comparison(stored)))
             self._add(table.id, table.name, Init() if begins else at_restart(stored), stored)
             self._readmit(self._tables.records[table.id])
         self._publication.check(source)

@@ -7,7 +7,7 @@ import logging
 from levada.runtime.tables.phase_changes import PhaseChanges
 from levada.runtime.tables.positions import Positions
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.stores.phases import Errored
 
 _log = logging.getLogger(__name__)
@@ -26,10 +26,20 @@ class TableRetries:
         self._positions.track(record)
 
     def retry_on_demand(self, record: TableRecord) -> None:
-        """Retry a parked table because a user requests it. A table that only a resync repairs stays parked."""
+        """Retry a parked table because a user requests it. A table that has missed changes stays parked."""
         if needs_resync(record.phase):
             assert isinstance(record.phase, Errored)
             _log.warning("table %s cannot be retried, only copied again: %s", record.name, record.phase.solution)
+        elif awaits_comparison(record.phase):
+            _log.warning("table %s goes on once it was compared with the source", record.name)
         elif isinstance(record.phase, Errored):
             record.retries.begin_again()
             self.retry(record)
+
+    def retry_repaired(self, record: TableRecord) -> None:
+        """Retry a parked table whose content at the destination was repaired, so that it lacks no change any more."""
+        if awaits_comparison(record.phase):
+            record.retries.begin_again()
+            self.retry(record)
+        else:
+            self.retry_on_demand(record)

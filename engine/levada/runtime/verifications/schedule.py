@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada import codes
 from levada.runtime.config import PipelineConfig
 from levada.status import PipelineState, Progress, ResyncStep, TablePhase, TableProgress
 
@@ -53,6 +54,14 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
         return None
     first = min(due, key=lambda t: (_attempted_at(t, now) or datetime.min.replace(tzinfo=now.tzinfo), t.table))
     return Due(first, False, config.table(first.table).verify_nonce)
+
+
+def pending_comparisons(progress: Progress, config: PipelineConfig) -> list[TableProgress]:
+    """Return the tables that missed changes, and are compared with the source before they go on."""
+    if progress.state != PipelineState.RUNNING:
+        return []
+    tables = (t for t in progress.tables if t.error is not None and t.error.code == codes.COMPARISON_PENDING)
+    return [t for t in tables if not (t.suspended or t.resync or config.table(t.table).suspended)]
 
 
 def _is_able(table: TableProgress) -> bool:

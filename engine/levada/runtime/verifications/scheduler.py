@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from levada.errors import LevadaError
+from levada.errors import DestinationChanged, LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
 from levada.runtime.verifications.messages import VerificationBegan, VerificationEnded
-from levada.runtime.verifications.schedule import Due, next_verification
+from levada.runtime.verifications.schedule import Due, next_verification, pending_comparisons
 from levada.runtime.verifications.verifier import Verifier
-from levada.status import ErrorProgress, Progress
+from levada.status import ErrorProgress, Progress, TableProgress
+from levada.stores.interface import TableAction
 from levada.threads import marked_thread
+from levada.values import TableId
 from levada.verify.table import VerifyOptions
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
+_REPAIR_AGAIN_S: Final = 30.0
 _STOP_S: Final = 10.0
 """The longest wait for a verification to end. Tasks of Spark cannot be interrupted."""
 
@@ -38,6 +42,8 @@ class VerificationScheduler:
         self._inbox = verifier.inbox
         self._stopping = verifier.stopping
         self._waits_for: datetime | None = None
+        self._not_before: dict[TableId, float] = {}
+        """When the comparisons that failed are tried again, on the monotonic clock."""
         self._cancelled = threading.Event()
         self._thread = marked_thread(self._run, "levada-verify-schedule")
 
@@ -56,9 +62,47 @@ class VerificationScheduler:
             if self._waits_for is not None and progress.at <= self._waits_for:
                 # The end of the last verification is not in the progress yet.
                 continue
+            pending = pending_comparisons(progress, self._config_ref.current)
+            repaired = [self._repair(table) for table in pending]
+            if any(repaired):
+                continue
             due = next_verification(progress, self._config_ref.current, datetime.now(UTC))
             if due is not None:
                 self._verify(due)
+
+    def _repair(self, table: TableProgress) -> bool:
+        """Compare a table that missed changes, and write the rows that differ. Return False if it is not its turn yet.
+
+        A table that cannot be compared or repaired is copied again.
+        """
+        if self._stopping.is_set() or time.monotonic() < self._not_before.get(table.id, 0.0):
+            return False
+        self._cancelled = cancelled = threading.Event()
+        with self._verifier.turns.offer(cancelled) as taken:
+            if not taken:
+                return False
+            patience_s = self._config_ref.current.limits.verifications.patience_s
+            try:
+                report = self._verifier.run_in_turn(
+                    table.table, VerifyOptions(repair=True, patience_s=patience_s), cancelled
+                )
+            except Exception as failure:
+                if not cancelled.is_set():
+                    self._not_compared(table, as_levada_error(failure))
+                return True
+        self._waits_for = datetime.now(UTC)
+        _log.info("%s equals the source at %s again: wrote %d of its rows", table.table, report.lsn, report.repaired)
+        return True
+
+    def _not_compared(self, table: TableProgress, error: LevadaError) -> None:
+        if error.passes or isinstance(error, DestinationChanged):
+            # Another attempt, or a person, resolves it. A copy would replace what another writer has written.
+            _log.warning("table %s cannot be compared yet: %s [%s]", table.table, error.message, error.code)
+            self._not_before[table.id] = time.monotonic() + _REPAIR_AGAIN_S
+            return
+        _log.warning("table %s is copied again, and not compared: %s [%s]", table.table, error.message, error.code)
+        self._verifier.store.request_table_action(table.id, TableAction.RESYNC)
+        self._not_before[table.id] = time.monotonic() + _REPAIR_AGAIN_S
 
     def _verify(self, due: Due) -> None:
         table, cancelled = due.table, threading.Event()

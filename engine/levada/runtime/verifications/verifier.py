@@ -171,8 +171,8 @@ class Verifier:
                 )
             able = options.repair and self._unrepairable(moment) is None
             found = self._compare(moment, moment.lake, replace(options, repair=able))
-            # A parked one that is equal may be that of a repair that did not end.
-            if (able and moment.held.parked) or (options.repair and not found.report.equal):
+            # A parked one that is equal may be that of a repair that did not end. If it is not, it stays parked.
+            if options.repair and (moment.held.parked or not found.report.equal):
                 if found.damage is not None:
                     # A repair may not end.
                     self._record(moment, found, cancelled)

@@ -1,0 +1,159 @@
+"""Verification of tables in DuckLake, whose checksums are computed from their data files."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.rigs.replicated import InDuckLake, T, in_ducklake
+from tests.rigs.table_writers import delete_some, insert_some, update_some, writers
+from tests.rigs.waiting import until
+from tests.verify.every_type import COLUMNS, TYPES, create, insert
+
+from levada.errors import NeedsOperator
+from levada.mask_keys import KeyFile, MaskKeyFiles
+from levada.runtime.config import TableConfig, VerifyConfig
+from levada.schema.masks import Mask, TableMasks
+from levada.status import TableProgress
+from levada.values import Deletes, MaskMethod, OnUnrepresentable, TableMode
+from levada.verify.differences import Kind
+
+__all__ = ["in_ducklake"]
+
+
+def test_every_type_is_equal_and_its_smallest_change_is_found(in_ducklake: InDuckLake) -> None:
+    """In copied and in streamed rows, and in rows from before a column. A change is found with its column alone."""
+    shop = in_ducklake
+    shop.db.execute(*TYPES, create())  # type: ignore[arg-type]  # made of constants
+    shop.db.execute(insert(1))  # type: ignore[arg-type]  # made of constants
+    names, values = list(COLUMNS), [v[0] for _, v, _ in COLUMNS.values()]
+    shop.start(on_unrepresentable=OnUnrepresentable.NULL)
+    shop.db.execute(insert(11))  # type: ignore[arg-type]  # made of constants
+    for i, name in enumerate(names):
+        other = [COLUMNS[name][2] if n == name else v for n, v in zip(names, values, strict=True)]
+        for row in (f"({100 + i}, {', '.join(values)})", f"({500 + i}, {', '.join(other)})"):
+            shop.db.execute(f"INSERT INTO t VALUES {row}")  # type: ignore[arg-type]  # made of constants
+    shop.db.execute("ALTER TABLE t ADD added text DEFAULT 'before'", "INSERT INTO t (id, added) VALUES (900, 'later')")
+    shop.wait_caught_up()
+    report = shop.verify()
+    assert report.equal, report
+    assert report.source_rows == report.lake_rows == 9 + 2 * len(names)
+    for i, name in enumerate(names):
+        shop.damage(f'UPDATE t SET "{name}" = (SELECT "{name}" FROM t WHERE id = {500 + i}) WHERE id = {100 + i}')
+    found = shop.verify()
+    assert {d.key[0]: d.columns for d in found.examples} == {str(100 + i): (name,) for i, name in enumerate(names)}
+    with pytest.raises(NeedsOperator) as refused:
+        shop.verify(repair=True)
+    assert refused.value.code == "verify_unrepairable"
+
+
+def test_missing_added_and_repeated_rows_are_found(in_ducklake: InDuckLake) -> None:
+    """With a composite key, after deletes that DuckDB has written, and in a table whose files it has compacted."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (a int, b text, v text, PRIMARY KEY (b, a))",
+        "INSERT INTO t SELECT g, 'k' || g % 7, 'v' || g FROM generate_series(1, 3000) g",
+    )
+    shop.start()
+    shop.db.execute("DELETE FROM t WHERE a > 2900", "UPDATE t SET v = 'new' WHERE a < 100")
+    shop.wait_caught_up()
+    assert shop.verify().equal
+    shop.lake.sql("CALL ducklake_merge_adjacent_files('lake')")
+    shop.lake.sql("CALL ducklake_rewrite_data_files('lake')")
+    assert shop.verify().equal
+    shop.damage(
+        "DELETE FROM t WHERE a % 2 = 0; UPDATE t SET v = 'theirs' WHERE a = 5; UPDATE t SET a = -7 WHERE a = 7;"
+        " INSERT INTO t SELECT * FROM t WHERE a = 9"
+    )
+    found = shop.verify(show_values=True, examples=2000)
+    kinds = {Kind.MISSING: 1451, Kind.EXTRA: 1, Kind.CHANGED: 1, Kind.REPEATED: 1}
+    assert {kind: n for kind, n in found.counts.items() if n} == kinds
+    (changed,) = (d for d in found.examples if d.kind is Kind.CHANGED)
+    assert changed.key == ("5", "k5")
+    assert changed.values == (("new", "theirs"),)
+    assert shop.verify(sample=0.01).counts[Kind.MISSING] == 1451
+
+
+def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
+    """At the LSN of each comparison, while rows are inserted, changed and deleted, and files are compacted."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text, v int DEFAULT 0)",
+        "INSERT INTO t (item) SELECT g::text FROM generate_series(1, 2000) g",
+    )
+    shop.start()
+    with writers(shop.db, insert_some, update_some, delete_some):
+        for _ in range(5):
+            assert shop.verify().equal
+            with suppress(duckdb.TransactionException):
+                shop.lake.sql("CALL ducklake_merge_adjacent_files('lake')")
+
+
+def test_a_shadow_copy_is_compared_before_the_swap(in_ducklake: InDuckLake) -> None:
+    """With `verify.beforeSwap`, a resync swaps in what is equal to the source."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 500) g"
+    )
+    shop.start(verify=VerifyConfig(before_swap=True))
+    pipeline = shop.pipeline
+    assert pipeline is not None
+    pipeline.resync()
+    shop.db.execute("DELETE FROM t WHERE id < 10", "UPDATE t SET v = 'x' WHERE id < 30")
+
+    def compared(table: TableProgress) -> bool:
+        return table.resync is None and table.verified is not None and table.verified.equal
+
+    until(lambda: pipeline.progress().tables[0], compared)
+    assert shop.verify().equal
+
+
+def test_a_changelog_is_not_compared(in_ducklake: InDuckLake) -> None:
+    """It has every change, and not the rows."""
+    shop = in_ducklake
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    shop.start(tables={T: TableConfig(mode=TableMode.CHANGELOG)})
+    with pytest.raises(NeedsOperator) as refused:
+        shop.verify()
+    assert refused.value.code == "verify_unsupported"
+
+
+@pytest.mark.parametrize("deletes", [Deletes.MARK, Deletes.IGNORE])
+def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes) -> None:
+    """With and without a mark. A row that lacks its mark, or has another value, is one."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 300) g"
+    )
+    shop.start(tables={T: TableConfig(deletes=deletes)})
+    shop.db.execute("DELETE FROM t WHERE id <= 100")
+    shop.wait_caught_up()
+    report = shop.verify()
+    assert report.equal, report
+    assert (report.source_rows, report.kept) == (200, 100)
+    shop.damage("UPDATE t SET v = 'theirs' WHERE id = 200; DELETE FROM t WHERE id = 201")
+    found = shop.verify()
+    assert {kind: n for kind, n in found.counts.items() if n} == {Kind.CHANGED: 1, Kind.MISSING: 1}
+
+
+def test_masks_are_compared(in_ducklake: InDuckLake, tmp_path: Path) -> None:
+    """The key, too, is masked at the destination, and only there."""
+    shop = in_ducklake
+    (tmp_path / "key").write_bytes(b"a key of at least sixteen bytes")
+    file = KeyFile.open(tmp_path / "key")
+    hashes, last = Mask(MaskMethod.HMAC, 0, file.key_id), Mask(MaskMethod.LAST, 2)
+    shop.db.execute(
+        "CREATE TABLE t (email text PRIMARY KEY, card text, gone int)",
+        "INSERT INTO t SELECT 'e' || g, '1234-' || g, g FROM generate_series(1, 300) g",
+    )
+    masks = TableMasks.of({"email": hashes, "card": last, "gone": Mask(MaskMethod.NULL)})
+    shop.start(mask_keys=MaskKeyFiles((file,)), tables={T: TableConfig(masks=masks)})
+    shop.db.execute("UPDATE t SET card = card || 'x' WHERE email = 'e5'", "DELETE FROM t WHERE email = 'e6'")
+    shop.wait_caught_up()
+    report = shop.verify()
+    assert report.equal, report
+    assert report.source_rows == 299
+    shop.damage("UPDATE t SET gone = 5 WHERE card = '99'")
+    assert shop.verify().counts[Kind.CHANGED] > 0
