@@ -219,7 +219,7 @@ class TestOrderedPostgres(TestPostgres):
 def _search_postgres(db: Database, text: str) -> list[str]:
     """Return the tables and the statistics that have a text."""
     tables = db.query(
-        "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables"
+        "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables"
         " WHERE schemaname <> ALL ('{pg_catalog,information_schema}')"
     )
     query = "SELECT count(*) FROM {} AS t WHERE strpos(t::text, '{}') > 0"

@@ -59,11 +59,16 @@ def places(lake: Lake) -> list[str]:
 @pytest.mark.parametrize(
     "statements",
     [
-        COMPACT,
+        pytest.param(COMPACT, marks=pytest.mark.nightly),
         f"{COMPACT}; {EXPIRE}",
-        "CALL {c}.system.rewrite_manifests({p})",
-        "CALL {c}.system.rewrite_position_delete_files(table => {p}, options => map('rewrite-all', 'true'))",
-        "ALTER TABLE {t} SET TBLPROPERTIES ('write.format.default'='orc'); " + COMPACT,
+        pytest.param("CALL {c}.system.rewrite_manifests({p})", marks=pytest.mark.nightly),
+        pytest.param(
+            "CALL {c}.system.rewrite_position_delete_files(table => {p}, options => map('rewrite-all', 'true'))",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            "ALTER TABLE {t} SET TBLPROPERTIES ('write.format.default'='orc'); " + COMPACT, marks=pytest.mark.nightly
+        ),
     ],
     ids=["compacted", "expired", "manifests", "deletes", "orc"],
 )
@@ -107,7 +112,7 @@ def test_a_table_that_must_keep_its_files(hadoop: Lake) -> None:
     assert set(items(hadoop)) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_partitions_by_the_erased_values(hadoop: Lake, version: int) -> None:
     """No manifest has the partition of erased rows any more, also of delete files. Those of other rows stay."""
     hadoop.manifest["formatVersion"] = version
@@ -128,7 +133,7 @@ def test_partitions_by_the_erased_values(hadoop: Lake, version: int) -> None:
     assert {r["id"]: r["note"] for r in hadoop.rows() if r["id"] > 3} == {21: "shared"}
 
 
-@pytest.mark.parametrize("done", [1, 2])
+@pytest.mark.parametrize("done", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_kill_between_two_commits(hadoop: Lake, done: int) -> None:
     """The same erasure in another process does what an earlier one left: manifests, snapshots, files."""
     destination = hadoop.destination()
@@ -203,9 +208,11 @@ def versions(ducklake: DuckLake) -> dict[int, list[dict[str, Any]]]:
     "statement",
     [
         "",
-        "CALL ducklake_merge_adjacent_files('lake')",
+        pytest.param("CALL ducklake_merge_adjacent_files('lake')", marks=pytest.mark.nightly),
         "CALL ducklake_rewrite_data_files('lake', 'orders', schema => 'shop_public', delete_threshold => 0.0)",
-        "SELECT count(*) FROM ducklake_expire_snapshots('lake', older_than => now())",
+        pytest.param(
+            "SELECT count(*) FROM ducklake_expire_snapshots('lake', older_than => now())", marks=pytest.mark.nightly
+        ),
     ],
     ids=["as it was", "merged", "rewritten", "expired"],
 )

@@ -51,7 +51,7 @@ class Erasures:
         orders = _with_persons(destination, source)
         found = place.places_of(PERSON)
         assert _is_nothing(_erase(destination, source, orders, 99, -1, 5))
-        assert place.places_of(PERSON) == found
+        assert set(found) <= set(place.places_of(PERSON))
         check(place, orders, [*order_rows(3), *_persons()])
 
     def test_a_dry_run(self, place: DestinationPlace, start: OpenDestination, source: Source) -> None:
