@@ -6,25 +6,24 @@ import logging
 import queue
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import psycopg
-
-from levada import codes
 from levada.capture.alterations import Alterations
 from levada.capture.attnums import match_columns, same_columns
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.host import CaptureHost, ErrorOf
+from levada.capture.relation_versions import IDENTITIES, all_columns, key_of, same_identity, same_version
 from levada.capture.schema_errors import ambiguous, outdated, require_usable_names
+from levada.capture.source_catalog import SourceCatalog
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
 from levada.pgoutput.messages import Relation, RelationColumn
-from levada.postgres.append_publication import PublicationNames, read_state
-from levada.postgres.catalog import describe_without_waiting, read_type_infos
+from levada.postgres.append_publication import PublicationNames
+from levada.postgres.catalog import read_type_infos
 from levada.postgres.column_mark import MARK_PREFIX
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.ddl import (
@@ -36,7 +35,7 @@ from levada.postgres.ddl import (
     read_ddl_seal,
 )
 from levada.postgres.ddl_functions import DDL_PREFIX
-from levada.postgres.description import TableDescription, key_not_streamed
+from levada.postgres.description import TableDescription
 from levada.postgres.identity_remedies import identify_again, identity_statements
 from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
@@ -85,7 +84,6 @@ class TableResolver(SchemaResolver):
         marks: ColumnMarks | None = None,
         append: str = "",
     ) -> None:
-        self._connection = connection
         self._store = store
         self._publication = publication
         self._append = append
@@ -103,8 +101,7 @@ class TableResolver(SchemaResolver):
         self._left_out: set[TableId] = set()
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
-        self._open = ExitStack()
-        self._catalog: psycopg.Connection[Any] | None = None
+        self._catalog = SourceCatalog(connection, PublicationNames(publication, append))
 
     @property
     def message_prefixes(self) -> tuple[str, ...]:
@@ -129,9 +126,8 @@ class TableResolver(SchemaResolver):
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
-        self._catalog = None
         self._seal_read = False
-        self._open.close()
+        self._catalog.close()
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version of the rows that follow, or None if the table is not selected or has failed."""
@@ -196,7 +192,7 @@ class TableResolver(SchemaResolver):
             return None
         if self._publication in ddl.withdrawn:
             name = ddl.description.name
-            remedy = identity_statements(self._connected(), [name]).get(name, identify_again(name))
+            remedy = identity_statements(self._catalog.connected(), [name]).get(name, identify_again(name))
             self._withdrawn[ddl.table_id, Lsn(at)] = partial(lost_identity, remedy=remedy)
             return None
         if self._publication in ddl.readmitted:
@@ -250,7 +246,7 @@ class TableResolver(SchemaResolver):
             return None
         try:
             require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
-            columns = self._column_list(table)
+            columns = self._catalog.column_list(table)
             description.require_streamed_key(columns)
             announced = description.schema(
                 columns=columns,
@@ -264,7 +260,7 @@ class TableResolver(SchemaResolver):
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
-        return None if _same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
+        return None if same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Record a TRUNCATE of tables in the stream, for the statements that altered them in the same transaction."""
@@ -314,7 +310,7 @@ class TableResolver(SchemaResolver):
         If the trigger has been installed without a gap until now, it was installed when the messages were written.
         """
         if not self._seal_read:
-            self._seal = read_ddl_seal(self._connected())
+            self._seal = read_ddl_seal(self._catalog.connected())
             self._seal_read = True
         return self._seal
 
@@ -338,18 +334,18 @@ class TableResolver(SchemaResolver):
         unchanged = (
             before is not None
             and same_columns(columns, before.columns)
-            and [c.name for c in relation.columns] == [c.name for c in _all_columns(before)]
-            and _same_identity(relation, before)
+            and [c.name for c in relation.columns] == [c.name for c in all_columns(before)]
+            and same_identity(relation, before)
         )
         if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
             self._current[relation.oid] = before
             return before
-        description = self._describe(relation.oid)
+        description = self._catalog.describe(relation.oid)
         choice = self._commented(relation.oid, choice)
         now = self._published(before, description)
-        attnums = match_columns(relation.columns, () if before is None else _all_columns(before), now)
+        attnums = match_columns(relation.columns, () if before is None else all_columns(before), now)
         if attnums is None:
-            streamed = published_generated_columns(self._connected(), self._publication).get(relation.table)
+            streamed = published_generated_columns(self._catalog.connected(), self._publication).get(relation.table)
             raise generated_error(self._publication, name, streamed) if streamed else ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
         names = {attnum: column.name for attnum, column in by_attnum.items()}
@@ -391,7 +387,7 @@ class TableResolver(SchemaResolver):
         if description is None:
             return ()
         known = frozenset[int]() if before is None else {c.attnum for c in before.excluded}
-        listed = self._column_list(description.id) if known else None
+        listed = self._catalog.column_list(description.id) if known else None
         return [c for c in description.columns if listed is None or c.attnum in listed or c.attnum not in known]
 
     def _choice(self, table: TableId, name: QualifiedTable, before: ReplicatedTableSchema | None) -> ColumnChoice:
@@ -411,7 +407,7 @@ class TableResolver(SchemaResolver):
         """
         if not self._host.comments_mask:
             return choice
-        comments, keys = read_table_comments(self._connected(), table), self._host.mask_keys
+        comments, keys = read_table_comments(self._catalog.connected(), table), self._host.mask_keys
         return with_mask_comments(choice, comments, keys.newest)
 
     def _adopt(
@@ -421,14 +417,14 @@ class TableResolver(SchemaResolver):
 
         Return ``before`` if both are equal. Return the stored version, with its number, if the transaction is a replay.
         """
-        if before is None or not _same_version(before, version):
+        if before is None or not same_version(before, version):
             number = at if before is None else SnapshotId(max(at, before.snapshot_id + 1))
             known = (
                 self._store.get_table_schema(version.id, SnapshotId(n))
                 for n in range(number, at + _VERSIONS_IN_A_COMMIT)
             )
             stored = next(
-                (k for k in known if k is not None and k.snapshot_id >= number and _same_version(k, version)), None
+                (k for k in known if k is not None and k.snapshot_id >= number and same_version(k, version)), None
             )
             before = stored or replace(version, snapshot_id=number)
             if stored is None:
@@ -456,14 +452,14 @@ class TableResolver(SchemaResolver):
         pairs = list(zip(columns, attnums, strict=True))
         resolved = tuple(self._column(column, attnum, now, old) for column, attnum in pairs)
         marked = {attnum for column, attnum in pairs if column.is_key}
-        identity = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
+        identity = IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
         version = ReplicatedTableSchema(
             id=relation.oid,
             name=relation.table,
             columns=resolved,
             identity=identity,
             identity_attnums=tuple(sorted(marked)),
-            key=_key(relation.table, identity, marked, set(attnums), before, description),
+            key=key_of(relation.table, identity, marked, set(attnums), before, description),
             snapshot_id=at,
         )
         return self._with_stored_types(version, choice, description)
@@ -475,7 +471,7 @@ class TableResolver(SchemaResolver):
             return version
         oids = [c.type_oid for c in version.columns if not is_builtin(c.type_oid)]
         known = {} if description is None else description.types
-        read = read_type_infos(self._connected(), oids) if set(oids) - known.keys() else {}
+        read = read_type_infos(self._catalog.connected(), oids) if set(oids) - known.keys() else {}
         return with_stored_types(version, choice.types, {**read, **known})
 
     def _column(
@@ -486,88 +482,9 @@ class TableResolver(SchemaResolver):
             if known is not None and (known.type_oid, known.typmod) == (column.type_oid, column.typmod):
                 return replace(known, name=column.name)
         # The column had this type only between the previous version and the state that the catalog shows.
-        types = {} if is_builtin(column.type_oid) else read_type_infos(self._connected(), [column.type_oid])
+        types = {} if is_builtin(column.type_oid) else read_type_infos(self._catalog.connected(), [column.type_oid])
         shape = resolve_type(column.type_oid, column.typmod, types, self._policy)
         info = types.get(column.type_oid)
         return Column(
             attnum, column.name, shape, shape.kind if info is None else info.name, column.type_oid, column.typmod
         )
-
-    def _describe(self, table: TableId) -> TableDescription | None:
-        try:
-            # A table that another session has locked must not stop the capture of all others.
-            return describe_without_waiting(self._connected(), table)
-        except NeedsOperator as error:
-            if error.code != codes.TABLE_MISSING:
-                raise
-            return None
-
-    def _column_list(self, table: TableId) -> tuple[int, ...] | None:
-        # Only catalog tables: a table that another session has locked must not stop the capture of all others.
-        names = PublicationNames(self._publication, self._append)
-        membership = read_state(self._connected(), names, [table]).members.get(table)
-        return None if membership is None else membership.columns
-
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._catalog is None:
-            self._catalog = self._open.enter_context(self._connection.connect(application="schema"))
-        return self._catalog
-
-
-_IDENTITIES: Final[Mapping[str, IdentityKind]] = {
-    "d": IdentityKind.PRIMARY_KEY,
-    "i": IdentityKind.INDEX,
-    "f": IdentityKind.FULL,
-    "n": IdentityKind.MISSING,
-}
-
-
-def _all_columns(version: ReplicatedTableSchema) -> Sequence[Column | ExcludedColumn]:
-    """Return the columns of a version's RELATION, which has the excluded ones too."""
-    return sorted([*version.columns, *version.excluded], key=lambda c: c.attnum)
-
-
-def _same_identity(relation: Relation, version: ReplicatedTableSchema) -> bool:
-    marked = {c.name for c in relation.columns if c.is_key}
-    kind = _IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
-    names = {c.name for c in version.columns if c.attnum in version.identity_attnums}
-    return kind is version.identity and names == marked & {c.name for c in version.columns}
-
-
-def _key(
-    table: QualifiedTable,
-    identity: IdentityKind,
-    marked: set[int],
-    present: set[int],
-    before: ReplicatedTableSchema | None,
-    description: TableDescription | None,
-) -> tuple[int, ...]:
-    """Return the key's attnums, which RELATION does not contain under FULL.
-
-    Raise NeedsOperator ``identity_missing`` for a key with a generated column: that column is not streamed, and several
-    rows can have the others' values.
-    """
-    if identity is IdentityKind.FULL:
-        former = () if before is None else before.key
-        key = former if description is None else description.primary_key
-        # The catalog may show the key of a later transaction. Without any primary key there, several rows may be equal.
-        return next((k for k in (key, former) if present.issuperset(k)), ())
-    if description is not None:
-        streamed = {c.attnum for c in description.columns}
-        if marked == streamed.intersection(description.identity_key) != set(description.identity_key):
-            raise key_not_streamed(table, set(description.identity_key) - streamed)
-    return tuple(sorted(marked))
-
-
-def _same_version(one: ReplicatedTableSchema, other: ReplicatedTableSchema) -> bool:
-    """Return True if the versions are equal in all properties that the stream shows. Defaults are not among them.
-
-    The types of excluded columns are not either.
-    """
-    return _streamed_properties(one) == _streamed_properties(other)
-
-
-def _streamed_properties(version: ReplicatedTableSchema) -> tuple[object, ...]:
-    columns = tuple((c.attnum, c.name, c.type, c.type_oid, c.typmod, c.mask) for c in version.columns)
-    excluded = tuple((c.attnum, c.name) for c in version.excluded)
-    return columns, version.identity, version.identity_attnums, version.key, excluded, ColumnChoice.of(version)
