@@ -30,8 +30,9 @@ from levada.runtime.pipeline import Pipeline
 from levada.schema.masks import Mask, TableMasks
 from levada.schema.stored_types import StoredTypes
 from levada.spec.model import Model
-from levada.spec.pipeline import PipelineManifest, TableSyncFields
+from levada.spec.pipeline import PipelineManifest
 from levada.spec.problems import bounds
+from levada.spec.table_sync import TableSyncFields
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import MemoryStore
 from levada.values import MaskMethod, QualifiedTable

@@ -21,10 +21,11 @@ from levada.spec.columns import SHORTENING, Columns
 from levada.spec.columns import Mask as MaskSpec
 from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
-from levada.spec.pipeline import PipelineMetadata, PipelineSpec, TableSyncFields
+from levada.spec.pipeline import PipelineMetadata, PipelineSpec
 from levada.spec.problems import bounds, value_problem
 from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
+from levada.spec.table_sync import TableSyncFields
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
     CopyMode,

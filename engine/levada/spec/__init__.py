@@ -13,17 +13,12 @@ if TYPE_CHECKING:
     from levada.spec.manifests import Manifests, load_manifests, manifest_digest, parse_manifest
     from levada.spec.model import Change, changed_fields, with_hot_fields
     from levada.spec.names import default_object_name, state_names
-    from levada.spec.pipeline import (
-        CopyDriver,
-        PipelineManifest,
-        PipelineSpec,
-        TableSyncManifest,
-        TableSyncSpec,
-    )
+    from levada.spec.pipeline import PipelineManifest, PipelineSpec
     from levada.spec.quantity import format_bytes, parse_bytes, parse_quantity
     from levada.spec.running import DeletionAction, DriverMode
     from levada.spec.schema import json_schema, structural
     from levada.spec.source import OnLostSlot, PublicationManagement, Tables, TlsMode, selects
+    from levada.spec.table_sync import CopyDriver, TableSyncManifest, TableSyncSpec
 
 __all__ = [
     "Change",
@@ -56,7 +51,7 @@ __all__ = [
 
 _LAZY_EXPORTS = {
     "Change": "levada.spec.model",
-    "CopyDriver": "levada.spec.pipeline",
+    "CopyDriver": "levada.spec.table_sync",
     "DeletionAction": "levada.spec.running",
     "DriverMode": "levada.spec.running",
     "Manifests": "levada.spec.manifests",
@@ -64,8 +59,8 @@ _LAZY_EXPORTS = {
     "PipelineManifest": "levada.spec.pipeline",
     "PipelineSpec": "levada.spec.pipeline",
     "PublicationManagement": "levada.spec.source",
-    "TableSyncManifest": "levada.spec.pipeline",
-    "TableSyncSpec": "levada.spec.pipeline",
+    "TableSyncManifest": "levada.spec.table_sync",
+    "TableSyncSpec": "levada.spec.table_sync",
     "Tables": "levada.spec.source",
     "TlsMode": "levada.spec.source",
     "changed_fields": "levada.spec.model",

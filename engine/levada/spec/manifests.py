@@ -13,11 +13,12 @@ from yaml.constructor import ConstructorError
 
 from levada.spec.destination import CustomDestination
 from levada.spec.model import Model
-from levada.spec.pipeline import PipelineManifest, TableSyncManifest, table_settings_problem
+from levada.spec.pipeline import PipelineManifest
 from levada.spec.plugins import DESTINATIONS, STORES, lacks_spark, plugin_problems, plugin_table_problems
 from levada.spec.problems import Location, SpecProblem, explain, invalid, suggest
 from levada.spec.section import PluginTableSettings
 from levada.spec.source import IncludedTables, TableSelector, selects
+from levada.spec.table_sync import TableSyncManifest, table_settings_problem
 from levada.values import QualifiedTable
 
 _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = {

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from levada.spec.model import CHANGE, Change, Model
-from levada.spec.pipeline import PipelineManifest, TableSyncManifest
+from levada.spec.pipeline import PipelineManifest
 from levada.spec.schema import structural
+from levada.spec.table_sync import TableSyncManifest
 
 _HEAD: Final = """\
 # Reference of the manifests

@@ -11,7 +11,7 @@ from typing import Final
 
 from levada.spec.manifests import Manifests
 from levada.spec.model import Change, Model, changed_fields, keep_fields
-from levada.spec.pipeline import TableSyncManifest, TableSyncSpec
+from levada.spec.table_sync import TableSyncManifest, TableSyncSpec
 from levada.values import QualifiedTable
 
 _NONCE: Final = "resync_nonce"

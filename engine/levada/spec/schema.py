@@ -11,7 +11,8 @@ from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema, JsonS
 from pydantic_core import core_schema
 
 from levada.spec.model import Model
-from levada.spec.pipeline import PipelineManifest, TableSyncManifest
+from levada.spec.pipeline import PipelineManifest
+from levada.spec.table_sync import TableSyncManifest
 
 
 class _Structural(GenerateJsonSchema):

@@ -20,10 +20,10 @@ from levada.spec import (
     manifest_digest,
     parse_manifest,
 )
-from levada.spec.pipeline import table_settings_problem
 from levada.spec.problems import invalid
 from levada.spec.resyncs import without_resyncs
 from levada.spec.running import Approval
+from levada.spec.table_sync import table_settings_problem
 from levada.values import QualifiedTable
 from levada_operator.decide.approval import ResyncRequest, copied_tables, is_small, resync_request
 from levada_operator.decide.conditions import Condition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from levada.spec import DriverMode
-from levada.spec.pipeline import TableCopy
+from levada.spec.table_sync import TableCopy
 from levada.values import QualifiedTable
 from levada_operator.desired.manifest import SPARK_FILE
 from levada_operator.desired.owner import Owner, build_object

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from levada.spec.pipeline import TableCopy
 from levada.spec.running import Resources
+from levada.spec.table_sync import TableCopy
 from levada_operator.desired.owner import Owner
 
 WITH_SPARK: Final = {"cpu": "1", "memory": "3Gi"}

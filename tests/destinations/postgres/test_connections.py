@@ -15,7 +15,7 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.destinations.postgres.replica import ORDERS, Replica, apply, copy
 
 from levada.destinations.postgres import PostgresDestination
-from levada.destinations.postgres.destination import server_of
+from levada.destinations.postgres.connections import server_of
 from levada.destinations.postgres.settings import Settings
 from levada.errors import AccessDenied, LoginFailed, Transient
 from levada.schema import ColumnType, Kind, TableTarget

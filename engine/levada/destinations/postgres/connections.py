@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import psycopg
@@ -13,15 +14,20 @@ from psycopg import sql
 
 from levada.destinations.postgres.failures import connect_errors, destination_errors, grants_named
 from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.settings import Settings
 from levada.errors import Yielded
+from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
 from levada.postgres.silence import WatchedConnection
+from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_AUTHORITY: Final = "ca.crt"
+"""The key of the Secret that has the certificate authority of the server."""
 _BEGIN: Final = """
 SELECT pg_backend_pid(), set_config('levada.writer', 'on', true), set_config('lock_timeout', '15s', true),
     set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
@@ -134,3 +140,20 @@ class Connections:
     def close(self) -> None:
         """Close the idle connections."""
         self._idle.close()
+
+
+def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
+    """Return the connection parameters of the destination's server."""
+    authority = None if credentials is None else credentials / _AUTHORITY
+    return PostgresConnection(
+        settings.host,
+        settings.port,
+        settings.database,
+        credentials=credentials,
+        sslmode=SSL_MODES[settings.tls.mode],
+        sslrootcert=authority
+        if authority is not None and authority.is_file()
+        else trusted_certificates(settings.tls.mode),
+        pooled=True,
+        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
+    )

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Self, cast
 
 import psycopg
@@ -30,7 +29,7 @@ from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, evolve, write_changes
 from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
-from levada.destinations.postgres.connections import DEFER, Connections, patiently
+from levada.destinations.postgres.connections import DEFER, Connections, patiently, server_of
 from levada.destinations.postgres.erasing import delete_rows, places, vacuum
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
@@ -43,19 +42,14 @@ from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
 from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable, Repair
 from levada.errors import LevadaError, NeedsOperator
-from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
-from levada.postgres.tls import SSL_MODES, trusted_certificates
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
-
-_AUTHORITY = "ca.crt"
-"""The key of the Secret that has the certificate authority."""
 
 
 @dataclass(slots=True, eq=False)
@@ -514,20 +508,3 @@ class OrderedPostgresDestination(PostgresDestination):
 def naming_of(settings: Settings) -> Naming:
     """Return the rules for the names of tables."""
     return Naming(settings.schema_name, settings.state_schema)
-
-
-def server_of(settings: Settings, credentials: Path | None) -> PostgresConnection:
-    """Return the connection parameters of the destination's server."""
-    authority = None if credentials is None else credentials / _AUTHORITY
-    return PostgresConnection(
-        settings.host,
-        settings.port,
-        settings.database,
-        credentials=credentials,
-        sslmode=SSL_MODES[settings.tls.mode],
-        sslrootcert=authority
-        if authority is not None and authority.is_file()
-        else trusted_certificates(settings.tls.mode),
-        pooled=True,
-        certificate=credentials if credentials is not None and (credentials / CERTIFICATE).is_file() else None,
-    )
