@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -103,7 +104,9 @@ class DuckLakeVersion(FixedTable):
         paths = [f.file.path for f in self._files]
         for first in range(0, places.num_rows, _ROWS_AT_ONCE):
             files, positions = split_places(places[PLACE].slice(first, _ROWS_AT_ONCE).combine_chunks())
-            yield from lookup.read(names, paths, files, positions).combine_chunks().to_batches()
+            with self._current_files():
+                rows = lookup.read(names, paths, files, positions)
+            yield from rows.combine_chunks().to_batches()
 
     @property
     def held_files(self) -> Iterator[LiveDataFile]:
@@ -121,12 +124,18 @@ class DuckLakeVersion(FixedTable):
         mark = None if comparison.marked is None else self._layout.column(DELETED_AT_ATTNUM)
         parts = self._parts() or [[]]
         tasks = [partial(work, FileHashes(self._storage, self._layout, comparison, files, mark)) for files in parts]
-        try:
+        with self._current_files():
             if self._runner is None or len(tasks) == 1:
                 return pa.concat_tables([task() for task in tasks])
             name = f"checksums of {self._schema.name}"
             never = threading.Event()
             return pa.concat_tables(run_tasks(self._runner, tasks, name, parallel=_AT_ONCE, cancelled=never))
+
+    @contextmanager
+    def _current_files(self) -> Iterator[None]:
+        """Raise Transient ``table_changed`` for a missing file that the table has no longer."""
+        try:
+            yield
         except DestinationChanged as error:
             if error.code != codes.TABLE_DAMAGED or self._is_current():
                 raise
