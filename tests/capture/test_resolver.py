@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.rigs.capture import hosting
 
-from levada.capture import TableResolver
+from levada.capture import TableResolver, source_catalog
 from levada.capture import resolver as module
 from levada.errors import LevadaError
 from levada.pgoutput.messages import Relation, RelationColumn
@@ -100,9 +100,9 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     made = Catalog()
     made.store.next_epoch()
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
-    monkeypatch.setattr(module, "describe_without_waiting", made.describe)
+    monkeypatch.setattr(source_catalog, "describe_without_waiting", made.describe)
     monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
-    monkeypatch.setattr(module, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
+    monkeypatch.setattr(source_catalog, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 
 

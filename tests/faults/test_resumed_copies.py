@@ -8,7 +8,17 @@ import threading
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
-from tests.rigs.movers import INTERRUPTED, RESUMED, ROWS, Movers, configure, finished_before, items, run_until_killed
+from tests.rigs.movers import (
+    INTERRUPTED,
+    RESUMED,
+    ROWS,
+    Movers,
+    configure,
+    finished_before,
+    items,
+    kill_at_each_range,
+    run_until_killed,
+)
 
 __all__ = ["items"]
 
@@ -18,14 +28,7 @@ def test_killed_at_every_range(engine: Engine, items: Database) -> None:
     configure(engine)
     with Movers(items):
         run_until_killed(engine, "range")
-        run_until_killed(engine, "range")
-        ((_, ranges),) = finished_before(engine)
-        assert ranges >= 5
-        for _ in range(ranges - 2):
-            run_until_killed(engine, "range")
-        assert finished_before(engine) == [(n, ranges) for n in range(1, ranges)]
-        run_until_killed(engine, "changes")
-        assert finished_before(engine)[-1] == (ranges, ranges)
+        ranges = kill_at_each_range(engine)
         engine.start(*INTERRUPTED)
         engine.wait_for(lambda p: p["ready"])
         assert finished_before(engine)[-1] == (ranges, ranges)

@@ -6,7 +6,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.ducklake import differences, lake, write_manifest
 from tests.rigs.engine import Engine
-from tests.rigs.movers import INTERRUPTED, Movers, finished_before, items, run_until_killed
+from tests.rigs.movers import INTERRUPTED, Movers, finished_before, items, kill_at_each_range, run_until_killed
 from tests.servers.ducklake import DuckLake
 
 __all__ = ["items", "lake"]
@@ -30,13 +30,7 @@ def test_killed_at_every_range(into_ducklake: Engine, items: Database, lake: Duc
     engine = into_ducklake
     with Movers(items):
         run_until_killed(engine, "range")
-        run_until_killed(engine, "range")
-        ((_, ranges),) = finished_before(engine)
-        assert ranges >= 5
-        for _ in range(ranges - 2):
-            run_until_killed(engine, "range")
-        assert finished_before(engine) == [(n, ranges) for n in range(1, ranges)]
-        run_until_killed(engine, "changes")
+        ranges = kill_at_each_range(engine)
         engine.start(*INTERRUPTED)
         engine.wait_for(lambda p: p["ready"])
         assert finished_before(engine)[-1] == (ranges, ranges)

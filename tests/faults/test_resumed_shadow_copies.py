@@ -7,7 +7,15 @@ import re
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
-from tests.rigs.movers import INTERRUPTED, Movers, configure, finished_before, items, run_until_killed
+from tests.rigs.movers import (
+    INTERRUPTED,
+    Movers,
+    configure,
+    finished_before,
+    items,
+    kill_at_each_range,
+    run_until_killed,
+)
 
 __all__ = ["items"]
 
@@ -35,13 +43,7 @@ def test_killed_at_every_range(copied: Engine, items: Database) -> None:
     engine = copied
     with Movers(items):
         resync_until_killed(engine)
-        run_until_killed(engine, "range")
-        ((_, ranges),) = finished_before(engine)
-        assert ranges >= 5
-        for _ in range(ranges - 2):
-            run_until_killed(engine, "range")
-        assert finished_before(engine) == [(n, ranges) for n in range(1, ranges)]
-        run_until_killed(engine, "changes")
+        ranges = kill_at_each_range(engine)
         engine.start(*INTERRUPTED)
         engine.wait_log("table public.items: resynced")
         assert finished_before(engine)[-1] == (ranges, ranges)

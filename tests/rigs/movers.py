@@ -126,3 +126,15 @@ def run_until_killed(engine: Engine, at: str) -> None:
     engine.start(*INTERRUPTED, KILL_AT=at)
     assert engine.process is not None
     assert engine.process.wait(LIMIT_S) == -9, engine.log[-4000:]
+
+
+def kill_at_each_range(engine: Engine) -> int:
+    """Kill the engine at each range of a copy that was killed at its first one. Return the number of ranges."""
+    run_until_killed(engine, "range")
+    ((_, ranges),) = finished_before(engine)
+    assert ranges >= 5
+    for _ in range(ranges - 2):
+        run_until_killed(engine, "range")
+    assert finished_before(engine) == [(n, ranges) for n in range(1, ranges)]
+    run_until_killed(engine, "changes")
+    return ranges

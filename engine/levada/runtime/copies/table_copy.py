@@ -134,11 +134,7 @@ class TableCopy:
             try:
                 return self._resume(table, name, plan, kept, cancelled, started)
             except Transient as error:
-                if error.code != codes.COPY_OUTDATED:
-                    raise
-                _log.info("%s", error.message)
-                note = error.message
-                self._kept.put(table, None)
+                note = self._why_outdated(table, error)
         former = self.make_room(table, name, plan)
         config = self.config_ref.current
         with (
@@ -230,11 +226,7 @@ class TableCopy:
             try:
                 return self._shadow(table, name, plan, cancelled, started, kept.since, kept)
             except Transient as error:
-                if error.code != codes.COPY_OUTDATED:
-                    raise
-                _log.info("%s", error.message)
-                note = error.message
-                self._kept.put(table, None)
+                note = self._why_outdated(table, error)
         return self._shadow(table, name, plan, cancelled, started, since, note=note)
 
     def _shadow(
@@ -386,6 +378,14 @@ class TableCopy:
                 wait_durable(self.destination, [target], mark, cancelled)
         except InterruptedError:
             raise Transient("copy_cancelled", f"the copy of {rows.schema.name} was cancelled") from None
+
+    def _why_outdated(self, table: TableId, error: Transient) -> str:
+        """Forget finished ranges that cannot be used. Return why. Raise any other error."""
+        if error.code != codes.COPY_OUTDATED:
+            raise error
+        _log.info("%s", error.message)
+        self._kept.put(table, None)
+        return error.message
 
     def _discard(self, rows: SnapshotRows, error: BaseException) -> None:
         """Drop the shadow copy after an error, unless the next attempt continues with its finished ranges."""
