@@ -8,20 +8,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyarrow import fs
 
+from levada.copy.rows import FinishedRange
 from levada.destinations.data_files.data_writer import ROW_GROUP_BYTES, DataWriter
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
 from levada.destinations.data_files.live_files import LiveFile, without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.position_deletes import PositionDeleteFiles, read_position_deletes
+from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.schema import CHANGELOG_FIELDS
 from levada.destinations.iceberg.small_tables import MOST_BYTES
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
+from levada.errors import DestinationChanged
 from levada.schema import Kind
 from levada.testing import ArrowRows, Source, column, table
 from levada.values import Lsn
@@ -102,3 +106,21 @@ def test_alike_large_values_are_read_a_row_group_at_a_time(tmp_path: Path) -> No
     assert max(sizes) < 2 * ROW_GROUP_BYTES
     found = pq.read_table(after.path, columns=["id"])["id"].to_pylist()
     assert found == [i for i in range(600) if i not in (3, 599)]
+
+
+def test_a_description_that_lacks_rows_is_damaged(tmp_path: Path) -> None:
+    """A range that was read by an earlier attempt of a copy is used only with all of its rows."""
+    orders = table(column(1, "id", Kind.INT8))
+    arrow = pa.schema([field("id", pa.int64(), 1)])
+    storage = FileSystemStorage(f"{tmp_path}/lake/orders/", fs.LocalFileSystem())
+    (files,) = ArrowRows.of(orders, [{"id": i} for i in range(5)]).map_partitions(
+        PartitionWriter(storage, FileLayout(arrow, {1: 1}), orders, {})
+    )
+    ranges = RangeFiles(storage, arrow)
+    ranges.save("whole", FinishedRange(files, 5, 0))
+    assert ranges.load("whole").rows == 5
+    ranges.save("without", FinishedRange([], 5, 0))
+    ranges.save("twice", FinishedRange([*files, *files], 5, 0))
+    for name in ("without", "twice"):
+        with pytest.raises(DestinationChanged, match=name):
+            ranges.load(name)

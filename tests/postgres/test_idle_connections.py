@@ -6,7 +6,9 @@ import pytest
 from tests.rigs.database import Database
 
 from levada.copy.range_reader import snapshot_session
+from levada.errors import Transient
 from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
+from levada.postgres.server import read_clock
 from levada.postgres.slots import export_snapshot
 
 SLOTS = "FROM pg_replication_slots WHERE temporary AND database = current_database()"
@@ -33,6 +35,20 @@ def test_a_session_that_the_server_ended_is_not_used_again(db: Database) -> None
         first = pid(readers)
         db.execute(f"SELECT pg_terminate_backend({first}, 10000)")  # type: ignore[arg-type]  # a number of the test
         assert pid(readers) != first
+
+
+def test_a_server_that_stops_during_a_block_is_a_transient_error(db: Database) -> None:
+    """Whichever query it interrupts. A table that is copied is tried again then."""
+
+    def read(readers: IdleReaders) -> None:
+        with readers.session() as connection:
+            ended = f"SELECT pg_terminate_backend({connection.info.backend_pid}, 10000)"
+            db.execute(ended)  # type: ignore[arg-type]  # a number of the test
+            read_clock(connection)
+
+    with IdleReaders(db.connection, "copy-guard") as readers, pytest.raises(Transient) as stopped:
+        read(readers)
+    assert stopped.value.code in {"source_stopping", "source_unreachable"}
 
 
 def test_a_session_with_an_error_or_an_open_transaction_is_closed(db: Database) -> None:

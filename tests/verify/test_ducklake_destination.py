@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from tests.rigs.replicated import InDuckLake, T, in_ducklake
 from tests.rigs.table_writers import delete_some, insert_some, update_some, writers
@@ -13,6 +16,7 @@ from tests.rigs.waiting import until
 from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.destinations.ducklake import DuckLakeDestination
+from levada.destinations.ducklake.fixed_table import DuckLakeVersion
 from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import KeyFile, MaskKeyFiles
 from levada.runtime.config import TableConfig, VerifyConfig
@@ -200,4 +204,28 @@ def test_a_repair_that_does_not_end_leaves_the_table_parked(
     assert shop.verify(repair=True).repaired_equal
     shop.db.execute("INSERT INTO t VALUES (102)")
     until(lambda: shop.lake.sql("SELECT count(*) FROM shop_public.t"), lambda found: found == [(102,)])
+    assert shop.verify().equal
+
+
+def test_a_clean_up_during_a_repair_is_no_damage(in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repair reads again what a compaction has replaced and removed, and does not call the table damaged."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 100) g"
+    )
+    shop.start(tables={T: TableConfig(deletes=Deletes.MARK)})
+    for number in (-1, -2):
+        shop.damage(f"INSERT INTO t (id, v) VALUES ({number}, 'theirs')")
+    whole_rows = DuckLakeVersion.whole_rows
+
+    def after_a_clean_up(*args: Any) -> Iterator[pa.RecordBatch]:
+        with shop.lake.duckdb() as connection:
+            connection.execute("CALL ducklake_merge_adjacent_files('lake')")
+            connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+            connection.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+        return whole_rows(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DuckLakeVersion, "whole_rows", after_a_clean_up)
+        assert shop.verify(repair=True).repaired_equal
     assert shop.verify().equal

@@ -222,7 +222,8 @@ def hold_table(
     snapshot.
     """
     readers = clamp_application_name(guards.server.application_name, READERS)
-    with guards.session() as conn:
+    # The caller's block is not only about the source, and `lock_leaves` raises its errors as Levada's.
+    with guards.held() as conn:
         guard = TableGuard(conn, published, description, limits, readers, part=part)
         try:
             lock_leaves(conn, published, schema, limits.wait_s)

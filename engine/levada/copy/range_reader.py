@@ -48,7 +48,8 @@ def snapshot_session(
         yield conn
         # An error, or a COPY that was not read to its end, closes the session instead.
         if conn.info.transaction_status == pq.TransactionStatus.INTRANS:
-            conn.commit()
+            with source_errors("ending the copy's snapshot"):
+                conn.commit()
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ class RangeReader:
         with snapshot_session(self.connection, self.snapshot, READERS) as conn:
             if isinstance(part, KeyedRows) and part.by_place:
                 # The planner expects each of them in a page that has to be read by itself.
-                conn.execute("SET LOCAL enable_seqscan = off")
+                with source_errors(f"copying {part.leaf}"):
+                    conn.execute("SET LOCAL enable_seqscan = off")
             for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
                 batch = self._apply_policy(decoder.decode(data, sizes))
                 if batch.num_rows:

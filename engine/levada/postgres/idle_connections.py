@@ -14,6 +14,7 @@ from psycopg import pq
 
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.failures import source_errors
 from levada.postgres.replication import execute_replication
 from levada.postgres.silence import WatchedConnection
 
@@ -123,6 +124,13 @@ class IdleReaders:
 
     @contextmanager
     def session(self) -> Iterator[WatchedConnection]:
+        """Take a session as `held` does, for a block that only reads the source. Raise its errors as Levada's."""
+        # Any of the block's queries may be the one during which the server stops.
+        with source_errors("reading the catalog"), self.held() as connection:
+            yield connection
+
+    @contextmanager
+    def held(self) -> Iterator[WatchedConnection]:
         """Take a session that works, and keep it afterwards, unless the block raises or leaves a transaction open.
 
         Raise the errors of `PostgresConnection.connect`.
@@ -147,7 +155,8 @@ class IdleReaders:
                 connection = self.server.connect(application=self.application)
                 # Each query is planned once, and not for each table.
                 connection.prepare_threshold = 0
-                connection.execute("SET plan_cache_mode = force_generic_plan")
+                with source_errors("setting up a session"):
+                    connection.execute("SET plan_cache_mode = force_generic_plan")
                 return connection
             # The server may have been restarted, or have ended the session.
             with suppress(psycopg.Error):

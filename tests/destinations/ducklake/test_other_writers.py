@@ -14,9 +14,10 @@ from tests.destinations.ducklake.steps import ORDERS, apply, changed, check_filt
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.ducklake import DuckLake
 
-from levada.errors import DestinationChanged
+from levada.errors import DestinationChanged, Transient
 from levada.schema import TableTarget
-from levada.values import Lsn, QualifiedTable, TableId, Watermark
+from levada.schema.partitions import Region
+from levada.values import Lsn, QualifiedTable, TableId, TableMode, Watermark
 
 
 @pytest.mark.parametrize(
@@ -252,3 +253,22 @@ def test_orphans_are_no_damage(ducklake: DuckLake) -> None:
     ducklake.sql("CALL ducklake_delete_orphaned_files('lake', cleanup_all => true)")
     assert not destination.swap_replacement(ORDERS.id, ducklake.mark(2000))
     assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3"}
+
+
+def test_a_clean_up_while_keys_are_read_is_no_damage(ducklake: DuckLake) -> None:
+    """A compaction replaces the files of a removed partition's rows and removes them. The table is read again."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination, n=3)
+    stream.insert(id=20, item="new", note=None)
+    apply(ducklake, destination, stream)
+    target, everything = TableTarget.of(ORDERS, TableMode.UPSERT), Region(((),))
+    reading = destination.keys_in(target, everything)
+    next(reading)
+    with ducklake.duckdb() as connection:
+        connection.execute("CALL ducklake_merge_adjacent_files('lake')")
+        connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now())")
+        connection.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    with pytest.raises(Transient, match="removed while they were read"):
+        list(reading)
+    again = [key for batch in destination.keys_in(target, everything) for key in batch["id"].to_pylist()]
+    assert sorted(again) == [1, 2, 3, 20]

@@ -88,9 +88,13 @@ class RangeFiles:
         try:
             data = json.loads(content)
             files = [self._of_json(raw) for raw in data["files"]]
-            return FinishedRange(files, int(data["rows"]), int(data["unrepresentable"]))
+            finished = FinishedRange(files, int(data["rows"]), int(data["unrepresentable"]))
         except (ValueError, KeyError, TypeError) as error:
             raise damaged(path) from error
+        # Every row of a range is in one of its files.
+        if sum(file.rows for file in files) != finished.rows:
+            raise damaged(path)
+        return finished
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove descriptions. Those that cannot be removed are left as orphans."""

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Self, TypeVar
 
@@ -25,7 +26,7 @@ from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
 from levada.destinations.ducklake.copying import CopiedTable, copied_constants
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
-from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version
+from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version, has_files, while_current
 from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
@@ -234,9 +235,10 @@ class DuckLakeDestination(FencedDestination[LakeState]):
                 held = read_files(connection, intact.table)
             storage = catalog.lake.storage(intact.table.folder)
             reader = RegionReader.of(target.schema, intact.columns.files(target.schema), region)
-            files = [f for f in held if reader.may_have_rows(storage, catalog.lake.path(f.path))]
-            for file in files:
-                yield from reader.read(storage, live_files(storage, catalog.lake, [file]))
+            with while_current(target.schema.name, partial(has_files, catalog, intact.table, held)):
+                files = [f for f in held if reader.may_have_rows(storage, catalog.lake.path(f.path))]
+                for file in files:
+                    yield from reader.read(storage, live_files(storage, catalog.lake, [file]))
 
     def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the current data files whose keys are not in the index of the shadow copy."""
@@ -252,8 +254,9 @@ class DuckLakeDestination(FencedDestination[LakeState]):
                 held = read_files(connection, intact.table)
             storage = catalog.lake.storage(intact.table.folder)
             rows = LeftOutRows(storage, intact.columns.files(schema), schema, state.replacement.index)
-            for file in held:
-                yield from rows.read(live_files(storage, catalog.lake, [file]))
+            with while_current(schema.name, partial(has_files, catalog, intact.table, held)):
+                for file in held:
+                    yield from rows.read(live_files(storage, catalog.lake, [file]))
 
     def erase(self, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
         """Write the files again that have the rows, also those of former snapshots. All snapshots stay."""

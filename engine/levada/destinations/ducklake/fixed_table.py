@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -19,14 +20,14 @@ from levada.destinations.data_files.storage import Storage
 from levada.destinations.ducklake.columns import LakeColumns
 from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import read_as_it_is
-from levada.destinations.ducklake.tables import LiveDataFile, read_files
+from levada.destinations.ducklake.tables import LakeTable, LiveDataFile, read_files
 from levada.destinations.ducklake.writes import Catalog
 from levada.destinations.row_hashes import summed_chunks
 from levada.destinations.verification import PLACE, Comparison, FixedTable
 from levada.errors import DestinationChanged, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.kept_rows import DELETED_AT_ATTNUM
-from levada.values import Lsn
+from levada.values import Lsn, QualifiedTable
 
 _ROWS_OF_A_TASK: Final = 1_000_000
 _AT_ONCE: Final = 4
@@ -103,7 +104,9 @@ class DuckLakeVersion(FixedTable):
         paths = [f.file.path for f in self._files]
         for first in range(0, places.num_rows, _ROWS_AT_ONCE):
             files, positions = split_places(places[PLACE].slice(first, _ROWS_AT_ONCE).combine_chunks())
-            yield from lookup.read(names, paths, files, positions).combine_chunks().to_batches()
+            with while_current(self._schema.name, self._is_current):
+                rows = lookup.read(names, paths, files, positions)
+            yield from rows.combine_chunks().to_batches()
 
     @property
     def held_files(self) -> Iterator[LiveDataFile]:
@@ -121,17 +124,12 @@ class DuckLakeVersion(FixedTable):
         mark = None if comparison.marked is None else self._layout.column(DELETED_AT_ATTNUM)
         parts = self._parts() or [[]]
         tasks = [partial(work, FileHashes(self._storage, self._layout, comparison, files, mark)) for files in parts]
-        try:
+        with while_current(self._schema.name, self._is_current):
             if self._runner is None or len(tasks) == 1:
                 return pa.concat_tables([task() for task in tasks])
             name = f"checksums of {self._schema.name}"
             never = threading.Event()
             return pa.concat_tables(run_tasks(self._runner, tasks, name, parallel=_AT_ONCE, cancelled=never))
-        except DestinationChanged as error:
-            if error.code != codes.TABLE_DAMAGED or self._is_current():
-                raise
-            message = f"files of {self._schema.name} were removed during its verification"
-            raise Transient("table_changed", message) from error
 
     def _parts(self) -> list[list[tuple[int, LiveFile]]]:
         """Return the files in groups of about the same number of rows."""
@@ -144,6 +142,24 @@ class DuckLakeVersion(FixedTable):
             parts[-1].append((number, sized.file))
             rows += sized.rows
         return parts
+
+
+@contextmanager
+def while_current(name: QualifiedTable, is_current: Callable[[], bool]) -> Iterator[None]:
+    """Raise Transient ``table_changed`` for a missing file if the table has not all files that are read any more."""
+    try:
+        yield
+    except DestinationChanged as error:
+        if error.code != codes.TABLE_DAMAGED or is_current():
+            raise
+        raise Transient("table_changed", f"files of {name} were removed while they were read") from error
+
+
+def has_files(catalog: Catalog, table: LakeTable, held: Sequence[LiveDataFile]) -> bool:
+    """Return True if all these files are still the table's."""
+    with catalog.database.transaction(f"reading {table.name}") as connection:
+        now = {f.path for f in read_files(connection, table)}
+    return now.issuperset(f.path for f in held)
 
 
 def current_version(
@@ -164,11 +180,7 @@ def current_version(
     files = live_files(storage, catalog.lake, held)
     sized = [SizedFile(file, of.rows - of.deleted, of) for file, of in zip(files, held, strict=True)]
 
-    def is_current() -> bool:
-        with catalog.database.transaction(reading) as connection:
-            now = {f.path for f in read_files(connection, table)}
-        return now.issuperset(f.path for f in held)
-
+    is_current = partial(has_files, catalog, table, held)
     return DuckLakeVersion(
         target.schema, columns, storage, sized, row.lsn, runner, is_current, keeps_columns=keeps_columns
     )
