@@ -200,3 +200,48 @@ def test_keys_of_every_form(manifest: Path, db: Database) -> None:
         (("nothing", "x"), "unknown_table"),
     ):
         assert erased(manifest, *arguments) == {"code": code}
+
+
+def test_keys_that_the_source_would_change(manifest: Path, db: Database) -> None:
+    """A key that a type would cut off or round erases no other row. A scale is filled up, also below a mask."""
+    db.execute(
+        "CREATE DOMAIN short AS varchar(3)",
+        "CREATE DOMAIN shorter AS short CHECK (VALUE <> 'bad')",
+        "CREATE DOMAIN cents AS numeric(10, 2)",
+        "CREATE TABLE domains (id shorter PRIMARY KEY)",
+        "INSERT INTO domains VALUES ('abc')",
+        "CREATE TABLE prices (id cents PRIMARY KEY)",
+        "INSERT INTO prices VALUES (1.5)",
+        "CREATE TABLE names (id name PRIMARY KEY)",
+        "INSERT INTO names VALUES (repeat('x', 63))",
+        """CREATE TABLE letters (id "char" PRIMARY KEY)""",
+        "INSERT INTO letters VALUES ('a')",
+        "CREATE TABLE masked (id numeric(10, 2) PRIMARY KEY)",
+        "INSERT INTO masked VALUES (1.5), (2.5)",
+        "CREATE TABLE free (id numeric PRIMARY KEY)",
+        "INSERT INTO free VALUES (1.00)",
+    )
+    folder = manifest.parent / "secrets" / "masks"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hmac").write_text(f"{KEY}\n")
+    tables = {"include": [{"schema": "public", "name": "*"}], "maskKeySecretRef": {"name": "masks", "key": "hmac"}}
+    write(manifest, db, {"table": {"name": "masked"}, "columns": {"mask": {"id": {"method": "HMAC"}}}}, tables=tables)
+    run(manifest)
+    for key in ("abcd", "bad"):
+        assert erased(manifest, "domains", key, "--anyway")["rows"] == 0
+    for table, key in (("names", "x" * 64), ("letters", "ab"), ("prices", "1.501")):
+        assert erased(manifest, table, key, "--anyway") == {"code": "erase_key_invalid"}
+    for table, key in (
+        ("domains", "abc"),
+        ("names", "x" * 63),
+        ("letters", "a"),
+        ("prices", "1.5"),
+        ("masked", "1.500"),
+    ):
+        assert erased(manifest, table, key) == {"code": "erase_at_source"}
+        found = erased(manifest, table, key, "--anyway")
+        assert found["rows"] == 1, table
+        assert not any("another text" in place["where"] for place in found["remaining"])
+    # Files have 1.00, which is another text.
+    found = erased(manifest, "free", "1", "--anyway")
+    assert any("another text" in place["where"] for place in found["remaining"])

@@ -128,7 +128,7 @@ class Eraser:
             options.told("looking for the rows" if options.dry_run else "removing the rows")
             check()
             erased = self.destination.erase(target, wanted, Watermark(config.name, self.epoch, lsn))
-        left = _elsewhere(lsn, keys.at_source)
+        left = [*_other_texts(keys.inexact), *_elsewhere(lsn, keys.at_source)]
         report = ErasureReport(name, lsn, options.dry_run, len(options.keys), keys.at_source, erased.also(left))
         return held.table, report
 
@@ -213,6 +213,19 @@ class Eraser:
                 raise _cancelled(name)
 
         return check
+
+
+def _other_texts(columns: Sequence[str]) -> list[Remaining]:
+    """Return the rows whose key is equal at the source and has another text, if there can be such rows."""
+    if not columns:
+        return []
+    names = ", ".join(columns)
+    return [
+        Remaining(
+            f"rows in files whose {names} has another text of an equal value, as 1.0 and 1.00 of a numeric",
+            "their keys are erased in that text too",
+        )
+    ]
 
 
 def _elsewhere(lsn: Lsn, at_source: int) -> list[Remaining]:

@@ -19,7 +19,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import RowError, Values, WireBuffer, sizes_of
-from levada.schema import Column, ReplicatedTableSchema
+from levada.schema import Column, Kind, ReplicatedTableSchema
 from levada.schema.masks import MaskKeys
 from levada.values import QualifiedTable, TableId
 
@@ -27,33 +27,59 @@ KeyText: TypeAlias = "str | Mapping[str, str]"
 """A key: the value of the only key column, or the values of all key columns by their names."""
 
 _BPCHAR: Final = 1042
+_NUMERIC: Final = 1700
+_CUT_OFF: Final = (18, 19)
+"""The types "char" and name, whose input cuts a longer text off, which is then the key of another row."""
+
+# A domain has the length of its base type, and a cast to it would cut the value off too.
 _TYPES: Final = """
-SELECT a.attnum, a.attname, pg_catalog.format_type(a.atttypid, -1), a.atttypid::bigint, a.atttypmod,
- n.nspname, c.relname
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE a.attrelid = %s AND a.attnum = ANY (%s) AND NOT a.attisdropped
+WITH RECURSIVE bases AS (
+ SELECT a.attrelid, a.attnum, a.attname, a.atttypid AS type, a.atttypmod AS modifier, a.attcollation AS collation
+ FROM pg_catalog.pg_attribute a WHERE a.attrelid = %s AND a.attnum = ANY (%s) AND NOT a.attisdropped
+ UNION ALL
+ SELECT b.attrelid, b.attnum, b.attname, t.typbasetype, t.typtypmod, b.collation
+ FROM bases b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd'
+)
+SELECT b.attnum, b.attname, pg_catalog.format_type(b.type, -1),
+ b.type::bigint, b.modifier, pg_catalog.format_type(b.type, b.modifier), t.typtype = 'e' OR (
+  EXISTS (SELECT FROM pg_catalog.pg_amproc p JOIN pg_catalog.pg_opfamily f ON f.oid = p.amprocfamily
+   JOIN pg_catalog.pg_am m ON m.oid = f.opfmethod WHERE m.amname = 'btree' AND p.amprocnum = 4
+   AND p.amproclefttype = CASE b.type WHEN 1043 THEN 25 ELSE b.type END)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_collation l WHERE l.oid = b.collation AND NOT l.collisdeterministic)
+ ), n.nspname, c.relname
+FROM bases b JOIN pg_catalog.pg_type t ON t.oid = b.type JOIN pg_catalog.pg_class c ON c.oid = b.attrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE t.typtype <> 'd'
 """
+_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceKeys:
     """Keys that the source has read. ``stored`` has them as the destination does, by the names of the key columns.
 
-    ``at_source`` is the number of those that a row at the source still has.
+    ``at_source`` is the number of those that a row at the source still has. ``inexact`` are the key columns whose equal
+    values may have several texts, such as 1.0 and 1.00. The destination has one of them.
     """
 
     stored: pa.Table
     at_source: int
+    inexact: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyColumn:
-    """A key column in the source's catalog, whose type is ``type_name`` without a length."""
+    """A key column in the source's catalog, whose type is ``type_name`` without a length.
+
+    ``scaled`` is the type of a numeric with its scale, and otherwise empty. ``cuts_off`` is True if the type cuts a
+    longer text off, and ``exact`` if equal values have the same text.
+    """
 
     name: str
     type_name: LiteralString
     padded_to: int
+    scaled: LiteralString
+    cuts_off: bool
+    exact: bool
 
 
 def read_keys(
@@ -73,10 +99,18 @@ def read_keys(
             # Its message has the value.
             raise _invalid(schema.name, "a value is none of the type of its key column") from None
     written = [[row[number] for row in rows] for number in range(len(columns))]
+    for column, given, found in zip(columns, texts, written, strict=True):
+        if column.cuts_off and found != given:
+            raise _invalid(schema.name, "a value is longer than the type of its key column")
     stored = {
         c.name: _decoded(schema.name, c, values, masks) for c, values in zip(schema.key_columns, written, strict=True)
     }
-    return SourceKeys(pa.table(stored), sum(bool(row[-1]) for row in rows))
+    inexact = (
+        c.name
+        for c, known in zip(schema.key_columns, columns, strict=True)
+        if not known.exact and (c.mask is not None or c.type.kind in _TEXTS)
+    )
+    return SourceKeys(pa.table(stored), sum(bool(row[-1]) for row in rows), tuple(inexact))
 
 
 def _texts(schema: ReplicatedTableSchema, keys: Sequence[KeyText], column: str) -> list[str]:
@@ -93,10 +127,12 @@ def _catalog(
 ) -> tuple[list[_KeyColumn], QualifiedTable]:
     with connection.transaction():
         rows = connection.execute(_TYPES, [int(schema.id), list(schema.key)]).fetchall()
-    found = {
-        number: (_KeyColumn(name, kind, modifier - 4 if oid == _BPCHAR and modifier > 4 else 0), QualifiedTable(*place))
-        for number, name, kind, oid, modifier, *place in rows
-    }
+    found = {}
+    for number, name, kind, oid, modifier, whole, exact, *place in rows:
+        padded_to = modifier - 4 if oid == _BPCHAR and modifier > 4 else 0
+        scaled = whole if oid == _NUMERIC and modifier >= 0 else ""
+        column = _KeyColumn(name, kind, padded_to, scaled, oid in _CUT_OFF, exact or bool(scaled))
+        found[number] = column, QualifiedTable(*place)
     if not found or found.keys() != set(schema.key):
         raise _changed(schema.name, schema.id)
     return [found[c.attnum][0] for c in schema.key_columns], next(iter(found.values()))[1]
@@ -131,7 +167,12 @@ def _value(name: sql.Identifier, column: _KeyColumn) -> sql.Composable:
     if column.padded_to:
         padded = sql.SQL("pg_catalog.rpad({0}, greatest({1}, pg_catalog.length({0})))")
         text = padded.format(name, sql.Literal(column.padded_to))
-    return sql.SQL("({})::{}").format(text, sql.SQL(column.type_name))
+    value = sql.SQL("({})::{}").format(text, sql.SQL(column.type_name))
+    if not column.scaled:
+        return value
+    # The stream has all digits of the scale: 1.50 for 1.5. A value with more digits stays as it is, for no row has it.
+    scaled = sql.SQL("{}::{}").format(value, sql.SQL(column.scaled))
+    return sql.SQL("CASE WHEN {0} = {1} THEN {0} ELSE {1} END").format(scaled, value)
 
 
 def _decoded(table: QualifiedTable, column: Column, texts: Sequence[str], masks: MaskKeys) -> pa.Array:
