@@ -186,6 +186,11 @@ class ActionsStored(Recorded):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressWanted(Recorded):
+    """The progress shall show everything that was reported before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal(Message):
     """An error that ends the pipeline."""
 
