@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -11,6 +11,7 @@ from levada.destinations.interface import Destination, TableMode, TableTarget
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
 from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
 
@@ -34,6 +35,16 @@ class TableState:
         if self.seen is not None and (lsn is None or lsn < self.seen):
             raise rolled_back(name, hint)
         self.seen = lsn
+
+    def begins(self, name: object, hint: str, held: tuple[int, Lsn], mark: Watermark) -> bool:
+        """Return True if a batch up to ``mark`` is still to be applied to the table, whose epoch and LSN are ``held``.
+
+        Raise StaleEpoch if a newer driver has written the table, and DestinationChanged as `saw` does.
+        """
+        epoch, lsn = held
+        require_epoch(epoch, mark.epoch)
+        self.saw(name, lsn, hint)
+        return mark.lsn > lsn
 
     def forget(self) -> None:
         """Discard the state, because the table was dropped, or copied by another process."""
@@ -86,6 +97,10 @@ class FencedDestination(Destination, Generic[S]):
                 self._apply(state, changes, mark)
         return Durability.DURABLE
 
+    def maintain(self, table: TableId) -> None:
+        """Raise DestinationChanged if another writer changed the table."""
+        self.applied(table)
+
     def copied_elsewhere(self, target: TableTarget) -> None:
         """Forget the table of the last copy."""
         state = self._table_of(target)
@@ -95,11 +110,24 @@ class FencedDestination(Destination, Generic[S]):
     def _table_of(self, target: TableTarget) -> S:
         return self._states.of(target.id)
 
+    def _require_last_rows(self, target: TableTarget, system: str) -> None:
+        """Raise NeedsOperator ``verify_unsupported`` for a changelog, in the words of a destination that has SQL."""
+        if self.effective_mode(target) is TableMode.CHANGELOG:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"{target.schema.name} cannot be compared with the source: its table in {system} has every change",
+            )
+
 
 def require_epoch(held: int, epoch: int | None) -> None:
     """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
     if epoch is not None and held > epoch:
         raise StaleEpoch(epoch, held)
+
+
+def copied_constants(mode: TableMode, lsn: Lsn) -> Mapping[str, str | int]:
+    """Return the values of a changelog's additional columns in the rows of a copy as of ``lsn``."""
+    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
 
 
 def missing(name: object, table: QualifiedTable | None, why: str = "") -> DestinationChanged:

@@ -62,7 +62,6 @@ from levada.destinations.verification import FixedTable, Repair
 from levada.errors import DestinationChanged
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
@@ -231,12 +230,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
             table.check_epoch(mark)
             table.upgrade()
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
-            copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
             writer, keeper = (
-                PartitionWriter(storage, new_files, schema, copied),
+                PartitionWriter.of_copy(storage, new_files, schema, mode, mark.lsn),
                 RangeFiles(storage, new_files.arrow, PartitionLists()),
             )
             written = write_leased(rows, writer, keeper, lease, table)
