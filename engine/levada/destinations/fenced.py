@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
 from levada.destinations.interface import Destination, TableMode, TableTarget
 from levada.destinations.schema_changes import resync_hint
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -52,6 +57,7 @@ class TableState:
 
 
 S = TypeVar("S", bound=TableState)
+T = TypeVar("T")
 
 
 class TableStates(Generic[S]):
@@ -117,6 +123,21 @@ class FencedDestination(Destination, Generic[S]):
                 "verify_unsupported",
                 f"{target.schema.name} cannot be compared with the source: its table in {system} has every change",
             )
+
+
+def committed(commit: Callable[[], T], attempts: int, may_succeed: Callable[[LevadaError], bool]) -> T:
+    """Call ``commit`` up to ``attempts`` times, while ``may_succeed`` says that its error came from another writer."""
+
+    def passes(error: BaseException) -> bool:
+        return isinstance(error, LevadaError) and may_succeed(error)
+
+    def told(state: RetryCallState) -> None:
+        _log.info("retrying a commit: %s", None if state.outcome is None else state.outcome.exception())
+
+    retrying = Retrying(
+        stop=stop_after_attempt(attempts), retry=retry_if_exception(passes), before_sleep=told, reraise=True
+    )
+    return retrying(commit)
 
 
 def require_epoch(held: int, epoch: int | None) -> None:

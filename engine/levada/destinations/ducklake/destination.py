@@ -52,6 +52,7 @@ from levada.destinations.fenced import (
     TableState,
     TableStates,
     check_same_table,
+    committed,
     require_epoch,
 )
 from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
@@ -453,14 +454,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def _retried(self, run: Callable[[], T]) -> T:
         """Run a write, again if another writer of the catalog or a compaction came first."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return run()
-            except LevadaError as error:
-                if error.code not in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED) or attempt == _ATTEMPTS:
-                    raise
-                _log.info("retrying a commit: %s", error.message)
-        raise AssertionError
+        return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
 
     def _catalog(self) -> Catalog:
         """Return the catalog, which is opened or created at the first call."""

@@ -210,9 +210,7 @@ class PostgresDestination(FencedDestination[_Table]):
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         try:
-            parts = rows.map_partitions(self._writer(copy))
-            with self._transaction(f"completing the copy of {place}") as connection:
-                shadow_copy.close(connection, self._state, copy, parts)
+            self._fill(copy, rows, place)
             patiently(lambda: self._serve(copy, mark, place))
         except BaseException:
             self._drop_shadow(schema.id)
@@ -396,15 +394,13 @@ class PostgresDestination(FencedDestination[_Table]):
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
         self._table_of(target).copy_epoch = mark.epoch
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
-            row = self._state.find(connection, schema.id, lock=True)
-            if row is None or row.lsn is None or row.place != place:
+            found = self._state.find_copied(connection, schema.id, lock=True)
+            if found is None or (row := found[0]).place != place:
                 return False
             require_epoch(row.epoch, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
-        parts = rows.map_partitions(self._writer(copy))
-        with self._transaction(f"completing the copy of {place}") as connection:
-            shadow_copy.close(connection, self._state, copy, parts)
+        self._fill(copy, rows, place)
         self._table_of(target).shadow = copy
         return True
 
@@ -453,9 +449,12 @@ class PostgresDestination(FencedDestination[_Table]):
     def _place(self, target: TableTarget) -> QualifiedTable:
         return self._naming.place(target.schema.name, target.name)
 
-    def _writer(self, copy: ShadowCopy) -> PartitionWriter:
+    def _fill(self, copy: ShadowCopy, rows: TableRows, place: QualifiedTable) -> None:
         constants = tuple(copied_constants(copy.mode, copy.lsn).items())
-        return PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
+        writer = PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
+        parts = rows.map_partitions(writer)
+        with self._transaction(f"completing the copy of {place}") as connection:
+            shadow_copy.close(connection, self._state, copy, parts)
 
     def _drop_shadow(self, table: TableId) -> None:
         with suppress(LevadaError):
