@@ -19,8 +19,16 @@ from levada.runtime.host.assembly import PipelineParts, assemble, destination_se
 from levada.runtime.host.goals import Goal, judge
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.masks import mask_key_folder
-from levada.runtime.host.observer import EngineObserver
-from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.runtime.host.outcomes import (
+    CaughtUp,
+    EngineObserver,
+    Outcome,
+    Refused,
+    Stopped,
+    Suspended,
+    TablesErrored,
+    TimedOut,
+)
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
 from levada.runtime.host.readiness import copied_before, source_problems
