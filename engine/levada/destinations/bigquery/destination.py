@@ -207,9 +207,8 @@ class BigQueryDestination(FencedDestination[_Table]):
         state = None if served is None else served.read_state()
         if served is None or state is None or state.lsn is None:
             raise missing(self._place(events.target) if served is None else served.name, schema.name)
-        require_epoch(state.epoch, mark.epoch)
-        table.saw(served.name, state.lsn, resync_command(state.description.source))
-        if mark.lsn <= state.lsn:
+        hint = resync_command(state.description.source)
+        if not table.begins(served.name, hint, (state.epoch, state.lsn), mark):
             return
         resource = self._resource(served, schema.id)
         check_made(served, state, resource)

@@ -33,11 +33,10 @@ from levada.destinations.bigquery.state import (
 )
 from levada.destinations.bigquery.types import constant
 from levada.destinations.bigquery.write_api import StreamWriter, commit, write_client
-from levada.destinations.fenced import missing, require_epoch
+from levada.destinations.fenced import copied_constants, missing, require_epoch
 from levada.destinations.interface import TableMode
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark, resync_command
 
@@ -184,7 +183,7 @@ class ServedTable:
     ) -> StoredState:
         """Replace all rows by those of a copy, and store ``mark`` in the same transaction."""
         columns = StagedColumns(described.columns, described.key, described.mode, is_copy=True)
-        copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if described.mode is TableMode.CHANGELOG else {}
+        copied = copied_constants(described.mode, mark.lsn)
         with staging_table(self.rest, self.state_table, columns) as staging:
             streams = rows.map_partitions(PartitionWriter(self.connection, staging, columns, schema, copied))
             commit(self.connection, staging, streams)

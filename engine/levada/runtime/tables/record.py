@@ -31,8 +31,8 @@ class RunningJob:
 class TableRecord:
     """One table. Only the supervisor's thread changes it.
 
-    The registry assigns identity and phase. Each state has one owner, see docs/architecture.md. A destination is never
-    called for one table from two threads, because a stage assigns the table to a job before the call.
+    The registry assigns identity and phase. Each state has one owner, see docs/architecture/state.md. A destination is
+    never called for one table from two threads, because a stage assigns the table to a job before the call.
     """
 
     id: TableId
