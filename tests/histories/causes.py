@@ -42,6 +42,7 @@ CAUSES: Final = {
     "mode_changed": _IDENTITY,
     "table_not_published": _IDENTITY | {"persistence", "publication", "switch publication"} | {"leaves"},
     "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
+    "row_filter_changed": frozenset({"publication"}),
     "publication_changed": frozenset({"publication", "switch publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY | {"create table"},

@@ -31,13 +31,15 @@ class Held:
     """A table that is held.
 
     ``parked`` is the code of its error, empty for a table without one. A parked table applies nothing, so it cannot be
-    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged. ``copied_at`` is the
-    time of its last copy by this process.
+    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged. If it ``is_compared``,
+    it goes on after its repair without the changes that it missed. ``copied_at`` is the time of its last copy by this
+    process.
     """
 
     table: TableId
     parked: str = ""
     needs_resync: bool = False
+    is_compared: bool = False
     copied_at: datetime | None = None
 
 
