@@ -29,10 +29,10 @@ pytestmark = pytest.mark.nightly
 
 
 class LoneTables:
-    """TableSyncs without a Pipeline."""
+    """TableSyncs without a Pipeline, in a namespace without other objects, whose limit of memory they would share."""
 
-    def __init__(self, tenant: Tenant) -> None:
-        self._tenant = tenant
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
         self._numbers = iter(range(LONE_TABLES))
         self._lock = threading.Lock()
 
@@ -43,15 +43,15 @@ class LoneTables:
                 number = next(self._numbers, None)
             if number is None:
                 return
-            self._tenant.create({
+            self._kubectl.create({
                 "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": f"lone-{number}"},
                 "spec": {"pipelineRef": {"name": "none"}, "table": {"schema": "public", "name": f"t{number}"}},
             })  # fmt: skip
 
     def answered(self) -> bool:
         """Return True once each is there and has Accepted=False/NoPipeline."""
-        found = [t for t in self._tenant.kubectl.get("tablesyncs") if t["metadata"]["name"].startswith("lone-")]
-        reasons = [c["reason"] for t in found for c in t["status"].get("conditions", ()) if c["type"] == "Accepted"]
+        found = [c for t in self._kubectl.get("tablesyncs") for c in t["status"].get("conditions", ())]
+        reasons = [c["reason"] for c in found if c["type"] == "Accepted"]
         return reasons == ["NoPipeline"] * LONE_TABLES
 
 
@@ -78,26 +78,34 @@ def places(cluster: Kubectl, tmp_path: Path, request: pytest.FixtureRequest) -> 
     honest.remove_namespace()
 
 
+@pytest.fixture
+def lone(cluster: Kubectl) -> Iterator[LoneTables]:
+    """A namespace for them."""
+    kubectl = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    yield LoneTables(kubectl)
+    kubectl.remove_namespace()
+
+
 @pytest.mark.parametrize("places", [1, 2], indirect=True, ids=["one", "two"])
-def test_odd_objects_of_a_tenant(places: list[Place]) -> None:
+def test_odd_objects_of_a_tenant(places: list[Place], lone: LoneTables) -> None:
     """The other namespace's Pipeline is reconciled meanwhile, no process ends, and none is killed for its memory.
 
     Each of 3,000 TableSyncs says that it has no Pipeline. With two replicas the leader ends halfway, and the standby
     leads.
     """
     leader = places[0]
-    odd, over, tables = OddObjects(leader.tenant, SEED), threading.Event(), LoneTables(leader.tenant)
+    odd, over = OddObjects(leader.tenant, SEED), threading.Event()
 
     def odd_objects() -> None:
         while not over.is_set():
             odd.step()
 
-    threads = [threading.Thread(target=work) for work in (odd_objects, *[lambda: tables.create(over)] * 4)]
+    threads = [threading.Thread(target=work) for work in (odd_objects, *[lambda: lone.create(over)] * 4)]
     for thread in threads:
         thread.start()
     times: list[float] = []
     try:
-        while len(times) < ROUNDS or not tables.answered():
+        while len(times) < ROUNDS or not lone.answered():
             times.append(leader.reconciled())
             if len(places) > 1 and len(times) == ROUNDS // 2:
                 leader.operator.stop()
