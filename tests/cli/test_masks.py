@@ -70,8 +70,10 @@ ROWS = "SELECT id, email, ssn, note, card, born FROM replica.people ORDER BY id"
 
 
 def test_masks(people: Path, db: Database) -> None:
-    """In the copy, in the stream, and in the comparison."""
+    """In the copy, in the stream, and in the comparison. The plan lists them before."""
     assert on(people, "check").exit_code == Exit.OK
+    planned = on(people, "plan").output
+    assert "public.people is masked: born by HMAC, card by Last to 4," in planned, planned
     run(people)
     copied = [
         (1, hashed("ada@clear"), None, "clea", "1234", hashed("1815-12-10")),
@@ -233,6 +235,7 @@ def test_comments_mask(commented: Path, db: Database) -> None:
     """In the copy, in the stream, in the comparison, and in a table that takes the name in a swap."""
     assert len(SQL) == 5
     assert on(commented, "check").exit_code == Exit.OK
+    assert "public.people is masked: " in on(commented, "plan").output
     run(commented)
     assert db.query(COMMENTED) == [MASKED]
     db.execute("INSERT INTO people SELECT 2, email, ssn, note, card FROM people")

@@ -33,7 +33,7 @@ _FIRST: Final = {
 }
 """The first copy of a table, by the rows that it takes."""
 _MOST: Final = 10
-"""The number of tables with another place that are listed."""
+"""The number of tables that one list has."""
 
 
 def plan(manifests: Manifests, secrets: Path | None, work_dir: Path, output: Output) -> Exit:
@@ -89,6 +89,10 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
                 "bytes": table.estimate.bytes,
                 "copied": table.copied,
                 "copiedRows": table.copied_rows.value,
+                "masks": {
+                    column: {"method": mask.method.value, "length": mask.length or None}
+                    for column, mask in table.masks.entries
+                },
                 "copiedAgain": table.again or None,
                 "formerTable": None if table.former is None else table.former.target,
                 "formerTableStays": None if table.former is None else table.former.stays,
@@ -155,6 +159,7 @@ def lines(found: RunPlan) -> Iterator[str]:
     yield f"to copy: {counted(len(found.to_copy), 'table')}, {size(found.bytes)}"
     for reason, count in Counter(table.again for table in found.to_copy if table.again).items():
         yield f"copied again: {counted(count, 'table')}, {reason}"
+    yield from _masked(found)
     yield from _moved(found)
     yield from _parked(found)
     for gone in found.leaving:
@@ -180,6 +185,19 @@ def lines(found: RunPlan) -> Iterator[str]:
         yield from (f"  {change}" for change in found.changes)
     else:
         yield "a run changes nothing at the source, besides its state"
+
+
+def _masked(found: RunPlan) -> Iterator[str]:
+    """Yield the tables with masked columns, each with their masks."""
+    masked = [table for table in found.tables if table.masks]
+    for table in masked[:_MOST]:
+        masks = ", ".join(
+            f"{column} by {mask.method.value}{f' to {mask.length}' if mask.length else ''}"
+            for column, mask in table.masks.entries
+        )
+        yield "  " + one_record(f"{table.name} is masked: {masks}")
+    if len(masked) > _MOST:
+        yield f"  and {len(masked) - _MOST:,} more"
 
 
 def _moved(found: RunPlan) -> Iterator[str]:

@@ -36,6 +36,7 @@ from levada.runtime.tables.requests import (
     pending_request,
     settings_changed,
 )
+from levada.schema.masks import TableMasks
 from levada.spec import Manifests
 from levada.status import ErrorProgress, TablePhase
 from levada.stores.interface import TableControls
@@ -60,7 +61,7 @@ class PlannedTable:
     ``target`` is its name at the destination, empty if only a running destination of another package knows it. ``mode``
     is Changelog for a table without a usable key, whatever the manifest says. ``error`` is that of a parked table.
     ``former`` is the place of the last copy, if the next one has another. ``copied_rows`` are those that the next one
-    takes.
+    takes. ``masks`` are those of the manifest and of comments at the source.
     """
 
     name: QualifiedTable
@@ -72,6 +73,7 @@ class PlannedTable:
     error: ErrorProgress | None = None
     former: FormerPlace | None = None
     copied_rows: CopiedRows = CopiedRows.ALL
+    masks: TableMasks = TableMasks()
 
     @property
     def bytes(self) -> int:
@@ -187,6 +189,7 @@ def _tables(
             errors.get(name),
             former_place(manifests, before[name], wanted[name]) if again.get(name) == SETTINGS_CHANGED else None,
             wanted[name].copied_rows,
+            wanted[name].masks,
         )
         for name in names
     )
