@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.api.pipelines import condition, shop
+from tests.cluster.api.pipelines import condition, events, shop
 from tests.cluster.api.processes import Operator, has_controllers
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.tenants import hostile
@@ -156,11 +156,12 @@ def test_owner_in_another_namespace(place: Place) -> None:
     place.holds()
     after = place.honest.get("configmap", "shop-manifest")["data"]["pipeline.yaml"]
     assert "kind: TableSync" not in after
-    assert not [e for e in place.honest.get("events") if e["reason"] in ("ObjectsUnread", "ReconcileFailed")]
+    eventually(lambda: not events(place.honest, "ObjectsUnread"))
+    eventually(lambda: not events(place.honest, "ReconcileFailed"))
 
 
 def test_pipelines_that_are_deleted_and_made_again(place: Place) -> None:
-    """With long names, large annotations and finalizers of her own, which keep deleted ones, nobody else waits."""
+    """With long names, large annotations and finalizers that keep deleted ones, they let no other tenant wait."""
     asks = {f"levada.dev/{name}": "é" * 15_000 for name in ("approve", "take-over-from", "paused", "operator")}
     with pytest.raises(AssertionError, match=r"metadata\.name"):
         place.tenant.pipeline("n" * 253, suspend=True)
