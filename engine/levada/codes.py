@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 AMBIGUOUS_COLUMNS: Final = "ambiguous_columns"
+APPROVAL_REQUIRED: Final = "approval_required"
 CATALOG_CHANGED: Final = "catalog_changed"
 COLUMN_MISSING: Final = "column_missing"
 COMMIT_CONFLICT: Final = "commit_conflict"

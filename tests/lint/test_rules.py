@@ -39,7 +39,12 @@ USES_KIND = "from levada.schema import Kind\n"
 STATES = {
     **{f"{RUNTIME}/{owner}": "" for owned in OWNED for owner in owned.owners},
     **{f"{RUNTIME}/{owner}": "" for owner in RECORD_OWNERS.values()},
-    **{f"{RUNTIME}/{o.module}": f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED},
+    **{
+        f"{RUNTIME}/{module}": "".join(
+            f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED if o.module == module
+        )
+        for module in {o.module for o in OWNED}
+    },
     f"{RUNTIME}/{RECORD}": "class TableRecord:\n    phase: str\n    resync: object\n",
 }
 

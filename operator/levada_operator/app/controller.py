@@ -31,7 +31,7 @@ from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
-from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.cluster_cache import ClusterCache, NoRoomError
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -119,7 +119,12 @@ class Controller:
         else:
             if kind == "Pipeline":
                 self.watched[key] = str(body["metadata"]["resourceVersion"])
-            if not self.cache.put(body):
+            try:
+                differs = self.cache.put(body)
+            except NoRoomError as error:
+                self._sweeper.note_ignored(kind, key.namespace, str(error))
+                return
+            if not differs:
                 # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
                 return
         await self._queue.add(key)

@@ -15,13 +15,12 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError
-from levada.destinations.bigquery.intact import check_made
 from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
 from levada.destinations.bigquery.ownership import MADE, RecordedOwner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient, check_length
-from levada.destinations.bigquery.served_table import ServedTable, read_state
+from levada.destinations.bigquery.served_table import ServedTable, check_made, read_state
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState

@@ -20,7 +20,7 @@ from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.ducklake import claims, naming
+from levada.destinations.ducklake import claims
 from levada.destinations.ducklake.columns import reconcile, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
 from levada.destinations.ducklake.copying import CopiedTable
@@ -36,7 +36,14 @@ from levada.destinations.ducklake.server import server_of, store_properties
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import FullName, LiveDataFile, last_column_id, read_files
+from levada.destinations.ducklake.tables import (
+    FullName,
+    LiveDataFile,
+    full_name,
+    last_column_id,
+    read_files,
+    target_name,
+)
 from levada.destinations.ducklake.writes import (
     Catalog,
     SyncedFiles,
@@ -142,7 +149,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     @classmethod
     def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
-        return naming.target_name(naming.full_name(settings.schema_name, table, name))
+        return target_name(full_name(settings.schema_name, table, name))
 
     def run_batches_in(self, runner: BatchRunner) -> None:
         """Fold batches, and write their data files, in tasks."""
@@ -475,7 +482,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         return Catalog(self._database, self._state, lake, self._context.full_name)
 
     def _name(self, target: TableTarget) -> FullName:
-        return naming.full_name(self._settings.schema_name, target.schema.name, target.name)
+        return full_name(self._settings.schema_name, target.schema.name, target.name)
 
     def _new_state(self, table: TableId) -> LakeState:
         folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))

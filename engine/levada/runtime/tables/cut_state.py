@@ -1,4 +1,4 @@
-"""The state of a table whose applied changes end at one LSN."""
+"""The state of a table whose applied changes end at one LSN, for one cut or for those of all tables."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ class Held:
     needs_resync: bool = False
     is_compared: bool = False
     copied_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class TagState:
+    """The part of one table in the cuts of all tables. Only the stage of these cuts assigns the fields.
+
+    Until the table is tagged at ``until``, no change with a commit LSN of at least ``until`` is applied.
+    """
+
+    until: Lsn | None = None
+
+    def end_of(self, batch_end: Lsn) -> Lsn:
+        """Return the LSN at which a batch ends whose last segment ends at ``batch_end``."""
+        return batch_end if self.until is None else min(batch_end, self.until)

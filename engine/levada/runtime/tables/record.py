@@ -8,12 +8,11 @@ from datetime import datetime
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
-from levada.runtime.tables.cut_state import CutState
+from levada.runtime.tables.cut_state import CutState, TagState
 from levada.runtime.tables.own_copy_state import OwnCopy
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
-from levada.runtime.tables.retry_state import RetryState
-from levada.runtime.tables.tag_state import TagState
+from levada.runtime.tables.retries import RetryState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
