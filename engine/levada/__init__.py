@@ -49,10 +49,17 @@ if TYPE_CHECKING:
     from levada.runtime.host.dedicated_copy import DedicatedCopy
     from levada.runtime.host.engine import Engine
     from levada.runtime.host.goals import caught_up
-    from levada.runtime.host.observer import EngineObserver
-    from levada.runtime.host.outcomes import CaughtUp, Refused, Stopped, Suspended, TablesErrored, TimedOut
+    from levada.runtime.host.outcomes import (
+        CaughtUp,
+        EngineObserver,
+        Refused,
+        Stopped,
+        Suspended,
+        TablesErrored,
+        TimedOut,
+    )
     from levada.runtime.host.readiness import publication_coverage, start_problems
-    from levada.runtime.host.secret_files import secret_files
+    from levada.runtime.host.secret_folder import secret_files
     from levada.runtime.host.stored_progress import slot_progress, stored_progress
     from levada.runtime.host.table_requests import resync_tables, retry_tables
     from levada.runtime.host.takeover import take_over_pipeline
@@ -98,7 +105,7 @@ _LAZY_EXPORTS = {
     "DestinationChanged": "levada.errors",
     "Durability": "levada.values",
     "Engine": "levada.runtime.host.engine",
-    "EngineObserver": "levada.runtime.host.observer",
+    "EngineObserver": "levada.runtime.host.outcomes",
     "ErasureOptions": "levada.runtime.erasures.eraser",
     "GuardLimit": "levada.runtime.config",
     "InvalidManifest": "levada.errors",
@@ -147,7 +154,7 @@ _LAZY_EXPORTS = {
     "resync_tables": "levada.runtime.host.table_requests",
     "retry_tables": "levada.runtime.host.table_requests",
     "running_progress": "levada.runtime.host.work_dir",
-    "secret_files": "levada.runtime.host.secret_files",
+    "secret_files": "levada.runtime.host.secret_folder",
     "slot_progress": "levada.runtime.host.stored_progress",
     "start_problems": "levada.runtime.host.readiness",
     "stored_progress": "levada.runtime.host.stored_progress",

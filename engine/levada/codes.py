@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 AMBIGUOUS_COLUMNS: Final = "ambiguous_columns"
+APPROVAL_REQUIRED: Final = "approval_required"
 CATALOG_CHANGED: Final = "catalog_changed"
 COLUMN_MISSING: Final = "column_missing"
 COMMIT_CONFLICT: Final = "commit_conflict"
@@ -91,6 +92,7 @@ PUBLICATION_OPERATIONS: Final = "publication_operations"
 REPLACEMENT_LOST: Final = "replacement_lost"
 REPLICATION_PRIVILEGE_MISSING: Final = "replication_privilege_missing"
 ROWS_DIFFER: Final = "rows_differ"
+ROW_FILTER_CHANGED: Final = "row_filter_changed"
 ROW_FILTER_REFUSED: Final = "row_filter_refused"
 ROW_SECURITY: Final = "row_security"
 SCHEMA_CHANGE_AMBIGUOUS: Final = "schema_change_ambiguous"

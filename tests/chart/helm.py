@@ -15,7 +15,7 @@ import yaml
 from tests.cluster.bringup.wheel import fetch_tools
 from tests.rigs.waiting import LIMIT_S
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "levada"
 

@@ -44,7 +44,7 @@ def write(path: Path, db: Database, where: str | None, **spec: Any) -> None:
 
 
 def test_only_the_rows_of_the_filter_are_replicated(orders: Path, db: Database) -> None:
-    """In the copy, in the stream across the border, and in the comparison. Another filter copies the table again."""
+    """In the copy, in the stream across the border, and in the comparison. Another filter is followed."""
     [filtered, _] = yaml.safe_load(block("yaml"))["spec"]["tables"]["include"]
     write(orders, db, filtered["where"])
     assert on(orders, "check").exit_code == Exit.OK

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.kubectl import Kubectl, established, eventually
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 ROOT = Path(__file__).parents[2]
 

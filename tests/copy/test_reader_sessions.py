@@ -8,9 +8,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.waiting import LIMIT_S, until
 
-from levada.copy.range_reader import snapshot_session
 from levada.copy.reader_sessions import ReaderSessions
-from levada.postgres.slots import export_snapshot
 
 
 @pytest.fixture
@@ -57,9 +55,8 @@ def test_the_session_is_closed_after_a_while(db: Database) -> None:
     until(lambda: connection.closed)
 
 
-def test_a_process_with_other_work_keeps_none(db: Database) -> None:
-    """The engine reads in its own process too, for a destination that wants that."""
-    with export_snapshot(db.connection, "levada_x") as snapshot:
-        with snapshot_session(db.connection, snapshot, "copy") as connection:
-            connection.execute("SELECT")
-        assert connection.closed
+def test_a_process_keeps_none_before_its_first_task(db: Database) -> None:
+    """One that only sends work to others holds no connection."""
+    with ReaderSessions().session(db.connection, "copy") as connection:
+        connection.execute("SELECT")
+    assert connection.closed

@@ -17,8 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from levada.destinations.key_index.index import RATIO, KeyIndex
-from levada.destinations.key_index.limits import IndexLimits
+from levada.destinations.key_index.index import RATIO, IndexLimits, KeyIndex
 from levada.destinations.keys import KeyKind, Keys
 from levada.segments.checksums import DamageError, seal, unseal
 

@@ -101,9 +101,8 @@ def test_small_tables_are_copied_again_without_an_approval(engine: Engine, db: D
     engine.levada("run", *engine.options(), "--until", "caught-up", "--approve")
 
 
-@pytest.mark.nightly
-def test_another_key_of_masks_waits_for_the_option(engine: Engine, db: Database) -> None:
-    """While it runs, also when the manifest changes otherwise, and at its next start."""
+def masked(engine: Engine, db: Database) -> dict[str, Any]:
+    """Let the engine replicate into PostgreSQL with a key of masks, and return the TableSync that masks a column."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", "INSERT INTO orders VALUES (1, 'a')")
     place: dict[str, Any] = {"host": "127.0.0.1", "port": db.server.port, "database": db.name}
     place |= {"schema": "replica", "tls": {"mode": "Disable"}, "credentialsSecretRef": {"name": "pg"}}
@@ -113,19 +112,30 @@ def test_another_key_of_masks_waits_for_the_option(engine: Engine, db: Database)
     }
     engine.spec = {"approval": "Manual", "destination": {"postgres": place}, "tables": tables}
     engine.write_secret("masks", {"key": "the former key, long enough"})
-    masked = orders(columns={"mask": {"v": {"method": "HMAC"}}})
-    engine.write_manifest(masked)
+    table = orders(columns={"mask": {"v": {"method": "HMAC"}}})
+    engine.write_manifest(table)
+    return table
+
+
+@pytest.mark.nightly
+def test_another_key_of_masks_waits_for_the_option(engine: Engine, db: Database) -> None:
+    """While it runs, also when the manifest or another Secret changes, and at its next start."""
+    table = masked(engine, db)
     engine.start()
     engine.wait_caught_up()
     before = db.query("SELECT v FROM replica.orders")
     engine.write_secret("masks", {"key": "another key, also long enough"})
-    engine.wait_log("the changed key of masks waits for a restart")
+    engine.wait_log("the changed key of masks waits")
     engine.spec["freshnessSeconds"] = 1
-    engine.write_manifest(masked)
+    engine.write_manifest(table)
     engine.wait_log("the changed configuration is applied")
     db.execute("INSERT INTO orders VALUES (2, 'a')")
     engine.wait_caught_up()
     assert db.query("SELECT v FROM replica.orders") == before * 2
+    engine.write_secret("pg", {"more": "x"})
+    engine.wait_log("the destination's Secret has changed")
+    db.execute("INSERT INTO orders VALUES (3, 'a')")
+    engine.wait_for(lambda _: db.query("SELECT v FROM replica.orders") == before * 3)
     assert engine.stop() == 0
     refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False)
     assert refused.returncode == Exit.PREFLIGHT, refused.stdout + refused.stderr
@@ -134,3 +144,41 @@ def test_another_key_of_masks_waits_for_the_option(engine: Engine, db: Database)
     after = db.query("SELECT v FROM replica.orders")
     assert len(set(after)) == 1
     assert after[0] != before[0]
+
+
+@pytest.mark.nightly
+def test_another_key_of_masks_waits_in_a_cluster(engine: Engine, db: Database) -> None:
+    """For the printed approval, while it runs and at a start. With it, the running engine takes the key up."""
+    masked(engine, db)
+    pod = {"LEVADA_PIPELINE_UID": "0b6c", "LEVADA_NAMESPACE": "data"}
+    engine.start(**pod)
+    engine.wait_caught_up()
+    before = db.query("SELECT v FROM replica.orders")
+    engine.write_secret("masks", {"key": "another key, also long enough"})
+    waiting = engine.wait_for(lambda p: p["manifest"]["approval"])["manifest"]["approval"]
+    assert "Secret masks copies 1 table again: public.orders" in waiting["reason"]
+    command, _, digest = waiting["solution"].rpartition("=")
+    assert command == "kubectl annotate pipeline shop -n data --overwrite levada.dev/approve"
+    engine.write_secret("masks", {"key": "the former key, long enough"})
+    engine.wait_for(lambda p: p["manifest"]["approval"] is None)
+    engine.write_secret("masks", {"key": "another key, also long enough"})
+    engine.wait_for(lambda p: p["manifest"]["approval"])
+    assert engine.stop() == 0
+    refused = engine.levada("run", *engine.options(), "--until", "caught-up", check=False, **pod)
+    assert refused.returncode == Exit.PREFLIGHT, refused.stdout + refused.stderr
+    assert waiting["solution"] in refused.stdout + refused.stderr
+    engine.write_secret("masks", {"key": "the former key, long enough"})
+    engine.start(**pod)
+    engine.wait_caught_up()
+    assert db.query("SELECT v FROM replica.orders") == before
+    engine.write_secret("masks", {"key": "another key, also long enough"})
+    engine.wait_for(lambda p: p["manifest"]["approval"])
+    approved = engine.manifest.parent / "approved"
+    approved.write_text("0" * 16)
+    db.execute("INSERT INTO orders VALUES (2, 'a')")
+    engine.wait_caught_up()
+    assert db.query("SELECT v FROM replica.orders") == before * 2
+    approved.write_text(digest)
+    engine.wait_log("the destination's Secret has changed")
+    engine.wait_for(lambda _: len(after := db.query("SELECT v FROM replica.orders")) == 2 and before[0] not in after)
+    assert len(set(db.query("SELECT v FROM replica.orders"))) == 1

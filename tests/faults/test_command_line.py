@@ -120,7 +120,7 @@ def test_signals_to_the_group_while_copying_and_streaming(shop: Engine) -> None:
     second = shop.levada("run", *shop.options(), check=False)
     assert second.returncode == Exit.PREFLIGHT
     assert "[engine_running]" in second.stderr
-    assert shop.progress() is not None, "the first one goes on"
+    assert shop.progress() is not None, "the first one goes on"  # paced: any progress
     assert shop.stop() == Exit.OK
     for words in ("dropped", "does not exist"):
         assert words in shop.levada("cleanup", *shop.options(), "--yes").stdout

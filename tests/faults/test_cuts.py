@@ -165,5 +165,5 @@ def test_the_commands(bank: Engine, spark: SparkSession) -> None:
     assert set(listed(bank)) == {"later"}
     assert {name for name in lake_table(bank, "savings").metadata.refs if name != "main"} == {"later"}
     bank.start()
-    while (bank.progress() or {}).get("state") != "Running":
+    while (bank.progress() or {}).get("state") != "Running":  # paced: each look is a check
         assert set(listed(bank)) == {"later"}, "the list is not that of the store while the engine starts"

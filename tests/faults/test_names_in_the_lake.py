@@ -122,7 +122,7 @@ def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> 
     engine.stop()
     for _ in range(2):
         engine.start()
-        engine.wait_for(
+        found = engine.wait_for(
             lambda p: (
                 is_ready(p, "public.a", "public.b", "public.c_old", "public.d")
                 and collides(p, "public.c")
@@ -132,7 +132,7 @@ def test_renamed_tables_keep_their_lake_tables(engine: Engine, db: Database) -> 
                 and ids(engine, "d") == [40]
             )
         )
-        places = {name: t["destinationTable"] for name, t in by_name(engine.progress() or {}).items()}
+        places = {name: t["destinationTable"] for name, t in by_name(found).items()}
         assert (places["public.a"], places["public.b"]) == ("shop_public.b", "shop_public.a")
         assert places["public.c_old"] == "shop_public.c"
         engine.stop()
@@ -197,8 +197,8 @@ def test_names_that_would_be_paths(engine: Engine, db: Database) -> None:
     with db.connect() as connection:
         for name in PATHS:
             connection.execute(sql.SQL("INSERT INTO {} VALUES (100)").format(sql.Identifier(name)))
-    engine.wait_caught_up()
-    places = {t["name"]: t["destinationTable"] for t in (engine.progress() or {})["tables"]}
+    found = engine.wait_caught_up()
+    places = {t["name"]: t["destinationTable"] for t in found["tables"]}
     for number, name in enumerate(PATHS):
         folder = places[name].removeprefix("shop_public.")
         assert Path(folder).name == folder

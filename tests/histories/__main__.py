@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 from tests.histories.draw import KINDS
-from tests.histories.findings import Tally
+from tests.histories.findings import Meeting, Tally
 from tests.histories.search import Search
 from tests.histories.world import Form, server
 
@@ -72,18 +72,20 @@ def _servers(stack: ExitStack, versions: Collection[int]) -> dict[int, EmbeddedP
 
 def print_report(searches: Sequence[Search], seconds: float) -> None:
     """Print what was played and found."""
-    pairs: set[tuple[str, str]] = set()
+    meetings: set[Meeting] = set()
     for search in searches:
-        pairs |= search.tally.pairs
+        meetings |= search.tally.meetings
         print(f"{search.form}: {_figures(search.tally)}")
         for (oracle, sign), count in search.counts.most_common():
             print(f"    ({oracle}) {sign}: {count}")
+    pairs = {(a, b) for a, b, _ in meetings}
     kinds = {kind for pair in pairs for kind in pair}
     histories = sum(search.tally.histories for search in searches)
     print(
         f"{histories} histories in {seconds / 60:.1f} min, {histories * 3600 / seconds:.0f} per hour,"
         f" {sum(s.tally.rows for s in searches)} rows compared, {len(kinds & KINDS.keys())} of {len(KINDS)} kinds of"
-        f" statements, {len(pairs)} pairs of {len(kinds) ** 2}, {sum(len(s.findings) for s in searches)} findings"
+        f" statements, {len(pairs)} pairs on one table of {len(kinds) ** 2}, and"
+        f" {sum(one for *_, one in meetings)} in one transaction, {sum(len(s.findings) for s in searches)} findings"
     )
     met = Counter(kind for pair in pairs for kind in pair)
     rare = sorted(KINDS, key=lambda kind: met[kind])[:_RARE]

@@ -81,15 +81,15 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                generator = Generator(what, twin, partitioned=self.world.form.partitioned, met=self.tally.pairs)
-                history, expected = generator.run(), generator.outcomes
+                generator = Generator(what, twin, partitioned=self.world.form.partitioned, met=self.tally.meetings)
+                history, expected, meetings = generator.run(), generator.outcomes, generator.meetings
             else:
-                history, expected = what, []
+                history, expected, meetings = what, [], set()
                 for phase in range(history.phases):
                     expected += [twin.play(step) for step in history.in_phase(phase)]
                     twin.end_phase()
         history = replace(history, transform=self.world.transform(space))
-        self.tally.add(history)
+        self.tally.add(history, meetings)
         self.made.append(history)
         player = stack.enter_context(playing(self.world.db, space, f"levada_{self.world.db.name}"))
         return _Part(history, player, expected)
@@ -145,10 +145,10 @@ class Batch:
         part.refused |= "it is part of a publication" in came.message or step.kind == publications.KIND
         # Without the trigger, or if the trigger finds it locked, the engine takes a table without identity out of the
         # publication within a second.
-        later = part.player.kept_published or not self.world.form.trigger or self.world.form.external
+        later = part.player.kept_published or not self.world.form.trigger or self.world.form.by_hand
         part.refused |= "and publishes" in came.message and later
         # Nothing keeps a table whose identity is not streamed out of a publication made by hand.
-        part.refused |= self.world.form.external and came.message.startswith(("cannot update", "cannot delete"))
+        part.refused |= self.world.form.by_hand and came.message.startswith(("cannot update", "cannot delete"))
         if part.refused:
             return
         if came.state != expected.state:

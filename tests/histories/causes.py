@@ -8,12 +8,10 @@ _IDENTITY: Final = frozenset({
     "replica identity", "identity of partitions", "drop key", "add key", "replace key", "unique index", "drop index",
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
     "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
-    "detach partition for a while", "attach partition for a while",
 })  # fmt: skip
 """Statements that can change what identifies a row."""
 _PARTITION: Final = frozenset({
     "attach partition", "detach partition", "drop partition", "truncate partition", "create partition", "drop table",
-    "detach partition for a while", "attach partition for a while",
     "widen column", "retype column", "rewrite", "truncate", "swap tables", "add computed column", "add identity column",
     "persistence", "domain", "drop expression", "add generated column",
 })  # fmt: skip
@@ -24,8 +22,7 @@ _VALUES: Final = frozenset({
 """Statements that change values of rows which are there."""
 _NAMES: Final = frozenset({
     "rename table", "swap tables", "create table", "create partitioned table", "set schema", "rename schema",
-    "attach partition", "detach partition", "create partition", "detach partition for a while",
-    "attach partition for a while",
+    "attach partition", "detach partition", "create partition",
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
     "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",
@@ -42,6 +39,7 @@ CAUSES: Final = {
     "mode_changed": _IDENTITY,
     "table_not_published": _IDENTITY | {"persistence", "publication", "switch publication"} | {"leaves"},
     "publication_membership_changed": _IDENTITY | {"persistence", "publication"},
+    "row_filter_changed": frozenset({"publication"}),
     "publication_changed": frozenset({"publication", "switch publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY | {"create table"},
@@ -52,7 +50,11 @@ CAUSES: Final = {
     "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
     "ambiguous_columns": _COLUMNS | {"create table"},
 }
-_WITHOUT_TRIGGER: Final = {"table_rewritten": frozenset({"truncate", "truncate partition", "persistence"})}
+_WITHOUT_TRIGGER: Final = {
+    "table_rewritten": frozenset({"truncate", "truncate partition", "persistence"}),
+    # A rewrite keeps no trace of the constant that a column was added with.
+    "schema_change_unsupported": frozenset({"rewrite"}),
+}
 """Without the trigger, two kinds of statements between two readings of the catalog may look like another one."""
 CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 
-from tests.histories.history import BEGIN_HISTORY, History
+from tests.histories.history import History
+
+Meeting = tuple[str, str, bool]
+"""Kinds of two statements that changed one table, in their order, and whether that was in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,9 @@ class Tally:
     rows: int = 0
     tables: int = 0
     parked: Counter[str] = field(default_factory=Counter)
-    pairs: set[tuple[str, str]] = field(default_factory=set)
-    """Kinds of statements that followed each other in a history, in that order and after any others."""
+    meetings: set[Meeting] = field(default_factory=set)
 
-    def add(self, history: History) -> None:
+    def add(self, history: History, meetings: Set[Meeting] = frozenset()) -> None:
         self.histories += 1
         self.steps += len(history.steps)
-        kinds = [step.kind for step in history.steps if step.kind != BEGIN_HISTORY]
-        self.pairs |= {(a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]}
+        self.meetings |= meetings

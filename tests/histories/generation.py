@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psycopg
 from tests.histories import columns, partitions, publications, rows, tables
 from tests.histories.draw import KINDS, OF_ROWS, Draw, ImpossibleError
+from tests.histories.findings import Meeting
 from tests.histories.history import BEGIN_HISTORY, History, Step
 from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
+from tests.histories.returns import published_again, way_back
 
 MODULES: Final = (rows, columns, tables, partitions, publications)
 """The modules that register kinds of statements."""
+_ALL: Final = {kind: weight for kind, (weight, _) in KINDS.items()}
 _CREATING: Final = ("create table", "create partitioned table")
 _ROWS: Final = ("insert", "insert", "insert many", "upsert", "update")
 _TOUCHING: Final = ("update", "update", "move key", "delete", "insert", "upsert")
 """Kinds that change rows of a table after a statement of another kind has changed the table."""
 _UNMET: Final = 3
 """The factor by which kinds are drawn more often that have not met each other yet."""
+_EMPTYING: Final = ("delete all", "truncate")
 _ENDS: Final[tuple[list[str | None], ...]] = (
     [],
     [],
@@ -43,7 +47,7 @@ _PARTED: Final = (
 )
 
 
-def swarm(rng: random.Random, met: Set[tuple[str, str]]) -> dict[str, float]:
+def swarm(rng: random.Random, met: Set[Meeting]) -> dict[str, float]:
     """Return the kinds of statements of one history, with their weights: few of them, so that they meet.
 
     A history of all kinds rarely has two of a rare pair, and its others explain what that pair causes:
@@ -52,7 +56,7 @@ def swarm(rng: random.Random, met: Set[tuple[str, str]]) -> dict[str, float]:
     Kinds that have not ``met`` those which are there already are drawn more often.
     """
     if rng.random() < 0.15:
-        return {kind: weight for kind, (weight, _) in KINDS.items()}
+        return dict(_ALL)
     of_rows = rng.sample(sorted(OF_ROWS), rng.randint(3, 8))
     others: list[str] = []
     wanted, left = rng.choice((1, 2, 2, 3, 4, 8)), sorted(KINDS.keys() - OF_ROWS)
@@ -65,9 +69,12 @@ def swarm(rng: random.Random, met: Set[tuple[str, str]]) -> dict[str, float]:
     return rows | dict.fromkeys(others, sum(rows.values()) / len(others) * share / (1 - share))
 
 
-def _news(kind: str, others: Sequence[str], met: Set[tuple[str, str]]) -> bool:
-    """Return True if the kind has not followed one of the others yet, or that has not followed it."""
-    return any((kind, other) not in met or (other, kind) not in met for other in others)
+def _news(kind: str, others: Sequence[str], met: Set[Meeting]) -> bool:
+    """Return True if the kind has not changed a table yet that one of the others changes, before it or after it.
+
+    Two statements of one transaction are another meeting than those of two.
+    """
+    return any(meeting not in met for o in others for t in (True, False) for meeting in ((kind, o, t), (o, kind, t)))
 
 
 @dataclass
@@ -87,8 +94,8 @@ class Generator:
     player: Player
     partitioned: bool = False
     """True if the history has the table that `tests.histories.world` partitions in the lake."""
-    met: Set[tuple[str, str]] = frozenset()
-    """Pairs of kinds that earlier histories had."""
+    met: Set[Meeting] = frozenset()
+    """Those of earlier histories."""
     steps: list[Step] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -101,6 +108,13 @@ class Generator:
         self.weights = swarm(self.rng, self.met)
         self.bursts = self.rng.choice((0.05, 0.15, 0.4))
         """The share of steps that are a transaction of several statements."""
+        self.excursions = self.rng.choice((0, 0.4, 0.7))
+        """The share of steps that are a change and a return."""
+        self.careful = False
+        """True while a statement that fails is no part of the history, so that those around it are."""
+        self.transactions = [0] * SESSIONS
+        self.changes: list[tuple[int, str, tuple[int, int]]] = []
+        """The OID of a table, the kind of the statement that changed it, and its session and transaction there."""
 
     def run(self) -> History:
         """Make a history of two to four phases, the first of which creates tables with some rows."""
@@ -108,16 +122,16 @@ class Generator:
             self._play([Step(BEGIN_HISTORY, sql)])
         if self.partitioned:
             self._play([Step("create table", _PARTED)])
-        partitioned = 1 if any("partition" in kind for kind in self.weights) else 0.1
+        partitions = sum("partition" in kind for kind in self.weights)
         for _ in range(self.rng.choice((1, 1, 2))):
-            self._statement(self.rng.choices(_CREATING, (1, partitioned))[0])
+            self._statement(self.rng.choices(_CREATING, (0.5, partitions or 0.2))[0])
         for _ in range(self.rng.randint(2, 4)):
             self._statement(self.rng.choice(_ROWS))
         if self.partitioned:
             self._touch("parted", 0)
         self._end_phase()
         for _ in range(self.rng.choice((1, 2, 2, 3))):
-            for _ in range(self.rng.randint(4, 14)):
+            for _ in range(self.rng.randint(3, 10)):
                 self._next()
             self._end_phase()
         return History(self.seed, tuple(self.steps))
@@ -125,8 +139,9 @@ class Generator:
     def _next(self) -> None:
         number = self.rng.randrange(SESSIONS) if self.several and self.rng.random() < 0.4 else 0
         session, chance = self.sessions[number], self.rng.random()
-        if not session.open and not session.failed and self.rng.random() < self.bursts:
-            self._burst(number)
+        if not session.open and not session.failed and self.rng.random() < self.bursts + self.excursions:
+            of_both = self.rng.random() * (self.bursts + self.excursions)
+            (self._burst if of_both < self.bursts else self._excursion)(number)
             return
         if session.failed:
             self._control("ROLLBACK TO SAVEPOINT s" if session.savepoints and chance < 0.7 else "ROLLBACK", number)
@@ -162,6 +177,40 @@ class Generator:
         self.draw.focus = ""
         self._control("ROLLBACK" if self.sessions[number].failed else "COMMIT", number)
 
+    def _excursion(self, number: int) -> None:
+        """Change a table, then its rows, and let it return to what it was, most often in one transaction.
+
+        Between two looks nothing has changed then, and what was changed away from its place has come with it.
+        """
+        self._refresh(number)
+        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
+        self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
+        for _ in range(self.rng.choice((0, 1, 3))):
+            self._statement(self.rng.choice(_ROWS), number)
+        together = self.rng.random() < 0.7
+        if together:
+            self._control("BEGIN", number)
+        self._refresh(number)
+        former, begun = self.draw.model, len(self.steps)
+        for _ in range(self.rng.choice((1, 1, 1, 2))):
+            self._statement(None, number, self.rng.choice((self.weights, _ALL)))
+        self._refresh(number)
+        left = [t.name for t in self.draw.model.tables if t not in former.tables and t.name not in self.draw.calm]
+        for _ in range(self.rng.choice((1, 2, 3))):
+            # Rows of whatever has left its place, by its own name, and those of other tables.
+            self.draw.focus = self.rng.choice(left or tables or [""]) if self.rng.random() < 0.7 else ""
+            self._statement(self.rng.choice(_TOUCHING + _EMPTYING), number)
+        self._refresh(number)
+        back = way_back(self.draw, former, self.draw.model, another=self.rng.random() < 0.2)
+        for step in [*back, *published_again(self.steps[begun:])]:
+            self._play([replace(step, session=number)])
+        self.draw.focus = ""
+        for _ in range(self.rng.choice((0, 1, 2))):
+            self._statement(self.rng.choice(_TOUCHING), number)
+        self.careful = False
+        if together:
+            self._control("COMMIT", number)
+
     def _end_or_savepoint(self, session: _Session) -> str:
         ends = ["COMMIT", "COMMIT", "COMMIT", "ROLLBACK", "SAVEPOINT s", "SAVEPOINT s"]
         if session.savepoints:
@@ -172,6 +221,7 @@ class Generator:
 
     def _control(self, sql: str, number: int) -> None:
         session = self.sessions[number]
+        self.transactions[number] += 1
         [outcome] = self._play([Step(" ".join(sql.split()[:2]).lower(), sql, session=number)])
         if outcome.state:
             session.failed = session.open
@@ -191,10 +241,13 @@ class Generator:
             end = self.rng.choice(("COMMIT", "COMMIT", "ROLLBACK"))
             self._play([Step(f"{end.lower()} prepared", f"{end} PREPARED{sql[len('PREPARE TRANSACTION') :]}")])
 
-    def _statement(self, kind: str | None, number: int = 0) -> str:
-        """Play a statement. Return the name of the table of which it has changed more than rows, most often empty."""
+    def _statement(self, kind: str | None, number: int = 0, more: Mapping[str, float] | None = None) -> str:
+        """Play a statement. Return the name of the table of which it has changed more than rows, most often empty.
+
+        It has the kind, or one of the weighted kinds that change ``more`` than rows, or one of the history's kinds.
+        """
         for _ in range(8):
-            chosen = kind or self._kind(number)
+            chosen = kind or (self._kind(number) if more is None else self._of_more(more))
             if not self._refresh(number):
                 return ""
             try:
@@ -202,16 +255,22 @@ class Generator:
             except ImpossibleError:
                 continue
             outcomes = self._play([replace(step, session=number) for step in made])
+            if self.careful and outcomes[-1].state:
+                continue
             changed = chosen not in OF_ROWS and not outcomes[-1].state
             return made[-1].table.partition(".")[2].strip('"') if changed else ""
         return ""
 
     def _kind(self, number: int) -> str:
         """Draw a kind of statement. In a transaction, statements of DDL meet each other and rows more often."""
-        weights = self.weights
         if self.sessions[number].open and self.rng.random() < 0.4:
-            weights = {kind: weight for kind, weight in weights.items() if kind not in OF_ROWS} or weights
-        return self.rng.choices(list(weights), list(weights.values()))[0]
+            return self._of_more(self.weights)
+        return self.rng.choices(list(self.weights), list(self.weights.values()))[0]
+
+    def _of_more(self, weights: Mapping[str, float]) -> str:
+        """Draw a kind of statement that changes more than rows."""
+        kinds = [kind for kind in weights if kind not in OF_ROWS]
+        return self.rng.choices(kinds, [weights[kind] for kind in kinds])[0]
 
     def _refresh(self, number: int) -> bool:
         """Read the model. If a lock of another session prevents that, end the transaction and return False."""
@@ -227,7 +286,15 @@ class Generator:
         made = []
         for step in steps:
             placed = replace(step, phase=self.phase)
-            outcome = self.player.play(placed)
+            number = placed.session
+            if self.careful:
+                outcome = self.player.tried(placed, together=self.sessions[number].open)
+                if outcome.state:
+                    made.append(outcome)
+                    break
+            else:
+                outcome = self.player.play(placed)
+            self._changed(placed)
             self.steps.append(placed)
             self.outcomes.append(outcome)
             made.append(outcome)
@@ -235,6 +302,27 @@ class Generator:
                 self.sessions[placed.session].failed = self.sessions[placed.session].open
                 break
         return made
+
+    def _changed(self, step: Step) -> None:
+        """Note that a statement changes its table. A table that it creates is not there yet."""
+        if not self.sessions[step.session].open:
+            self.transactions[step.session] += 1
+        table = self.draw.model.named(step.table)
+        if table is not None:
+            self.changes.append((table.oid, step.kind, (step.session, self.transactions[step.session])))
+
+    @property
+    def meetings(self) -> set[Meeting]:
+        """Return the kinds of statements that changed the same table, one after the other."""
+        of_table: dict[int, list[tuple[str, tuple[int, int]]]] = {}
+        for oid, kind, transaction in self.changes:
+            of_table.setdefault(oid, []).append((kind, transaction))
+        return {
+            (a, b, one == other)
+            for changes in of_table.values()
+            for i, (a, one) in enumerate(changes)
+            for b, other in changes[i + 1 :]
+        }
 
     def _end_phase(self) -> None:
         for number, session in enumerate(self.sessions):

@@ -20,7 +20,7 @@ WHERE c.relkind IN ('r', 'p') AND n.nspname LIKE %s ORDER BY c.oid
 """
 _COLUMNS: Final = """
 SELECT a.attrelid::int, a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, a.atthasdef,
-    a.attgenerated <> '', a.attidentity::text
+    a.attgenerated <> '', a.attidentity::text, a.attnum::int
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname LIKE %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum
 """
@@ -43,6 +43,8 @@ class Column:
     has_default: bool
     generated: bool
     identity: str
+    number: int
+    """The attnum, which a column keeps when its name changes."""
 
     @property
     def writable(self) -> bool:

@@ -22,8 +22,8 @@ from tests.histories.world import World
 
 _DECISIONS: Final = ("add a primary key without", "give the table a primary key", "in the table's TableSync")
 """Parts of hints that ask for something of a person's choice."""
-_COMPUTED: Final = frozenset({"add computed column", "add identity column"})
-"""Statements that give existing rows values which no change shows."""
+_UNFILLED: Final = frozenset({"add computed column", "add identity column", "column default"})
+"""Statements that give existing rows values which no change shows. A changelog has NULL for them."""
 _KEYS: Final = frozenset({"replace key", "add key", "drop key"})
 """Statements that give a table another key."""
 _NARROWED: Final = """
@@ -80,8 +80,7 @@ class Look:
             return ""  # without a key no row that is kept can be told from others
         if watched.changelog and _KEYS & self.player.kinds(table["id"]):
             return ""  # a delete has the key of its time, and no reader finds its row by the newest one
-        unfilled = _COMPUTED if self.world.form.destination == "ducklake" else _COMPUTED | {"column default"}
-        if watched.changelog and unfilled & self.player.kinds(table["id"]):
+        if watched.changelog and _UNFILLED & self.player.kinds(table["id"]):
             return ""  # it goes on without the values of older rows, as the guide on schema changes says
         with self.world.db.connect() as source:
             if source.execute(_NARROWED, [table["id"]]).fetchone():

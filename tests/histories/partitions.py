@@ -87,7 +87,7 @@ def create_partitioned_table(draw: Draw) -> Made:
     return None, [made, *parts]
 
 
-@statement("create partition", 1.5)
+@statement("create partition", 3)
 def create_partition(draw: Draw) -> Made:
     """Create an empty partition, sometimes one that has partitions of its own."""
     parent = draw.table(lambda t: t.kind == "p")
@@ -99,7 +99,7 @@ def create_partition(draw: Draw) -> Made:
     return parent, made
 
 
-@statement("attach partition", 1.5)
+@statement("attach partition", 5)
 def attach_partition(draw: Draw) -> Made:
     """Attach a table, empty or with rows."""
     parent = draw.table(lambda t: t.kind == "p")
@@ -119,117 +119,26 @@ def attach_partition(draw: Draw) -> Made:
     ]
 
 
-def _around(draw: Draw, part: Table, statement: str, *again: str) -> list[str]:
-    """Return the statement, sometimes with rows in the same transaction before and after it."""
-    root = part
-    while root.is_partition and (above := draw.model.named(root.parent)) is not None:
-        root = above
-    columns = [c for c in root.columns if c.writable and (c.name in root.key or c.name.startswith(("k", "c")))]
-    if not columns or draw.odds(0.4):
-        return [statement, *again]
-    names = ", ".join(quoted(c.name) for c in columns)
-
-    def insert() -> str:
-        row = ", ".join(value(draw.rng, c.type, key=c.name in root.key or c.name.startswith("k")) for c in columns)
-        return f"INSERT INTO {root.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING"
-
-    return [
-        *(insert() for _ in range(draw.one((0, 1, 2)))),
-        statement,
-        *again,
-        *(insert() for _ in range(draw.one((0, 2, 4)))),
-    ]
-
-
-def _again(draw: Draw, part: Table) -> list[str]:
-    """Return nothing, or the statement that creates a new partition with the bounds of one that is gone."""
-    return [f"CREATE TABLE {{s}}.{draw.new('part')} PARTITION OF {part.parent} {part.bound}"] if draw.odds(0.5) else []
-
-
-@statement("detach partition", 1)
+@statement("detach partition", 6)
 def detach_partition(draw: Draw) -> Made:
-    """Detach a partition, sometimes concurrently, or with a new one in its place, and rows around that."""
+    """Detach a partition, sometimes concurrently."""
     part = draw.table(lambda t: t.is_partition)
-    if draw.odds(0.2):
-        return part, [f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql} CONCURRENTLY"]
-    return part, _around(draw, part, f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}", *_again(draw, part))
+    concurrently = " CONCURRENTLY" if draw.odds(0.1) else ""
+    return part, [f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}{concurrently}"]
 
 
-def _row(draw: Draw, table: Table) -> str:
-    """Return the INSERT of a row into a table, without its end."""
-    columns = [c for c in table.columns if c.writable and (c.name in table.key or c.name.startswith(("k", "c")))]
-    if not columns:
-        raise ImpossibleError
-    row = ", ".join(value(draw.rng, c.type, key=c.name in table.key or c.name.startswith("k")) for c in columns)
-    return f"INSERT INTO {table.sql} ({', '.join(quoted(c.name) for c in columns)}) VALUES ({row})"
-
-
-def _fill(draw: Draw, table: Table, rows: int) -> str:
-    """Return a statement that inserts those rows for which the table has a place."""
-    blocks = [f"BEGIN {_row(draw, table)}; EXCEPTION WHEN others THEN NULL; END;" for _ in range(rows)]
-    return f"DO $do$ BEGIN {' '.join(blocks)} END $do$"
-
-
-def _change(draw: Draw, table: Table) -> str:
-    """Return a statement that changes rows of a table by its own name."""
-    others = [c for c in table.columns if c.writable and c.name not in table.key and not c.name.startswith("k")]
-    kind = draw.one(("update", "update", "update", "insert", "delete", "truncate"))
-    if kind == "update" and others:
-        column = draw.one(others)
-        return f"UPDATE {table.sql} SET {quoted(column.name)} = {value(draw.rng, column.type)}"
-    if kind == "insert":
-        return f"{_row(draw, table)} ON CONFLICT DO NOTHING"
-    return f"TRUNCATE {table.sql}" if kind == "truncate" else f"DELETE FROM {table.sql}"
-
-
-@statement("detach partition for a while", 5)
-def detach_for_a_while(draw: Draw) -> Made:
-    """Detach a partition with some rows, change it and attach it again, mostly within one transaction."""
-    part = draw.table(lambda t: t.is_partition)
-    away = [
-        f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}",
-        *(_change(draw, part) for _ in range(draw.one((1, 1, 2)))),
-        f"ALTER TABLE {part.parent} ATTACH PARTITION {part.sql} {part.bound}",
-    ]
-    statements = away if draw.odds(0.2) else ["; ".join(_around(draw, part, "; ".join(away)))]
-    return part, [_fill(draw, part, 6), *statements]
-
-
-@statement("attach partition for a while", 4)
-def attach_for_a_while(draw: Draw) -> Made:
-    """Create or attach a partition, change it and detach or drop it again, mostly within one transaction."""
-    parent = draw.table(lambda t: t.kind == "p")
-    loose = [
-        t for t in draw.model.tables if t.kind == "r" and not t.parent and t.name.startswith(("part", "p1_", "p2_"))
-    ]
-    taken = {t.bound.replace("'", "") for t in draw.model.tables if t.parent == parent.sql}
-    bound = draw.one([b for b in _bounds(parent) if b.replace("'", "") not in taken])
-    if loose and draw.odds(0.5):
-        name = draw.one(loose).sql
-        made = [f"ALTER TABLE {parent.sql} ATTACH PARTITION {name} {bound}"]
-    else:
-        name = f"{{s}}.{draw.new('part')}"
-        made = [f"CREATE TABLE {name} PARTITION OF {parent.sql} {bound}"]
-    changes = [_fill(draw, parent, 8)]
-    plain = [c.name for c in parent.columns if c.writable and c.name.startswith("c")]
-    changes += [f"UPDATE {parent.sql} SET {quoted(draw.one(plain))} = DEFAULT"] if plain and draw.odds(0.5) else []
-    end = draw.one((f"ALTER TABLE {parent.sql} DETACH PARTITION {name}", f"DROP TABLE {name}"))
-    statements = [*made, *changes, end]
-    return parent, statements if draw.odds(0.2) else ["; ".join(statements)]
-
-
-@statement("drop partition", 1)
+@statement("drop partition", 3)
 def drop_partition(draw: Draw) -> Made:
-    """Drop a partition, sometimes with a new one in its place, and rows around that."""
+    """Drop a partition."""
     part = draw.table(lambda t: t.is_partition)
-    return part, _around(draw, part, f"DROP TABLE {part.sql}", *_again(draw, part))
+    return part, [f"DROP TABLE {part.sql}"]
 
 
-@statement("truncate partition", 1)
+@statement("truncate partition", 1.5)
 def truncate_partition(draw: Draw) -> Made:
-    """Truncate a partition, or a part of a partitioned table, sometimes with rows around that."""
+    """Truncate a partition, or a part of a partitioned table."""
     part = draw.table(lambda t: t.is_partition)
-    return part, _around(draw, part, f"TRUNCATE {part.sql}")
+    return part, [f"TRUNCATE {part.sql}"]
 
 
 @statement("identity of partitions", 6)

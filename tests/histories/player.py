@@ -84,6 +84,18 @@ class Player:
             return Outcome(error.sqlstate or "?", f"{error} {self._trouble}", time.monotonic() - begun)
         return Outcome("", "", time.monotonic() - begun)
 
+    def tried(self, step: Step, *, together: bool) -> Outcome:
+        """Run a step. If it fails, let its transaction be as if it had not been there."""
+        if not together:
+            return self.play(step)
+        connection = self.connection(step.session)
+        connection.execute("SAVEPOINT tried")
+        outcome = self.play(step)
+        if outcome.state:
+            connection.execute("ROLLBACK TO SAVEPOINT tried")
+        connection.execute("RELEASE SAVEPOINT tried")
+        return outcome
+
     def end_phase(self) -> None:
         """Roll back whatever is open, so that no session waits for another one of the next phase."""
         for connection in self._open.values():

@@ -9,7 +9,7 @@ from tests.histories.model import Table
 KIND = "publication"
 
 
-@statement(KIND, 1.5)
+@statement(KIND, 3)
 def change_publication(draw: Draw) -> Made:
     """Take a table out of the publication, and add it again at once, later, or with a part of its rows or columns."""
     table = draw.table(lambda t: not t.is_partition)

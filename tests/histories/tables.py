@@ -31,7 +31,7 @@ def create_table(draw: Draw) -> Made:
     return None, [f"CREATE TABLE {{s}}.{quoted(draw.one(('t1', 't2', 't3', 'moved')))} {_definition(draw)}"]
 
 
-@statement("drop table", 0.5)
+@statement("drop table", 1.5)
 def drop_table(draw: Draw) -> Made:
     """Drop a table."""
     table = draw.table()
@@ -106,14 +106,14 @@ def drop_index(draw: Draw) -> Made:
     return table, [f"DROP INDEX {table.schema}.{quoted(draw.one(table.indexes).name)}"]
 
 
-@statement("rename table", 1.5)
+@statement("rename table", 3)
 def rename_table(draw: Draw) -> Made:
     """Rename a table."""
     table = draw.table()
     return table, [f"ALTER TABLE {table.sql} RENAME TO {quoted(draw.one(('t1', 't2', 'moved', 'Other')))}"]
 
 
-@statement("swap tables", 1)
+@statement("swap tables", 2)
 def swap_tables(draw: Draw) -> Made:
     """Exchange the names of two tables."""
     one = draw.table()
@@ -126,14 +126,14 @@ def swap_tables(draw: Draw) -> Made:
     ]
 
 
-@statement("set schema", 1)
+@statement("set schema", 2)
 def set_schema(draw: Draw) -> Made:
     """Move a table to another schema."""
     table = draw.table()
     return table, [f"ALTER TABLE {table.sql} SET SCHEMA {draw.one(SCHEMAS[:2])}"]
 
 
-@statement("rename schema", 1.5)
+@statement("rename schema", 2)
 def rename_schema(draw: Draw) -> Made:
     """Rename a schema with its tables."""
     if not draw.model.tables:
@@ -142,7 +142,7 @@ def rename_schema(draw: Draw) -> Made:
     return None, [f"ALTER SCHEMA {old} RENAME TO {new}"]
 
 
-@statement("persistence", 0.6)
+@statement("persistence", 1)
 def change_persistence(draw: Draw) -> Made:
     """Let a table be unlogged, or logged again."""
     table = draw.table(lambda t: t.kind == "r")
@@ -165,7 +165,7 @@ def row_security(draw: Draw) -> Made:
     return table, [f"ALTER TABLE {table.sql} ENABLE ROW LEVEL SECURITY"]
 
 
-@statement("inheritance", 1)
+@statement("inheritance", 2)
 def inheritance(draw: Draw) -> Made:
     """Create a table that inherits, or let one inherit no more."""
     heirs = [t for t in draw.model.tables if t.parent and not t.is_partition]

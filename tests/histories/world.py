@@ -73,6 +73,11 @@ class Form:
         words += [name for name in _WORDS if getattr(self, name)]
         return "-".join(filter(None, words))
 
+    @property
+    def by_hand(self) -> bool:
+        """Return True if the publication is made by hand, so that nothing keeps any table out of it."""
+        return self.external or self.leaves
+
     @classmethod
     def parse(cls, text: str) -> Form:
         """Return the world that has this name, such as ``ducklake-16-notrigger-resync``."""
@@ -294,7 +299,7 @@ def _write_source(made: World) -> None:
     source["slot"] = {**source["slot"], "onLost": _on_unstreamable(made.form)}
     if not made.form.trigger:
         source["ddlTrigger"] = "None"
-    if made.form.external or made.form.leaves:
+    if made.form.by_hand:
         name = source["publication"]["name"]
         root = "" if made.form.leaves else " WITH (publish_via_partition_root)"
         made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES{root}")  # type: ignore[arg-type]  # the name is the rig's

@@ -60,7 +60,7 @@ def run_linter(tree: Tree, path: str, command: Sequence[str | Path]) -> Iterator
 
 def _actionlint() -> Path:
     """Return actionlint, built once into the cache. Raise UnavailableError on a machine without Go."""
-    from levada.local.cache import cache_folder, only_process
+    from levada.local.jars import cache_folder, only_process
 
     go = shutil.which("go")
     if go is None:

@@ -36,9 +36,9 @@ OWNED: Final = (
         frozenset({"tables/resync_state.py", "stages/resync.py"}),
         frozenset({"enter", "begin_again", "finish"}),
     ),
-    Owned("RetryState", "tables/retry_state.py", "retries", frozenset({"tables/retry_state.py"})),
+    Owned("RetryState", "tables/retries.py", "retries", frozenset({"tables/retries.py"})),
     Owned("CutState", "tables/cut_state.py", "cut", frozenset({"stages/cuts.py"})),
-    Owned("TagState", "tables/tag_state.py", "tag", frozenset({"stages/lake_cuts.py"})),
+    Owned("TagState", "tables/cut_state.py", "tag", frozenset({"stages/lake_cuts.py"})),
     Owned("PlaceState", "tables/place_state.py", "place", frozenset({"tables/place_check.py"})),
 )
 RECORD: Final = "tables/record.py"

@@ -17,7 +17,14 @@ BENCHMARKS: Final = "benchmarks/README.md"
 TROUBLESHOOTING: Final = "docs/guides/troubleshooting.md"
 ALERTS: Final = "charts/levada/templates/prometheusrule.yaml"
 API: Final = "docs/api.md"
-DOCUMENTS: Final = (CONTRIBUTING, BENCHMARKS, ARCHITECTURE, "docs/key-index.md", "docs/python.md")
+DOCUMENTS: Final = (
+    CONTRIBUTING,
+    BENCHMARKS,
+    ARCHITECTURE,
+    *(f"docs/architecture/{name}.md" for name in ("copies", "changes", "state")),
+    "docs/key-index.md",
+    "docs/python.md",
+)
 ROOTS: Final = ("", "engine", "engine/levada", "engine/levada/runtime")
 """The folders at which a path on a page may begin, next to the page's own."""
 LAYER_TABLES: Final = (

@@ -39,7 +39,12 @@ USES_KIND = "from levada.schema import Kind\n"
 STATES = {
     **{f"{RUNTIME}/{owner}": "" for owned in OWNED for owner in owned.owners},
     **{f"{RUNTIME}/{owner}": "" for owner in RECORD_OWNERS.values()},
-    **{f"{RUNTIME}/{o.module}": f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED},
+    **{
+        f"{RUNTIME}/{module}": "".join(
+            f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED if o.module == module
+        )
+        for module in {o.module for o in OWNED}
+    },
     f"{RUNTIME}/{RECORD}": "class TableRecord:\n    phase: str\n    resync: object\n",
 }
 
@@ -209,6 +214,7 @@ FAULTS = (
     code("late-reads", "tests/cluster/test_a.py", "def test_a(kubectl):", "    assert events(kubectl, 'Drained')"),
     code("late-reads", "tests/cluster/test_a.py", "def test_a(kubectl):", "    found = kubectl.get('events')"),
     code("late-reads", "tests/cluster/test_a.py", "def test_a(operator):", "    assert operator.metrics() == {}"),
+    code("late-reads", "tests/runtime/test_a.py", "def test_a(rig):", "    assert rig.running.progress().ready"),
     code("own-waits", "tests/test_a.py", "while time.monotonic() < deadline: ..."),
     code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
     code("short-limits", "tests/test_a.py", "subprocess.run(command, timeout=30)"),
@@ -226,6 +232,8 @@ GOOD = (
     code("language-of-code", "engine/levada/a.py", '"""Return `told` as ``told``."""'),
     code("late-reads", "tests/cluster/test_a.py", "def test_a():", "    until(lambda: events(kubectl, 'Drained'))"),
     code("late-reads", "tests/test_a.py", "def test_a():", "    assert events(plan)"),
+    code("late-reads", "tests/test_a.py", "def test_a():", "    until(lambda: rig.running.progress().ready)"),
+    code("late-reads", "tests/test_a.py", "def test_a():", "    assert samples.progress().ready"),
     code("own-waits", "tests/test_a.py", "began = time.monotonic()", "time.sleep(1)"),
     code("own-waits", "tests/test_a.py", "for _ in kills: time.sleep(chance.uniform(1, 5))"),
     code("own-waits", "tests/test_a.py", "for _ in rows: time.sleep(1)  # paced: each row is a batch of its own"),

@@ -49,7 +49,7 @@ value is NULL in the changelog then, and `_levada_unchanged` has the names of su
 
 A `D` has the key that the table had at that time, and NULL elsewhere, unless the table has REPLICA IDENTITY FULL.
 
-On Iceberg and PostgreSQL, changes from before a column was added have NULL for it, also if it was added with a default.
+On Iceberg, DuckLake and PostgreSQL, changes from before a column was added have NULL for it, and no default.
 A reader gives them that default.
 
 `levada.testing.fold_changelog(schema, changes)` carries TOASTed values over, and returns the rows that the changes

@@ -16,12 +16,14 @@ from tests.operator.samples import (
     owner,
     owner_of,
     pipeline,
+    pod,
     progress,
     running,
     spec,
     table_document,
     table_sync,
 )  # fmt: skip
+from tests.operator.samples import waiting as waiting_state
 
 from levada.values import QualifiedTable
 from levada_operator.decide.acceptance import Acceptance, accept
@@ -283,3 +285,38 @@ def test_a_driver_that_starts_lets_nothing_through(phase: str) -> None:
     for write in reconcile(replace(written(table, **TEXT), report=starting)).statuses:
         if write.key.kind == "TableSync":
             assert (write.status["phase"], write.status["copy"]["percent"]) == ("Pending", 100)
+
+
+KEY = {
+    "code": "approval_required",
+    "reason": "another key of masks in Secret masks copies 1 table again: public.orders. spec.approval is Manual",
+    "solution": "kubectl annotate pipeline shop -n data --overwrite levada.dev/approve=0123456789abcdef",
+}
+
+
+def test_another_key_of_masks_waits_with_the_drivers_command() -> None:
+    """The driver asks, while it streams or as the error that ended it. A change of the spec is asked for as well."""
+    asking = progress(manifest={"approval": KEY})
+    for seen in (replace(written(), report=asking), running(report=asking)):
+        condition = approved(seen, accept(seen))
+        assert (condition.status, condition.reason) == (False, "ApprovalRequired")
+        assert f"public.orders. spec.approval is Manual; to approve: {KEY['solution']};" in condition.message
+    text = f"error: {KEY['reason']} [approval_required]\n  hint: {KEY['solution']}\n"
+    crashed = waiting_state("driver", "CrashLoopBackOff", exitCode=3, message=text)
+    ended = running(pods=(pod(**crashed),), report=None)
+    assert KEY["solution"] in approved(ended, accept(ended)).message
+    both = replace(written(copied(), **TEXT), report=asking)
+    message = approved(both, accept(both)).message
+    assert message.index("copies again 1 table") < message.index("another key of masks")
+    assert approved(running(), accept(running())).status
+
+
+@pytest.mark.parametrize("annotation", ["0123456789abcdef", "0123456789ABCDEF", "x" * 200_000, "é" * 16, "../a"])
+def test_the_approval_reaches_the_driver_next_to_its_manifest(annotation: str) -> None:
+    """Only with approval Manual, and only what the driver may have asked for, so that the ConfigMap stays small."""
+    for rule in ("Manual", "Automatic"):
+        body = pipeline(spec={"approval": rule}, metadata={"annotations": {APPROVE: annotation}})
+        seen = running(body=body, owned=owned(owner(approval=rule)))
+        written_maps = [b for b in reconcile(seen).apply if b["metadata"]["name"] == "shop-manifest"]
+        expected = [annotation] if annotation == "0123456789abcdef" and rule == "Manual" else []
+        assert [b["data"]["approved"] for b in written_maps if "approved" in b["data"]] == expected

@@ -18,7 +18,7 @@ from tests.operator.samples import (
     written,
 )
 
-from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.cluster_cache import ClusterCache, NoRoomError
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import PipelineKey
 
@@ -149,6 +149,31 @@ def test_cache_sees_movement_and_conflicts() -> None:
     seen = cache.observe(SHOP, at(30))
     assert seen is not None
     assert seen.conflicts == ()
+
+
+def test_a_crowded_namespace_is_told_once_and_written_to_no_more() -> None:
+    """Without room for its status, a TableSync without a Pipeline is forgotten: it would be written for ever.
+
+    One of a Pipeline stays as it was read last, because without it its table would be copied with the defaults.
+    """
+    cache, wide = ClusterCache(DEFAULTS), {"metadata": {"annotations": {"a": "x" * 200_000}}}
+    crowd = [merge(table_sync(f"t{n}", owned=False), wide) for n in range(300)]
+    for body in crowd:
+        body["spec"]["pipelineRef"]["name"] = "none"
+    faults = {text for _, text in cache.put_all(crowd)}
+    assert faults == {"the namespace has too many of the operator's objects, so some of kind TableSync are ignored"}
+    lone = cache.lone_tables(PipelineKey("data", "none"))
+    larger = {"metadata": {"resourceVersion": "10", "annotations": {"a": "x" * 500_000}}}
+    with pytest.raises(NoRoomError):
+        cache.put(merge(crowd[0], larger))
+    assert len(cache.lone_tables(PipelineKey("data", "none"))) == len(lone) - 1
+    cache.put(pipeline())
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "1"}}))
+    cache.record_writes(SHOP, [merge(table_sync(), larger)] * 2, [], NOON)
+    seen = cache.observe(SHOP, NOON)
+    assert seen is not None
+    assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
+    assert [text for text in seen.faults if "TableSync" in text] == [*faults]
 
 
 def test_cache_finds_the_pods_that_cannot_be_created() -> None:

@@ -72,7 +72,8 @@ def test_a_pipeline_from_its_start_to_a_kill_and_back(engine: Engine, tab: Tabs)
     expect(taken).to_have_count(1)
     assert "table_not_ours" in taken.inner_text()
     words = f"{engine.manifest} --secrets {engine.folder / 'secrets'}"
-    assert (engine.progress() or {})["manifest"]["arguments"] == words, "so that commands run as they are copied"
+    found = engine.wait_for(lambda p: p["manifest"]["arguments"])
+    assert found["manifest"]["arguments"] == words, "so that commands run as they are copied"
     assert page.locator("img").count() == 1
 
     orders = page.locator("#tables-body tr").filter(has_text="public.orders")

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.rigs.database import Database
 
 from levada import values
-from levada.cli.environment import forget_variables
+from levada.cli.manifests import forget_variables
 from levada.copy.range_reader import snapshot_session
 from levada.errors import LevadaError, LoginFailed, NeedsOperator, SlotLost, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection, clamp_application_name

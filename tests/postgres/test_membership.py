@@ -57,6 +57,7 @@ def source(db: Database) -> Database:
 
 ALL: LiteralString = "CREATE PUBLICATION p FOR TABLE t, u"
 CHANGED, AGAIN, LEFT = "publication_changed", "publication_membership_changed", "table_not_published"
+FILTER = "row_filter_changed"
 
 
 ATTACH: Sequence[LiteralString] = (
@@ -75,11 +76,11 @@ CASES: dict[str, tuple[LiteralString, Sequence[LiteralString], dict[str, str]]] 
     "table left": (ALL, ["ALTER PUBLICATION p DROP TABLE t"], {"t": LEFT}),
     "same members set": (ALL, ["ALTER PUBLICATION p SET TABLE t, u"], {}),
     "another table added": (ALL, ["ALTER PUBLICATION p ADD TABLE r"], {}),
-    "filter set": (ALL, ["ALTER PUBLICATION p SET TABLE t WHERE (id > 1), u"], {"t": AGAIN}),
+    "filter set": (ALL, ["ALTER PUBLICATION p SET TABLE t WHERE (id > 1), u"], {"t": FILTER}),
     "filter changed": (
         "CREATE PUBLICATION p FOR TABLE t WHERE (id > 1), u",
         ["ALTER PUBLICATION p SET TABLE t WHERE (id > 0), u"],
-        {"t": AGAIN},
+        {"t": FILTER},
     ),
     "names changed": (
         "CREATE PUBLICATION p FOR TABLE t WHERE (id > 1), u",

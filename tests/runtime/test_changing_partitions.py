@@ -89,7 +89,7 @@ def test_no_alteration_of_partitions_ends_the_capture(rig: Rig, db: Database, an
 
     until(settled)
     assert rig.running is not None
-    found = rig.running.progress()
+    found = rig.running.progress()  # paced: a parked table stays parked
     good = ("quiet", *(_EQUAL if announced else ()))
     assert {name: table(found, name).error for name in good} == dict.fromkeys(good)
 

@@ -127,7 +127,7 @@ def test_a_manifest_is_run_changed_and_stopped(shop: Callable[..., Path], secret
         engine.stop()
         runner.join(LIMIT_S)
         assert [type(outcome) for outcome in ended] == [Stopped]
-        progress = engine.progress()
+        progress = engine.progress()  # paced: the run has ended
         assert progress is not None
         assert progress.state == "Stopped"
         assert progress.manifest.error is None

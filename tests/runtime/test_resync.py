@@ -251,7 +251,7 @@ def test_asking_again_begins_again(rig: ResyncRig, db: Database) -> None:
     rig.resync()
     assert gate.reached.wait(LIMIT_S)
     assert rig.running is not None
-    [orders] = [t.id for t in rig.running.progress().tables if t.table.name == "orders"]
+    [orders] = [t.id for t in rig.wait(lambda p: p.tables).tables if t.table.name == "orders"]
     rig.running._store.request_table_action(orders, TableAction.RESYNC)
     rig.wait(lambda p: rig.running is not None and not rig.storage.scan(ACTION))
     rig.lake.meanwhile = lambda step: None

@@ -6,7 +6,7 @@ import pytest
 
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy
 from levada.runtime.tables.resync_steps import RESYNC_TRANSITIONS, Step
-from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.retries import RetryState
 from levada.values import Lsn
 
 

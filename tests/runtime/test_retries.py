@@ -20,8 +20,7 @@ from levada.errors import (
 from levada.runtime.config import RetryLimits
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
-from levada.runtime.tables.retries import park, with_new_name
-from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.retries import RetryState, park, with_new_name
 from levada.status import RetryPolicy
 from levada.stores.codecs import phase_from_json, phase_to_json
 from levada.stores.phases import (

@@ -31,7 +31,7 @@ def test_the_status_and_the_log_name_the_open_transaction(
         error = until(lambda: rig.running and rig.running.progress().error)
         assert rig.running is not None
         assert error is not None
-        assert rig.running.progress().state is PipelineState.STARTING
+        assert rig.running.progress().state is PipelineState.STARTING  # paced: the transaction holds the start
         pid = opened.info.backend_pid
         assert error.code == "slot_creation_waits"
         assert f"waits for PID {pid} of role postgres in database {db.name}, open for " in error.reason

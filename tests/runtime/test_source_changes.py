@@ -203,7 +203,7 @@ def test_nothing_is_caught_up_with_a_server_that_was_not_verified(
             patch.setattr(levada.runtime.report.catch_up, "read_start_time", lambda connection: "a later start")
             caught_up = rig.running.caught_up()
         rig.wait(lambda p: p.capture.error is not None)
-        assert not caught_up(rig.running.progress())
+        assert not caught_up(rig.running.progress())  # paced: no session can verify meanwhile
     rig.wait(caught_up)
 
 

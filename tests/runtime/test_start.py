@@ -82,7 +82,7 @@ def test_a_failed_start_takes_back_what_it_made(rig: Rig, db: Database) -> None:
         rig.start()
     assert at_source(db) == []
     assert rig.running is not None
-    assert rig.running.progress().state is PipelineState.FAILED
+    assert rig.running.progress().state is PipelineState.FAILED  # paced: it has ended
     with pytest.raises(NeedsOperator) as ended:
         rig.running.wait()
     assert ended.value.code == "internal_error"
@@ -202,7 +202,7 @@ def test_whatever_a_store_raises_ends_the_pipeline(rig: Rig, db: Database, error
         with pytest.raises(NeedsOperator) as ended:
             rig.running.wait(LIMIT_S)
         assert ended.value.code == "internal_error"
-        assert rig.running.progress().state is PipelineState.FAILED
+        assert rig.running.progress().state is PipelineState.FAILED  # paced: it has ended
         # The server notices a moment later that the connection is closed.
         slot = "SELECT active FROM pg_replication_slots WHERE database = %s"
         until(lambda: db.query(slot, db.name), lambda found: found == [(False,)])
@@ -313,8 +313,8 @@ def test_a_start_that_waits_for_the_destination_can_be_stopped(rig: Rig, db: Dat
     starts = threading.Thread(target=start)
     starts.start()
     assert late.refused.wait(LIMIT_S)
-    while (error := pipeline.progress().error) is None:
-        assert starts.is_alive()
+    error = until(lambda: pipeline.progress().error, alive=starts.is_alive)
+    assert error is not None
     assert error.code == "lake_away"
     pipeline.stop()
     starts.join(LIMIT_S)
@@ -365,13 +365,13 @@ def test_an_object_starts_once(rig: Rig, db: Database) -> None:
     with pytest.raises(NeedsOperator) as refused:
         running.start()
     assert refused.value.code == "pipeline_already_started"
-    assert running.progress().state is PipelineState.STOPPED
+    assert running.progress().state is PipelineState.STOPPED  # paced: it has ended
 
 
 def test_before_the_start(rig: Rig) -> None:
     """Progress is there, a stop does nothing, and what would be waited for without end is refused."""
     pipeline = Pipeline(rig.config, store=rig.store(), destination=rig.destination)
-    assert pipeline.progress().state is PipelineState.STARTING
+    assert pipeline.progress().state is PipelineState.STARTING  # paced: nothing has begun
     pipeline.stop()
     with pytest.raises(NeedsOperator) as refused:
         pipeline.run_until(lambda progress: False)
@@ -408,7 +408,7 @@ def test_a_stop_while_it_starts_is_not_lost(rig: Rig) -> None:
     starts.join(LIMIT_S)
     stops.join(LIMIT_S)
     assert not stops.is_alive()
-    assert pipeline.progress().state is PipelineState.STOPPED
+    assert pipeline.progress().state is PipelineState.STOPPED  # paced: it has ended
 
 
 def test_a_second_driver_of_the_same_name_ends_the_first(rig: Rig, db: Database) -> None:

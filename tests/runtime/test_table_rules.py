@@ -16,7 +16,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.request_rules import RequestStep, request_step
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.resync_steps import Step
-from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.retries import RetryState
 from levada.runtime.tables.rules import keeps_others
 from levada.runtime.tables.unverified_tables import Verdict, judge_position
 from levada.status import RetryPolicy

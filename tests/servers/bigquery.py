@@ -18,7 +18,7 @@ import requests
 from tests.rigs.waiting import LIMIT_S
 from tests.servers.ports import free_port, wait_for_port
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 _LOCK: Final = Path(__file__).parents[2] / "requirements" / "bqemulator.txt"
 PROJECT: Final = "project-1"

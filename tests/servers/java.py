@@ -11,8 +11,7 @@ from typing import Final
 
 from tests.servers.ports import wait_for_port
 
-from levada.local.cache import cache_folder, only_process
-from levada.local.jars import pyspark_folder
+from levada.local.jars import cache_folder, only_process, pyspark_folder
 from levada.local.java import require_java
 
 _MODULE: Final = """

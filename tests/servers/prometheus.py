@@ -19,7 +19,7 @@ from tests.rigs.waiting import LIMIT_S
 from tests.servers.debian import install
 from tests.servers.ports import free_port
 
-from levada.local.cache import cache_folder, only_process
+from levada.local.jars import cache_folder, only_process
 
 _PACKAGES = {"prometheus": "/usr/bin/prometheus"}
 

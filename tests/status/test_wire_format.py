@@ -97,6 +97,7 @@ def full() -> Progress:
             "/srv/pipeline.yaml --secrets /srv/secrets",
             "kubectl exec shop-driver-0 --",
             "0123456789abcdef",
+            samples.error(code="approval_required"),
         ),
         publication=PublicationProgress(retried),
         store=StoreProgress(retried),

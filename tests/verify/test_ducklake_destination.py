@@ -199,8 +199,9 @@ def test_a_repair_that_does_not_end_leaves_the_table_parked(
     pipeline = shop.pipeline
     assert pipeline is not None
     shop.db.execute("INSERT INTO t VALUES (101)")
-    until(lambda: pipeline.progress().tables[0], lambda table: table.error is not None)
-    assert pipeline.progress().tables[0].error.code == "foreign_write"  # type: ignore[union-attr]  # waited for
+    found = until(lambda: pipeline.progress().tables[0].error)
+    assert found is not None
+    assert found.code == "foreign_write"
     assert shop.verify(repair=True).repaired_equal
     shop.db.execute("INSERT INTO t VALUES (102)")
     until(lambda: shop.lake.sql("SELECT count(*) FROM shop_public.t"), lambda found: found == [(102,)])

@@ -255,7 +255,7 @@ def test_a_table_that_differs_is_not_ready_and_streams_on(replicated: Replicated
         " Or copy it again: levada resync MANIFEST public.t"
     )
     assert replicated.pipeline is not None
-    assert not replicated.pipeline.progress().ready
+    assert not replicated.pipeline.progress().ready  # paced: the table stays parked
     with pytest.raises(NeedsOperator, match="rows_differ"):
         replicated.wait_caught_up()
 

@@ -19,15 +19,16 @@ statement, where the UPDATE finds all but those that were deleted or got another
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.apply.leaf_rows import LeafRows
 from levada.apply.metadata import stored_form
 from levada.destinations import Destination
 from levada.destinations.fold import fold
@@ -283,3 +284,34 @@ def _unmovable(schema: ReplicatedTableSchema, why: str) -> NeedsOperator:
 
 def _selected(rows: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
     return rows if columns is None else rows.select(list(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class LeafRows:
+    """The rows of leaves in a snapshot at ``lsn``, whose columns are those of ``schema``.
+
+    ``counts`` has the number of rows of each leaf that the table has in the snapshot. They are in files of ``folder``.
+    ``nulled`` counts the values that became NULL under the policy ``Null``.
+    """
+
+    lsn: Lsn
+    schema: ReplicatedTableSchema
+    folder: Path
+    counts: Mapping[TableId, int]
+    nulled: int
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        for leaf in self.counts:
+            with pa.OSFile(str(leaf_file(self.folder, leaf))) as source, pa.ipc.open_file(source) as reader:
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def leaf_file(folder: Path, leaf: TableId) -> Path:
+    """Return the path of the rows of a leaf."""
+    return folder / f"{int(leaf)}.arrow"

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from levada import __version__
 from levada.cli.command import VARIABLE, WORK_DIR, Command, NamesCommand
-from levada.cli.environment import forget_variables
 from levada.cli.exit_codes import Exit
+from levada.cli.manifests import forget_variables
 from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import InvalidManifest

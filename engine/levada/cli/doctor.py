@@ -16,9 +16,8 @@ from levada import __version__
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
-from levada.local.cache import cache_folder
 from levada.local.extras import Extra, extra_names, installed_extra
-from levada.local.jars import built_in_jars, jars_folder, missing_jars
+from levada.local.jars import built_in_jars, cache_folder, jars_folder, missing_jars
 from levada.local.java import VERSIONS, find_java
 from levada.runtime.resources.machine import available_cores, memory_limit
 

@@ -16,13 +16,13 @@ from levada.cli.command import WORK_DIR
 from levada.cli.output import working
 from levada.cli.signals import StopSignals
 from levada.errors import LevadaError, NeedsOperator
-from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.host.manifest_file import work_folder
 from levada.runtime.host.outcomes import Refused, Suspended
 from levada.runtime.host.owner_check import require_ownership
+from levada.runtime.host.secret_folder import request_headers
 from levada.runtime.host.stored_progress import slot_progress
 from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_address, running_progress
 from levada.runtime.report.http import REQUESTER

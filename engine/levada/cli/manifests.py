@@ -1,8 +1,10 @@
-"""The MANIFEST argument and the pipeline's work folder."""
+"""The MANIFEST argument, the work folder, and variables that would override a manifest."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Final
 
 from levada.cli.hints import Invocation, set_invocation
 from levada.runtime.host.manifest_file import read_manifest_file, work_folder
@@ -21,3 +23,12 @@ def read(path: Path, secrets: Path | None = None, work_dir: Path | None = None) 
 def folder(path: Path, manifests: Manifests, given: Path | None) -> Path:
     """Return the work folder: the given one, or the default next to the manifest."""
     return work_folder(path, manifests, given)
+
+
+_VARIABLES: Final = ("PGSERVICE", "PGTZ", "PGDATESTYLE", "PGGEQO")
+
+
+def forget_variables() -> None:
+    """Remove the variables, so that the manifest alone says where and how to connect."""
+    for name in _VARIABLES:
+        os.environ.pop(name, None)

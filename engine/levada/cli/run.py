@@ -28,8 +28,16 @@ from levada.runtime.host.approval import require_approval
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.goals import caught_up
 from levada.runtime.host.namespace_end import clean_up_with_namespace, own_namespace
-from levada.runtime.host.observer import EngineObserver
-from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.runtime.host.outcomes import (
+    CaughtUp,
+    EngineObserver,
+    Outcome,
+    Refused,
+    Stopped,
+    Suspended,
+    TablesErrored,
+    TimedOut,
+)
 from levada.runtime.report.http import LOOPBACK
 from levada.status import Progress, TableProgress
 

@@ -10,7 +10,7 @@ from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
 from levada.cli.render import dashboard
-from levada.runtime.host.access_token import request_headers
+from levada.runtime.host.secret_folder import request_headers
 from levada.runtime.host.work_dir import (
     engine_elsewhere,
     engine_is_starting,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
 from levada.destinations.interface import Destination, TableMode, TableTarget
 from levada.destinations.schema_changes import resync_hint
-from levada.errors import DestinationChanged, NeedsOperator, StaleEpoch
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch
 from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -35,12 +41,23 @@ class TableState:
             raise rolled_back(name, hint)
         self.seen = lsn
 
+    def begins(self, name: object, hint: str, held: tuple[int, Lsn], mark: Watermark) -> bool:
+        """Return True if a batch up to ``mark`` is still to be applied to the table, whose epoch and LSN are ``held``.
+
+        Raise StaleEpoch if a newer driver has written the table, and DestinationChanged as `saw` does.
+        """
+        epoch, lsn = held
+        require_epoch(epoch, mark.epoch)
+        self.saw(name, lsn, hint)
+        return mark.lsn > lsn
+
     def forget(self) -> None:
         """Discard the state, because the table was dropped, or copied by another process."""
         self.seen = None
 
 
 S = TypeVar("S", bound=TableState)
+T = TypeVar("T")
 
 
 class TableStates(Generic[S]):
@@ -86,6 +103,10 @@ class FencedDestination(Destination, Generic[S]):
                 self._apply(state, changes, mark)
         return Durability.DURABLE
 
+    def maintain(self, table: TableId) -> None:
+        """Raise DestinationChanged if another writer changed the table."""
+        self.applied(table)
+
     def copied_elsewhere(self, target: TableTarget) -> None:
         """Forget the table of the last copy."""
         state = self._table_of(target)
@@ -95,11 +116,39 @@ class FencedDestination(Destination, Generic[S]):
     def _table_of(self, target: TableTarget) -> S:
         return self._states.of(target.id)
 
+    def _require_last_rows(self, target: TableTarget, system: str) -> None:
+        """Raise NeedsOperator ``verify_unsupported`` for a changelog, in the words of a destination that has SQL."""
+        if self.effective_mode(target) is TableMode.CHANGELOG:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"{target.schema.name} cannot be compared with the source: its table in {system} has every change",
+            )
+
+
+def committed(commit: Callable[[], T], attempts: int, may_succeed: Callable[[LevadaError], bool]) -> T:
+    """Call ``commit`` up to ``attempts`` times, while ``may_succeed`` says that its error came from another writer."""
+
+    def passes(error: BaseException) -> bool:
+        return isinstance(error, LevadaError) and may_succeed(error)
+
+    def told(state: RetryCallState) -> None:
+        _log.info("retrying a commit: %s", None if state.outcome is None else state.outcome.exception())
+
+    retrying = Retrying(
+        stop=stop_after_attempt(attempts), retry=retry_if_exception(passes), before_sleep=told, reraise=True
+    )
+    return retrying(commit)
+
 
 def require_epoch(held: int, epoch: int | None) -> None:
     """Raise StaleEpoch if a driver newer than ``epoch`` has written the table. None compares nothing."""
     if epoch is not None and held > epoch:
         raise StaleEpoch(epoch, held)
+
+
+def copied_constants(mode: TableMode, lsn: Lsn) -> Mapping[str, str | int]:
+    """Return the values of a changelog's additional columns in the rows of a copy as of ``lsn``."""
+    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}
 
 
 def missing(name: object, table: QualifiedTable | None, why: str = "") -> DestinationChanged:

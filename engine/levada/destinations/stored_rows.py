@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from psycopg import sql
 
+from levada.destinations.fenced import missing, require_epoch
 from levada.destinations.ownership import Owner, TableOwner
 from levada.postgres.silence import WatchedConnection
+from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, QualifiedTable, TableId
 
 _LSN: Final = "lsn"
@@ -24,6 +26,14 @@ class StoredRow(Protocol):
     @property
     def owner(self) -> TableOwner:
         """The owner of the table."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the driver that wrote the table last."""
+
+    @property
+    def lsn(self) -> Lsn | None:
+        """The table's watermark, None while no copy of it is complete."""
 
 
 R = TypeVar("R", bound=StoredRow)
@@ -66,6 +76,25 @@ class StoredRows(Generic[R]):
         others = connection.execute(of_table, [self.owner.source_id, int(table)]).fetchall()
         former = self.owner.name_among(name for (name,) in others)
         return None if former is None else self._of(connection, table, former, lock=lock)
+
+    def find_copied(self, connection: WatchedConnection, table: TableId, *, lock: bool = False) -> tuple[R, Lsn] | None:
+        """Return the state of this pipeline's table and its watermark, or None before the end of its copy."""
+        row = self.find(connection, table, lock=lock)
+        return None if row is None or row.lsn is None else (row, row.lsn)
+
+    def require_copied(
+        self, connection: WatchedConnection, name: object, schema: ReplicatedTableSchema, epoch: int | None = None
+    ) -> tuple[R, Lsn]:
+        """Return the state and the watermark as `find_copied` does. ``name`` is the table's name at the destination.
+
+        With the ``epoch`` of a writer, the state is locked. Raise DestinationChanged ``destination_table_missing`` if
+        there is none, and StaleEpoch if a newer driver has written the table.
+        """
+        found = self.find_copied(connection, schema.id, lock=epoch is not None)
+        if found is None:
+            raise missing(name, schema.name)
+        require_epoch(found[0].epoch, epoch)
+        return found
 
     def insert(self, connection: WatchedConnection, row: R, *, unless_taken: bool = False) -> bool:
         """Store the state of another table. With ``unless_taken``, return False if its name or its key is taken."""

@@ -21,10 +21,10 @@ from levada.errors import DecodeError, NeedsOperator, Transient
 from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, FUNCTIONS, TRIGGER, create_statements
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
-from levada.postgres.locks import courtesy_lock
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.readmissions import TABLE as WITHDRAWN
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
+from levada.postgres.sessions import courtesy_lock
 from levada.schema import Column
 from levada.schema.retypes import Cast, read_retypes
 from levada.schema.storage import LeafStorage, leaves_from_json

@@ -221,6 +221,9 @@ def find_gap(kept: Membership | None, state: PublicationState, table: TableId) -
         reason = f"publication {state.name} was altered since table {name} was copied{_options(kept, now)}"
         return NeedsOperator("publication_changed", reason, hint=resync)
     if not now.continues(kept):
+        if now.row_filter != kept.row_filter and now.columns == kept.columns:
+            reason = f"the row filter of table {name} was {kept.row_filter or 'none'}, and is now"
+            return NeedsOperator("row_filter_changed", f"{reason} {now.row_filter or 'none'}", hint=resync)
         reason = f"table {name} was added to publication {state.name} again since it was copied{_limits(kept, now)}"
         return NeedsOperator("publication_membership_changed", reason, hint=resync)
     return None

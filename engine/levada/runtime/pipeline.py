@@ -19,7 +19,7 @@ from levada.postgres.kept_sessions import SESSIONS
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import require_same
 from levada.runtime.config_rules import require_valid
-from levada.runtime.copies.abandoned_orders import withdraw_orders
+from levada.runtime.copies.remote import withdraw_orders
 from levada.runtime.inbox import Inbox
 from levada.runtime.pipeline_requests import PipelineRequests
 from levada.runtime.replication import PipelineCalls, Replication, prepare_replication

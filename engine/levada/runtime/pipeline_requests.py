@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from levada.destinations.interface import Destination
@@ -17,7 +18,7 @@ from levada.runtime.replication import Replication
 from levada.runtime.report.requests import ask, not_started
 from levada.runtime.source.cleanup import remove_pipeline
 from levada.runtime.source.requestable_tables import request_resync, request_retry
-from levada.runtime.stages.messages import ActionsStored, LakeCutDropped, LakeCutWanted
+from levada.runtime.stages.messages import ActionsStored, LakeCutDropped, LakeCutWanted, ProgressWanted
 from levada.runtime.tables.cut_rules import check_cut_name, require_cuts
 from levada.status import CutProgress
 from levada.stores.interface import PipelineStore
@@ -94,11 +95,17 @@ class PipelineRequests:
         """Compare a table with the source at one LSN while the pipeline runs, and return the result.
 
         Call it from any thread, for a pipeline that was started. The table waits at that LSN for a moment, then applies
-        changes again while it is compared. See `levada.runtime.verifications.verifier.Verifier.run` for the errors.
+        changes again while it is compared. The progress has the outcome when it ends. See
+        `levada.runtime.verifications.verifier.Verifier.run` for the errors.
         """
         if self._replication is None:
             raise not_started(self.config.name, "its tables cannot be verified")
-        return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+        try:
+            return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+        finally:
+            # A supervisor that is busy for minutes keeps no one from the result.
+            with suppress(Transient):
+                ask(self._inbox, self.config, self._ended.is_set, ProgressWanted())
 
     def erase(
         self, table: QualifiedTable, options: ErasureOptions, cancelled: threading.Event | None = None

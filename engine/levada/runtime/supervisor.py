@@ -26,7 +26,7 @@ from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
 from levada.runtime.stages.lake_cuts import LakeCuts
-from levada.runtime.stages.messages import ActionsStored, Reconfigured
+from levada.runtime.stages.messages import ActionsStored, ProgressWanted, Reconfigured
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
 from levada.runtime.stages.storage_poller import StoragePoller
@@ -97,6 +97,7 @@ class Supervisor:
         self._next_actions = 0.0
         inbox.on(Reconfigured, self._reconfigure)
         inbox.on(ActionsStored, self._apply_actions)
+        inbox.on(ProgressWanted, lambda _: self._publish(self))
 
     def adopt(self, source: SourceTables, manifests: tuple[Manifest, ...], *, resync: bool) -> None:
         """Load the tables from the store, the destination and the staging area. Call it before the thread runs."""

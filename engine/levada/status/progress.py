@@ -366,6 +366,8 @@ class ManifestProgress(Part):
     """The first 16 hexadecimal digits of the SHA-256 of the file that is in effect, except for fields that wait for a
     restart. Empty without a file.
     """
+    approval: ErrorProgress | None = None
+    """Another key of masks that waits for an approval, with the tables and the command. The former one is in effect."""
 
 
 @dataclass(frozen=True, slots=True)

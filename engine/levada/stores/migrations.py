@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import NeedsOperator
-from levada.postgres.locks import courtesy_lock
+from levada.postgres.sessions import courtesy_lock
 from levada.stores.schema_owner import require_own_schema
 
 MIGRATIONS: Final[tuple[LiteralString, ...]] = (

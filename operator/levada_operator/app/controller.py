@@ -31,7 +31,7 @@ from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
-from levada_operator.observe.cluster_cache import ClusterCache
+from levada_operator.observe.cluster_cache import ClusterCache, NoRoomError
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -119,7 +119,12 @@ class Controller:
         else:
             if kind == "Pipeline":
                 self.watched[key] = str(body["metadata"]["resourceVersion"])
-            if not self.cache.put(body):
+            try:
+                differs = self.cache.put(body)
+            except NoRoomError as error:
+                self._sweeper.note_ignored(kind, key.namespace, str(error))
+                return
+            if not differs:
                 # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
                 return
         await self._queue.add(key)
@@ -231,8 +236,12 @@ class Controller:
         """Write the status of the TableSyncs that name a Pipeline which does not exist."""
         now = _utcnow()
         writes = [w for t in self.cache.lone_tables(key) if (w := lone_table_status(t, key.name, now)) is not None]
-        until = asyncio.get_running_loop().time() + _LONE_TABLES_S
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LONE_TABLES_S
         self.cache.put_all(await self._runner.write_lone_tables(key.namespace, writes, until))
+        if loop.time() >= until:
+            # Thousands of them do not wait for a sweep between two passes.
+            await self._queue.add(key)
 
     async def _list_storage_for(self, key: PipelineKey) -> None:
         """List the StorageClasses for a new Pipeline, since one may be a moment older. Its decision is final.

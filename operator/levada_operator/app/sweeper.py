@@ -132,6 +132,10 @@ class Sweeper:
             self._fault(unread.namespace, f"watched {kind}", [f"{kind} {unread.name}: {unread.reason}"])
         self._tables_due |= kind == "Pipeline"
 
+    def note_ignored(self, kind: str, namespace: str, text: str) -> None:
+        """Record that objects which the watch reported are not kept."""
+        self._fault(namespace, f"watched {kind}", [text])
+
     async def _found(self, *, discover: bool) -> list[str]:
         """Return the namespaces to list. Pipelines that a watch could not read have no place in the cache."""
         if self._namespaces:

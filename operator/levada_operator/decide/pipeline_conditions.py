@@ -82,7 +82,9 @@ def pipeline_conditions(
 
 def approved(observed: Observed, acceptance: Acceptance) -> Condition:
     """Return Approved: False while a change that copies tables again waits. The last approved cost stays readable."""
-    of, request = "Approved", acceptance.request
+    of, request, key = "Approved", acceptance.request, _waiting_key(observed)
+    if key and not acceptance.waits:
+        return Condition(of, False, "ApprovalRequired", key)
     if request is None or acceptance.manifests is None:
         last = stored_condition(of, observed.pipeline.status)
         return last if last.status else Condition(of, True, "NothingWaits")
@@ -90,8 +92,23 @@ def approved(observed: Observed, acceptance: Acceptance) -> Condition:
     cost = cost_text(request, observed.table_syncs, spec.copy_.max_concurrent_tables)
     if acceptance.waits:
         command = approve_command(observed.pipeline, request)
-        return Condition(of, False, "ApprovalRequired", f"{cost}; to approve: {command}; or set the fields back")
+        message = f"{cost}; to approve: {command}; or set the fields back" + (f". Also: {key}" if key else "")
+        return Condition(of, False, "ApprovalRequired", message)
     return Condition(of, True, "Approved" if observed.pipeline.approves == request.digest else "Automatic", cost)
+
+
+def _waiting_key(observed: Observed) -> str:
+    """Return what another key of masks copies again, with the command that approves it. Empty: no key waits.
+
+    The driver asks, because the operator reads no Secret. One that starts ends with the question.
+    """
+    if (progress := observed.fresh_progress) is not None:
+        waiting = progress.manifest.approval
+        if waiting is None or waiting.code != codes.APPROVAL_REQUIRED:
+            return ""
+        return f"{waiting.reason}; to approve: {waiting.solution}; or set the Secret back"
+    failure = None if observed.driver is None else observed.driver.failure
+    return failure.text if failure is not None and failure.code == codes.APPROVAL_REQUIRED else ""
 
 
 def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool) -> Condition:

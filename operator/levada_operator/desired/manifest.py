@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import bz2
+import re
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
@@ -22,12 +23,15 @@ from levada.spec import (
     manifest_digest,
 )
 from levada.spec.model import CHANGE, Model
+from levada.spec.running import Approval
 from levada_operator.desired.owner import Owner, build_object
 from levada_operator.desired.spark import build_executor_template, spark_properties
 from levada_operator.memo import TextMemo
 from levada_operator.names import ACCEPTED, MANIFEST_DIGEST, digest, manifest_name
 
 MANIFEST_FILE: Final = "pipeline.yaml"
+APPROVED_FILE: Final = "approved"
+_APPROVAL: Final = re.compile("[0-9a-f]{16}")
 EXECUTOR_FILE: Final = "executor.yaml"
 SPARK_FILE: Final = "spark.properties"
 MAX_BYTES: Final = 1_000_000
@@ -42,6 +46,9 @@ def build_manifest(owner: Owner) -> dict[str, Any]:
     """Return the ConfigMap. The kubelet updates the mounted file, so the driver reads a change without a restart."""
     text = manifest_text(owner.manifests)
     data = {MANIFEST_FILE: text}
+    if owner.spec.approval is Approval.MANUAL and _APPROVAL.fullmatch(owner.approves):
+        # The engine asks for the approval of a changed key of masks, because it alone reads that Secret.
+        data[APPROVED_FILE] = owner.approves
     if (template := build_executor_template(owner)) is not None:
         data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: yaml.safe_dump(template, sort_keys=False)}
     body = build_object(owner, "ConfigMap", "v1", manifest_name(owner.name), "manifest", {"data": data})

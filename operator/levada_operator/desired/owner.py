@@ -22,6 +22,8 @@ class Owner:
     defaults: OperatorDefaults
     take_over_from: str = ""
     """The UID of the Pipeline to take over from, or empty."""
+    approves: str = ""
+    """The approval that the Pipeline has, or empty."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,14 @@ class Owner:
 def build_owner(observed: Observed, manifests: Manifests) -> Owner:
     """Return the owner for a Pipeline and an accepted manifest."""
     pipeline = observed.pipeline
-    return Owner(manifests, pipeline.namespace, pipeline.uid, observed.defaults, pipeline.take_over_from)
+    return Owner(
+        manifests,
+        pipeline.namespace,
+        pipeline.uid,
+        observed.defaults,
+        pipeline.take_over_from,
+        pipeline.approves,
+    )
 
 
 def build_object(

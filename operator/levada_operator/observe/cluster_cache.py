@@ -74,6 +74,14 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
+class NoRoomError(ValueError):
+    """An object that is not kept, because its namespace has too many. It is no fault of the operator."""
+
+    def __init__(self, kind: str) -> None:
+        # Without the object's name, so that thousands of them are told once.
+        super().__init__(f"the namespace has too many of the operator's objects, so some of kind {kind} are ignored")
+
+
 class ClusterCache:
     """The latest known version of every object. Not thread-safe: use it within one event loop."""
 
@@ -104,7 +112,7 @@ class ClusterCache:
         """Store an object, unless a newer version is already stored, or it belongs to no Pipeline.
 
         Return True if it is new or differs from the stored one in anything but its status. One that would take too much
-        memory is not kept: of a Pipeline its metadata is, with the reason.
+        memory is not kept: of a Pipeline its metadata is, with the reason. Raise `NoRoomError` for another one.
         """
         kind, metadata = body["kind"], body["metadata"]
         owner = None
@@ -130,7 +138,10 @@ class ClusterCache:
                 return self.put_unread(slim, _TOO_LARGE)
             return self._put_pipeline(PipelineKey(*place), _compact(slim))
         if not self._has_room("TableSync" if kind == "TableSync" else "Owned", (kind, *place), size):
-            raise ValueError(f"the namespace has too many of the operator's objects, so {kind} {place[1]} is ignored")
+            if kind == "TableSync" and pipeline_named(body) not in self.pipelines:
+                # The status that it was given now would be written for ever, because the version without it stays.
+                self.drop(kind, *place)
+            raise NoRoomError(kind)
         if kind == "TableSync":
             self._forget_table(place)
             differs = _put(self.table_syncs, place, _compact(slim))
@@ -147,6 +158,8 @@ class ClusterCache:
         for body in bodies:
             try:
                 self.put(body)
+            except NoRoomError as error:
+                faults.append((str(body["metadata"]["namespace"]), str(error)))
             except Exception as error:
                 place = (body.get("metadata") or {}).get
                 text = f"{body.get('kind')} {place('name')}: {type(error).__name__}: {error}"
@@ -252,11 +265,16 @@ class ClusterCache:
     def record_writes(
         self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime
     ) -> None:
-        """Store the objects that the API server returned for writes, and remove the deleted ones."""
-        for body in bodies:
-            if body["kind"] != "Event":
-                self.put(body)
-                self._written_at[key, ObjectKey(body["kind"], body["metadata"]["name"])] = now
+        """Store the objects that the API server returned for writes, and remove the deleted ones.
+
+        One that cannot be stored is a fault of the namespace.
+        """
+        stored = [body for body in bodies if body["kind"] != "Event"]
+        faults = self.put_all(stored)
+        for body in stored:
+            self._written_at[key, ObjectKey(body["kind"], body["metadata"]["name"])] = now
+        if stored:
+            self.record_faults(key.namespace, "written", (text for _, text in faults))
         for gone in deleted:
             if gone in self._children.get(key, {}):
                 self._drop_child(key, gone)
@@ -301,7 +319,7 @@ class ClusterCache:
 
     def record_faults(self, namespace: str, kind: str, faults: Iterable[str]) -> bool:
         """Store what could not be read of a namespace's objects of a kind. Return True if it differs from before."""
-        found, known = tuple(faults)[:_MAX_FAULTS], self._faults.setdefault(namespace, {})
+        found, known = tuple(dict.fromkeys(faults))[:_MAX_FAULTS], self._faults.setdefault(namespace, {})
         before = known.pop(kind, ())
         if found:
             known[kind] = found

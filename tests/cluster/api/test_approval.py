@@ -53,6 +53,27 @@ def test_a_resync_waits_for_the_printed_command(kubectl: Kubectl, operator: Oper
     eventually(lambda: template(kubectl) != before)
 
 
+def test_another_key_of_masks_waits_for_the_printed_command(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """The driver asks. The command in the condition runs as printed, and puts the approval where the driver reads."""
+    streaming(kubectl, driver, approval="Manual")
+    before, command = template(kubectl), f"kubectl annotate pipeline shop -n {kubectl.namespace} --overwrite"
+    asking = {"code": "approval_required", "reason": "another key of masks in Secret masks copies 1 table again",
+              "solution": f"{command} levada.dev/approve=0123456789abcdef"}  # fmt: skip
+    plain = driver.document
+    driver.document = plain | {"manifest": plain.get("manifest", {}) | {"approval": asking}}
+    eventually(lambda: condition(kubectl, "Approved") == ("False", "ApprovalRequired"))
+    eventually(lambda: condition(kubectl, "Reconciling") == ("True", "ApprovalRequired"))
+    assert "another key of masks" in told(kubectl, "ApprovalRequired")
+    assert "approved" not in kubectl.get("configmap", "shop-manifest")["data"]
+    kubectl(*shlex.split(message(kubectl).partition("to approve: ")[2].partition(";")[0])[1:])
+    eventually(lambda: kubectl.get("configmap", "shop-manifest")["data"].get("approved") == "0123456789abcdef")
+    driver.document = plain
+    eventually(lambda: condition(kubectl, "Approved") == ("True", "NothingWaits"))
+    assert template(kubectl) == before
+
+
 def test_a_table_waits_until_it_is_set_back(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
     """Also a deleted TableSync, whose settings the driver keeps, and which the operator makes again without them."""
     streaming(kubectl, driver, approval="Manual")

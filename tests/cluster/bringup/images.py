@@ -20,7 +20,7 @@ from tests.cluster.bringup.node import enter
 from tests.cluster.bringup.settings import PAUSE
 from tests.servers.debian import install
 
-from levada.local.cache import only_process
+from levada.local.jars import only_process
 
 ROOT: Final = SOURCES.parents[2]
 NAME: Final = "localhost/levada"

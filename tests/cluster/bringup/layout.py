@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from levada.local.cache import cache_folder
+from levada.local.jars import cache_folder
 
 HOST: Final = "10.253.0.1"
 """This machine, for pods: a PostgreSQL that listens here is reached by them, as from `PODS`."""

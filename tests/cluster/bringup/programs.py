@@ -13,7 +13,7 @@ from typing import Final
 from tests.cluster.bringup.layout import SOURCES, Layout
 from tests.cluster.bringup.wheel import WHEEL, fetch_tools
 
-from levada.local.cache import only_process
+from levada.local.jars import only_process
 
 COMPONENTS: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 _MODULE: Final = SOURCES / "go" / "kubernetes"

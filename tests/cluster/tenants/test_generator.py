@@ -28,6 +28,33 @@ LONE_TABLES = 3000
 pytestmark = pytest.mark.nightly
 
 
+class LoneTables:
+    """TableSyncs without a Pipeline, in a namespace without other objects, whose limit of memory they would share."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+        self._numbers = iter(range(LONE_TABLES))
+        self._lock = threading.Lock()
+
+    def create(self, over: threading.Event) -> None:
+        """Create those that no other thread creates, until all are there."""
+        while not over.is_set():
+            with self._lock:
+                number = next(self._numbers, None)
+            if number is None:
+                return
+            self._kubectl.create({
+                "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": f"lone-{number}"},
+                "spec": {"pipelineRef": {"name": "none"}, "table": {"schema": "public", "name": f"t{number}"}},
+            })  # fmt: skip
+
+    def answered(self) -> bool:
+        """Return True once each is there and has Accepted=False/NoPipeline."""
+        found = [c for t in self._kubectl.get("tablesyncs") for c in t["status"].get("conditions", ())]
+        reasons = [c["reason"] for c in found if c["type"] == "Accepted"]
+        return reasons == ["NoPipeline"] * LONE_TABLES
+
+
 @pytest.fixture
 def places(cluster: Kubectl, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Place]]:
     """Operators that serve all namespaces, each with a limit of its own: the leader and its standbys."""
@@ -51,37 +78,36 @@ def places(cluster: Kubectl, tmp_path: Path, request: pytest.FixtureRequest) -> 
     honest.remove_namespace()
 
 
+@pytest.fixture
+def lone(cluster: Kubectl) -> Iterator[LoneTables]:
+    """A namespace for them."""
+    kubectl = cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}")
+    yield LoneTables(kubectl)
+    kubectl.remove_namespace()
+
+
 @pytest.mark.parametrize("places", [1, 2], indirect=True, ids=["one", "two"])
-def test_odd_objects_of_a_tenant(places: list[Place]) -> None:
+def test_odd_objects_of_a_tenant(places: list[Place], lone: LoneTables) -> None:
     """The other namespace's Pipeline is reconciled meanwhile, no process ends, and none is killed for its memory.
 
-    With two replicas the leader ends halfway, and the standby leads.
+    Each of 3,000 TableSyncs says that it has no Pipeline. With two replicas the leader ends halfway, and the standby
+    leads.
     """
     leader = places[0]
-    odd, over, created = OddObjects(leader.tenant, SEED), threading.Event(), [0]
-
-    def lone_tables() -> None:
-        for number in range(LONE_TABLES):
-            if over.is_set():
-                return
-            leader.tenant.create({
-                "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": f"lone-{number}"},
-                "spec": {"pipelineRef": {"name": "none"}, "table": {"schema": "public", "name": f"t{number}"}},
-            })  # fmt: skip
-            created[0] += 1
+    odd, over = OddObjects(leader.tenant, SEED), threading.Event()
 
     def odd_objects() -> None:
         while not over.is_set():
             odd.step()
 
-    threads = [threading.Thread(target=work) for work in (lone_tables, odd_objects)]
+    threads = [threading.Thread(target=work) for work in (odd_objects, *[lambda: lone.create(over)] * 4)]
     for thread in threads:
         thread.start()
     times: list[float] = []
     try:
-        for turn in range(ROUNDS):
+        while len(times) < ROUNDS or not lone.answered():
             times.append(leader.reconciled())
-            if len(places) > 1 and turn == ROUNDS // 2:
+            if len(places) > 1 and len(times) == ROUNDS // 2:
                 leader.operator.stop()
     finally:
         over.set()
@@ -93,5 +119,5 @@ def test_odd_objects_of_a_tenant(places: list[Place]) -> None:
     print("in order:", " ".join(f"{took:.1f}" for took in times))
     times.sort()
     print(f"{len(times)} reconciliations: median {times[len(times) // 2]:.1f} s, longest {times[-1]:.1f} s")
-    print(f"odd objects: {odd.done}, refused {odd.refused}, lone tables {created[0]}")
+    print(f"odd objects: {odd.done}, refused {odd.refused}")
     print("peak MiB:", [place.memory.peak >> 20 for place in places])

@@ -15,13 +15,12 @@ from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.connection import Connection
 from levada.destinations.bigquery.evolution import check_columns, evolve
 from levada.destinations.bigquery.failures import AlreadyExistsError
-from levada.destinations.bigquery.intact import check_made
 from levada.destinations.bigquery.layout import Layout, check_key
 from levada.destinations.bigquery.names import TableName, served_name
 from levada.destinations.bigquery.ownership import MADE, RecordedOwner, label
 from levada.destinations.bigquery.resource import check_keeps_rows, same_place, table_resource
 from levada.destinations.bigquery.rest import RestClient, check_length
-from levada.destinations.bigquery.served_table import ServedTable, read_state
+from levada.destinations.bigquery.served_table import ServedTable, check_made, read_state
 from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
@@ -207,9 +206,8 @@ class BigQueryDestination(FencedDestination[_Table]):
         state = None if served is None else served.read_state()
         if served is None or state is None or state.lsn is None:
             raise missing(self._place(events.target) if served is None else served.name, schema.name)
-        require_epoch(state.epoch, mark.epoch)
-        table.saw(served.name, state.lsn, resync_command(state.description.source))
-        if mark.lsn <= state.lsn:
+        hint = resync_command(state.description.source)
+        if not table.begins(served.name, hint, (state.epoch, state.lsn), mark):
             return
         resource = self._resource(served, schema.id)
         check_made(served, state, resource)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from levada.destinations.bigquery.hints import UNAVAILABLE
 from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient
+
+UNAVAILABLE: Final = "if this persists, check the network and the state of BigQuery: https://status.cloud.google.com"
+
 
 _TRANSIENT: Final = frozenset(
     {

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.destinations import json_text
-from levada.destinations.decimal_text import decimal_text
+from levada.destinations.arrow_text import decimal_text
 from levada.destinations.temporal_text import temporal_text
 from levada.pgoutput.temporal import date_text, timestamp_text
 from levada.schema import ColumnType, Kind

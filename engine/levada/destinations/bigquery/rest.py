@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from levada.destinations.bigquery.connection import Connection
-from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure, unanswered
-from levada.destinations.bigquery.hints import UNAVAILABLE
+from levada.destinations.bigquery.failures import UNAVAILABLE, AlreadyExistsError, NotFoundError, failure, unanswered
 from levada.destinations.bigquery.names import TableName
 from levada.errors import LoginFailed, NeedsOperator, Transient
 

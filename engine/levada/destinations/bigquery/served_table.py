@@ -15,10 +15,9 @@ from levada.copy.rows import TableRows
 from levada.destinations.bigquery import scripts
 from levada.destinations.bigquery.changes import Piece, UpsertRows, changelog_rows
 from levada.destinations.bigquery.connection import Connection
-from levada.destinations.bigquery.failures import NotFoundError
-from levada.destinations.bigquery.hints import UNAVAILABLE
+from levada.destinations.bigquery.failures import UNAVAILABLE, NotFoundError
 from levada.destinations.bigquery.names import TableName
-from levada.destinations.bigquery.ownership import LABEL, MADE
+from levada.destinations.bigquery.ownership import LABEL, MADE, label
 from levada.destinations.bigquery.rest import RestClient
 from levada.destinations.bigquery.staging import PartitionWriter, StagedColumns, staging_table
 from levada.destinations.bigquery.state import (
@@ -33,11 +32,10 @@ from levada.destinations.bigquery.state import (
 )
 from levada.destinations.bigquery.types import constant
 from levada.destinations.bigquery.write_api import StreamWriter, commit, write_client
-from levada.destinations.fenced import missing, require_epoch
+from levada.destinations.fenced import copied_constants, missing, require_epoch
 from levada.destinations.interface import TableMode
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark, resync_command
 
@@ -184,7 +182,7 @@ class ServedTable:
     ) -> StoredState:
         """Replace all rows by those of a copy, and store ``mark`` in the same transaction."""
         columns = StagedColumns(described.columns, described.key, described.mode, is_copy=True)
-        copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if described.mode is TableMode.CHANGELOG else {}
+        copied = copied_constants(described.mode, mark.lsn)
         with staging_table(self.rest, self.state_table, columns) as staging:
             streams = rows.map_partitions(PartitionWriter(self.connection, staging, columns, schema, copied))
             commit(self.connection, staging, streams)
@@ -275,3 +273,16 @@ def _unknown_value(name: TableName, state: StoredState) -> NeedsOperator:
         f"{name}: an update leaves a column unchanged, but the row is not in the table",
         hint=f"copy the table again: {resync_command(state.description.source)}",
     )
+
+
+def check_made(served: ServedTable, state: StoredState, resource: Mapping[str, Any]) -> None:
+    """Raise DestinationChanged if the table is not the one that the last copy created.
+
+    A driver that was paused between a comparison and its DDL statement may have replaced it with an empty one.
+    """
+    if label(resource, MADE) != state.description.made:
+        raise DestinationChanged(
+            "destination_table_missing",
+            f"{served.name} was replaced by another process after its copy, and lacks rows",
+            hint=f"copy the table again: {resync_command(state.description.source)}",
+        )

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from levada.destinations.bigquery.connection import Connection
-from levada.destinations.bigquery.failures import AlreadyExistsError, NotFoundError, failure
-from levada.destinations.bigquery.hints import UNAVAILABLE
+from levada.destinations.bigquery.failures import UNAVAILABLE, AlreadyExistsError, NotFoundError, failure
 from levada.destinations.bigquery.names import TableName
 from levada.errors import LevadaError, NeedsOperator, Transient
 

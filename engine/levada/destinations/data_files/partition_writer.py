@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
 from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.storage import Storage, WrittenFile
+from levada.destinations.fenced import copied_constants
+from levada.destinations.interface import TableMode
 from levada.schema import ReplicatedTableSchema
+from levada.values import Lsn
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,13 @@ class PartitionWriter:
     layout: FileLayout
     schema: ReplicatedTableSchema
     constants: Mapping[str, Any]
+
+    @classmethod
+    def of_copy(
+        cls, storage: Storage, layout: FileLayout, schema: ReplicatedTableSchema, mode: TableMode, lsn: Lsn
+    ) -> Self:
+        """Return the writer of a copy's rows as of ``lsn``."""
+        return cls(storage, layout, schema, copied_constants(mode, lsn))
 
     def __call__(self, reader: pa.RecordBatchReader) -> list[WrittenFile]:
         """Write the rows, and return the files."""

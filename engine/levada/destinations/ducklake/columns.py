@@ -13,8 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
-from levada.destinations.ducklake.defaults import default_text
-from levada.destinations.ducklake.types import LIST, arrow_type, type_name, widened
+from levada.destinations.ducklake.types import LIST, arrow_type, default_text, type_name, widened
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import (
     Added,

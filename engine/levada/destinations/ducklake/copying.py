@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from levada.copy.rows import CopiedRows
@@ -23,7 +22,6 @@ from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.values import Lsn
 
 
@@ -41,7 +39,7 @@ class CopiedTable:
 
     def writer(self, lsn: Lsn) -> PartitionWriter:
         """Return what writes the rows of a snapshot to data files."""
-        return PartitionWriter(self.storage, self.columns.files(), self.schema, copied_constants(self.mode, lsn))
+        return PartitionWriter.of_copy(self.storage, self.columns.files(), self.schema, self.mode, lsn)
 
     @property
     def ranges(self) -> RangeFiles:
@@ -72,8 +70,3 @@ class CopiedTable:
     def _index(self, opened: KeyIndex, copied: CopiedRows[list[WrittenFile]], deletes: DeletedRows) -> None:
         reader = KeyReader.of(self.schema, self.columns.files(), opened.seed)
         index_rows(opened, reader, self.storage, self.schema, copied, deletes)
-
-
-def copied_constants(mode: TableMode, lsn: Lsn) -> Mapping[str, object]:
-    """Return the values of a changelog's columns in copied rows."""
-    return {OP: "I", COMMIT_LSN: int(lsn)} if mode is TableMode.CHANGELOG else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,10 @@ from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
-from levada.destinations.ducklake import claims, naming
+from levada.destinations.ducklake import claims
 from levada.destinations.ducklake.columns import reconcile, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder, take_folder
-from levada.destinations.ducklake.copying import CopiedTable, copied_constants
+from levada.destinations.ducklake.copying import CopiedTable
 from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version, has_files, while_current
@@ -36,7 +36,14 @@ from levada.destinations.ducklake.server import server_of, store_properties
 from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import FullName, last_column_id, read_files
+from levada.destinations.ducklake.tables import (
+    FullName,
+    LiveDataFile,
+    full_name,
+    last_column_id,
+    read_files,
+    target_name,
+)
 from levada.destinations.ducklake.writes import (
     Catalog,
     SyncedFiles,
@@ -52,14 +59,14 @@ from levada.destinations.fenced import (
     TableState,
     TableStates,
     check_same_table,
-    missing,
+    committed,
     require_epoch,
 )
 from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
 from levada.destinations.verification import FixedTable, Repair
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError
 from levada.locations import target_name as path_name
 from levada.postgres.connection import PostgresConnection
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -142,7 +149,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     @classmethod
     def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the catalog."""
-        return naming.target_name(naming.full_name(settings.schema_name, table, name))
+        return target_name(full_name(settings.schema_name, table, name))
 
     def run_batches_in(self, runner: BatchRunner) -> None:
         """Fold batches, and write their data files, in tasks."""
@@ -216,23 +223,19 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         catalog, state = self._catalog(), self._states.of(table)
         with state.lock:
             with self._database.transaction("reading a watermark") as connection:
-                row = self._state.find(connection, table, lock=True)
-                if row is None or row.lsn is None:
+                found = self._state.find_copied(connection, table, lock=True)
+                if found is None:
                     return None
-                state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
+                row, lsn = found
+                state.saw(row.name, lsn, resync_command(row.owner.source_name))
                 read_intact(connection, catalog.lake.uri, row)
-            return Watermark(self._context.pipeline, row.epoch, row.lsn)
+            return Watermark(self._context.pipeline, row.epoch, lsn)
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
         """Yield the keys of the rows in a region from the current data files. Their bounds exclude most files."""
         catalog, state = self._catalog(), self._states.of(target.id)
         with state.lock:
-            with self._database.transaction(f"reading {target.schema.name}") as connection:
-                row = self._state.find(connection, target.id)
-                if row is None or row.lsn is None:
-                    raise missing(self._name(target), target.schema.name)
-                intact = read_intact(connection, catalog.lake.uri, row)
-                held = read_files(connection, intact.table)
+            intact, held = self._current_files(catalog, target)
             storage = catalog.lake.storage(intact.table.folder)
             reader = RegionReader.of(target.schema, intact.columns.files(target.schema), region)
             with while_current(target.schema.name, partial(has_files, catalog, intact.table, held)):
@@ -246,12 +249,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         with state.lock:
             if state.replacement is None or state.replacement.index is None:
                 return
-            with self._database.transaction(f"reading {schema.name}") as connection:
-                row = self._state.find(connection, target.id)
-                if row is None or row.lsn is None:
-                    raise missing(self._name(target), schema.name)
-                intact = read_intact(connection, catalog.lake.uri, row)
-                held = read_files(connection, intact.table)
+            intact, held = self._current_files(catalog, target)
             storage = catalog.lake.storage(intact.table.folder)
             rows = LeftOutRows(storage, intact.columns.files(schema), schema, state.replacement.index)
             with while_current(schema.name, partial(has_files, catalog, intact.table, held)):
@@ -264,22 +262,18 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         with state.lock:
             return self._retried(lambda: self._erase(state, target, wanted, mark))
 
-    def maintain(self, table: TableId) -> None:
-        """Raise DestinationChanged if another writer changed the table."""
-        self.applied(table)
-
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the rows of the current data files, also if another writer has changed the table.
 
         Raise DestinationChanged ``foreign_write`` if another writer has put rows into the catalog itself.
         """
-        self._require_comparable(target)
+        self._require_last_rows(target, "DuckLake")
         with self._states.of(target.id).lock:
             return current_version(self._catalog(), target, self.batch_tasks, keeps_columns=self._keeps_columns)
 
     def fixed_replacement(self, target: TableTarget) -> FixedTable | None:
         """Return the rows of the shadow copy. No snapshot has its files, so only this process can read them."""
-        self._require_comparable(target)
+        self._require_last_rows(target, "DuckLake")
         made = self._states.of(target.id).replacement
         if made is None:
             return None
@@ -325,13 +319,6 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.index.forget()
             state.seen, state.synced.known = mark.lsn, None
 
-    def _require_comparable(self, target: TableTarget) -> None:
-        if self.effective_mode(target) is TableMode.CHANGELOG:
-            raise NeedsOperator(
-                "verify_unsupported",
-                f"{target.schema.name} cannot be compared with the source: its table in DuckLake has every change",
-            )
-
     # -- the shadow copy of a table
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
@@ -342,9 +329,10 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.forget_replacement()
             try:
                 with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
-                    row = self._state.find(connection, schema.id, lock=True)
-                    if row is None or row.lsn is None or row.name != self._name(target):
+                    found = self._state.find_copied(connection, schema.id, lock=True)
+                    if found is None or found[0].name != self._name(target):
                         return False
+                    row, _ = found
                     require_epoch(row.epoch, mark.epoch)
                     intact = read_intact(connection, catalog.lake.uri, row)
                     last_id = last_column_id(connection, intact.table.id)
@@ -354,7 +342,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
             made = Replacement.begin(catalog, storage, intact, last_id, schema, mode, mark.lsn, folder)
             state.replacement = made
-        writer = PartitionWriter(made.storage, made.columns.files(), schema, copied_constants(mode, mark.lsn))
+        writer = PartitionWriter.of_copy(made.storage, made.columns.files(), schema, mode, mark.lsn)
         made.copied(rows.map_ranges(writer, made.ranges))
         return True
 
@@ -363,7 +351,8 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         (table,) = events.tables
         state = self._states.of(table)
         with state.lock:
-            return state.replacement is not None and state.replacement.apply(events.changes(table), mark)
+            made = state.replacement
+            return made is not None and made.apply(events.changes(table), mark, made.storage)
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
@@ -383,9 +372,8 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             if stored is None:
                 return False
             state.replacement, state.seen = None, mark.lsn
-            state.index.opened = None
             state.synced.known = None
-            made.hand_over_index(stored.snapshot, state.index.folder)
+            made.hand_over_index(stored.snapshot, state.index)
             made.ranges.remove(made.range_names)
             return True
 
@@ -406,19 +394,16 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def _apply_once(self, catalog: Catalog, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row = self._state.find(connection, schema.id, lock=True)
-            if row is None or row.lsn is None:
-                raise missing(self._name(events.target), schema.name)
-            require_epoch(row.epoch, mark.epoch)
-            state.saw(row.name, row.lsn, resync_command(row.owner.source_name))
+            row, held = self._state.require_copied(connection, self._name(events.target), schema, mark.epoch)
+            is_new = state.begins(row.name, resync_command(row.owner.source_name), (row.epoch, held), mark)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
-        if mark.lsn <= row.lsn:
+        if not is_new:
             return
-        after = max(events.after, row.lsn)
+        after = max(events.after, held)
         columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))
@@ -433,10 +418,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def _erase(self, state: LakeState, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
         catalog, schema, mode = self._catalog(), target.schema, self.effective_mode(target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row = self._state.find(connection, target.id, lock=True)
-            if row is None or row.lsn is None:
-                raise missing(self._name(target), schema.name)
-            require_epoch(row.epoch, mark.epoch)
+            row, _ = self._state.require_copied(connection, self._name(target), schema, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
         if not wanted.dry_run:
@@ -444,6 +426,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.index.forget()
             state.synced.known = None
         return erase(catalog, row, intact, schema, wanted, mark.epoch)
+
+    def _current_files(self, catalog: Catalog, target: TableTarget) -> tuple[IntactTable, Sequence[LiveDataFile]]:
+        with self._database.transaction(f"reading {target.schema.name}") as connection:
+            row, _ = self._state.require_copied(connection, self._name(target), target.schema)
+            intact = read_intact(connection, catalog.lake.uri, row)
+            return intact, read_files(connection, intact.table)
 
     def _claimed(
         self,
@@ -463,23 +451,17 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
         with self._database.transaction("reading a table to replace") as connection:
-            row = self._state.find(connection, table, lock=True)
-            if row is None or row.lsn is None:
+            found = self._state.find_copied(connection, table, lock=True)
+            if found is None:
                 return None
+            row, _ = found
             require_epoch(row.epoch, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         return made.commit(catalog, row, intact, mark)
 
     def _retried(self, run: Callable[[], T]) -> T:
         """Run a write, again if another writer of the catalog or a compaction came first."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return run()
-            except LevadaError as error:
-                if error.code not in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED) or attempt == _ATTEMPTS:
-                    raise
-                _log.info("retrying a commit: %s", error.message)
-        raise AssertionError
+        return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
 
     def _catalog(self) -> Catalog:
         """Return the catalog, which is opened or created at the first call."""
@@ -500,7 +482,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         return Catalog(self._database, self._state, lake, self._context.full_name)
 
     def _name(self, target: TableTarget) -> FullName:
-        return naming.full_name(self._settings.schema_name, target.schema.name, target.name)
+        return full_name(self._settings.schema_name, target.schema.name, target.name)
 
     def _new_state(self, table: TableId) -> LakeState:
         folder = self._context.work_dir / "ducklake" / path_name(self._context.pipeline) / str(int(table))

@@ -171,9 +171,9 @@ def current_version(
     """
     reading = f"reading {target.schema.name}"
     with catalog.database.transaction(reading) as connection:
-        row = catalog.state.find(connection, target.id)
-        if row is None or row.lsn is None:
+        if (found := catalog.state.find_copied(connection, target.id)) is None:
             return None
+        row, lsn = found
         table, columns = read_as_it_is(connection, catalog.lake.uri, row)
         held = read_files(connection, table)
     storage = catalog.lake.storage(table.folder)
@@ -181,6 +181,4 @@ def current_version(
     sized = [SizedFile(file, of.rows - of.deleted, of) for file, of in zip(files, held, strict=True)]
 
     is_current = partial(has_files, catalog, table, held)
-    return DuckLakeVersion(
-        target.schema, columns, storage, sized, row.lsn, runner, is_current, keeps_columns=keeps_columns
-    )
+    return DuckLakeVersion(target.schema, columns, storage, sized, lsn, runner, is_current, keeps_columns=keeps_columns)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from levada import codes
 from levada.copy.rows import CopiedRows
-from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.key_reader import KeyReader
+from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.data_files.range_files import RangeFiles
+from levada.destinations.data_files.shadow_files import NO_SNAPSHOT, ShadowFiles
 from levada.destinations.data_files.snapshot_rows import all_files, index_rows
-from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, remove_files
+from levada.destinations.data_files.storage import FileSystemStorage, Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.ducklake.columns import LakeColumns, replacement_columns
 from levada.destinations.ducklake.copy_folder import remove_folder
@@ -29,39 +28,23 @@ from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, is_uncommitted, new_row
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
-from levada.destinations.keys import key_kind
 from levada.errors import LevadaError, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
-from levada.segments.checksums import DamageError
 from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
 
-_NO_SNAPSHOT: Final = 0
-"""The snapshot of the index of a shadow copy. No commit of Levada has it."""
 
-
-@dataclass(slots=True)
-class Replacement:
+@dataclass(slots=True, kw_only=True)
+class Replacement(ShadowFiles):
     """The files of a shadow copy, and the version and LSN of their content. Not thread-safe."""
 
     storage: FileSystemStorage
     deletes: DeletedRows
-    schema: ReplicatedTableSchema
-    """The version that was written last."""
-    mode: TableMode
-    lsn: Lsn
-    """The LSN below which all changes are in the files."""
     before: LakeColumns
     """The table's columns at the start of the copy."""
     columns: LakeColumns
-    index_folder: Path
-    files: list[WrittenFile] = field(default_factory=list)
-    index: KeyIndex | None = None
-    """The key index of the files, or None for a changelog."""
-    range_names: tuple[str, ...] = ()
-    """The names of the descriptions of ranges that are in the folder."""
 
     @classmethod
     def begin(
@@ -79,9 +62,16 @@ class Replacement:
 
         ``storage`` is that of the copy's folder.
         """
-        columns = replacement_columns(intact.columns, last_id, schema, mode)
-        deletes = DeletedRows(storage, catalog.lake)
-        return cls(storage, deletes, schema, mode, lsn, intact.columns, columns, index_folder)
+        return cls(
+            storage=storage,
+            deletes=DeletedRows(storage, catalog.lake),
+            schema=schema,
+            mode=mode,
+            lsn=lsn,
+            before=intact.columns,
+            columns=replacement_columns(intact.columns, last_id, schema, mode),
+            index_folder=index_folder,
+        )
 
     @property
     def ranges(self) -> RangeFiles:
@@ -92,11 +82,10 @@ class Replacement:
         """Register the copied files, and index their rows. Rows that changed between snapshots are deleted."""
         self.files, self.range_names = all_files(copied), copied.names
         if self.mode is TableMode.UPSERT:
-            shutil.rmtree(self.index_folder, ignore_errors=True)
-            self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
-            reader = KeyReader.of(self.schema, self.columns.files(), self.index.seed)
-            index_rows(self.index, reader, self.storage, self.schema, copied, self.deletes)
-            self.index.commit(_NO_SNAPSHOT)
+            index = self.new_index()
+            reader = KeyReader.of(self.schema, self.columns.files(), index.seed)
+            index_rows(index, reader, self.storage, self.schema, copied, self.deletes)
+            index.commit(NO_SNAPSHOT)
 
     @property
     def live(self) -> list[SizedFile]:
@@ -105,34 +94,24 @@ class Replacement:
         live = [LiveFile(f.path, deleted.get(f.path, np.empty(0, np.int64))) for f in self.files]
         return [SizedFile(file, of.rows - len(file.deleted)) for file, of in zip(live, self.files, strict=True)]
 
-    def apply(self, events: TableEvents, mark: Watermark) -> bool:
-        """Write the files of a batch. Return False, without writing, if the batch changes the columns.
+    def layout_of_files(self) -> FileLayout:
+        """Return the layout of new files."""
+        return self.columns.files()
 
-        A batch that was applied before is ignored.
-        """
-        if mark.lsn <= self.lsn:
-            return True
-        if replacement_columns(self.columns, 0, events.schema, self.mode) != self.columns:
-            return False
-        after = max(events.after, self.lsn)
-        if self.index is None:
-            self.files += write_changelog(self.storage, self.columns.files(), events.schema, events, after)
-        else:
-            self._upsert(self.index, events, after)
-        self.schema, self.lsn = events.schema, mark.lsn
-        return True
+    def _has_columns_of(self, schema: ReplicatedTableSchema) -> bool:
+        return replacement_columns(self.columns, 0, schema, self.mode) == self.columns
 
-    def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn) -> None:
+    def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
         deletes = DeletedRows(self.storage, self.deletes.lake)
-        batch = Upsert(self.storage, self.columns.files(), events.schema, index, deletes)
+        batch = Upsert(storage, self.columns.files(), events.schema, index, deletes)
         batch.run(events, after)
         try:
-            index.commit(_NO_SNAPSHOT)
+            index.commit(NO_SNAPSHOT)
         except BaseException:
             batch.discard()
             raise
         if batch.truncated:
-            remove_files(self.storage, self.files)
+            remove_files(storage, self.files)
             self.files = []
             self.deletes.positions.clear()
         self.files += batch.files
@@ -181,19 +160,3 @@ class Replacement:
         """Remove the folder and the index."""
         self.discard()
         remove_folder(self.storage)
-
-    def remove_index(self) -> None:
-        """Remove the index and its folder."""
-        self.index = None
-        shutil.rmtree(self.index_folder, ignore_errors=True)
-
-    def hand_over_index(self, snapshot: int, folder: Path) -> None:
-        """Move the index to ``folder``, the place of the table's index. After an error it is rebuilt."""
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            if self.index is not None:
-                self.index.commit(snapshot)
-                self.index_folder.rename(folder)
-        except (OSError, DamageError) as error:
-            _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
-        self.remove_index()

@@ -21,7 +21,7 @@ from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.erasure import Erased, Erasure
-from levada.destinations.fenced import FencedDestination, missing
+from levada.destinations.fenced import FencedDestination, committed, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
@@ -59,10 +59,9 @@ from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
 from levada.destinations.verification import FixedTable, Repair
-from levada.errors import DestinationChanged
+from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
@@ -231,12 +230,11 @@ class IcebergDestination(FencedDestination[IcebergState]):
             table.check_epoch(mark)
             table.upgrade()
             layout = evolve_to(table, schema, mode, self._context.on_schema_change)
-            copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if mode is TableMode.CHANGELOG else {}
             lease = CopyLease.take(table, mark, rows.kept_place)
             new_files = arrange_as(table, target, layout, keeps_rows=False)
             storage = lease.storage(table)
             writer, keeper = (
-                PartitionWriter(storage, new_files, schema, copied),
+                PartitionWriter.of_copy(storage, new_files, schema, mode, mark.lsn),
                 RangeFiles(storage, new_files.arrow, PartitionLists()),
             )
             written = write_leased(rows, writer, keeper, lease, table)
@@ -365,19 +363,21 @@ class IcebergDestination(FencedDestination[IcebergState]):
         if state is None:
             raise missing(f"table {int(table)}", None)
         with state.lock:
-            for attempt in range(1, _ATTEMPTS + 1):
-                opened = self._known.open(state)
-                if opened is None:
-                    raise missing(state.name, None if state.schema is None else state.schema.name)
+
+            def commit() -> Mapping[str, Lsn]:
+                opened = self._serving(state)
                 opened.check_epoch(mark)
                 if added is not None:
                     self._intact(state, opened)
-                try:
-                    return update_cuts(opened, added, frozenset(removed))
-                except (CommitConflict, CommitUnknown):
-                    if attempt == _ATTEMPTS:
-                        raise
-        raise AssertionError
+                return update_cuts(opened, added, frozenset(removed))
+
+            return committed(commit, _ATTEMPTS, lambda error: isinstance(error, CommitConflict | CommitUnknown))
+
+    def _serving(self, state: IcebergState) -> IcebergTable:
+        table = self._known.open(state)
+        if table is None:
+            raise missing(state.name, None if state.schema is None else state.schema.name)
+        return table
 
     def maintain(self, table: TableId) -> None:
         """Check the table for changes by other writers. If it is due, compact it and expire old snapshots.
@@ -388,9 +388,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         if state is None:
             return
         with state.lock:
-            opened = self._known.open(state)
-            if opened is None:
-                raise missing(state.name, None if state.schema is None else state.schema.name)
+            opened = self._serving(state)
             if self._intact(state, opened).since:
                 opened.record_current()
             try:
@@ -455,22 +453,14 @@ class IcebergDestination(FencedDestination[IcebergState]):
         return self._known.of(target)
 
     def _apply(self, state: IcebergState, events: TableEvents, mark: Watermark) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                self._apply_once(state, events, mark)
-                return
-            except CommitConflict as conflict:
-                if attempt == _ATTEMPTS:
-                    raise
-                _log.info("retrying a commit: %s", conflict.message)
-            except DestinationChanged as error:
-                if attempt == _ATTEMPTS or not self._was_outdated(state, error):
-                    raise
-                _log.info("retrying, as the table no longer refers to the file: %s", error.message)
+        def may_succeed(error: LevadaError) -> bool:
+            return isinstance(error, CommitConflict) or self._was_outdated(state, error)
 
-    def _was_outdated(self, state: IcebergState, error: DestinationChanged) -> bool:
+        committed(lambda: self._apply_once(state, events, mark), _ATTEMPTS, may_succeed)
+
+    def _was_outdated(self, state: IcebergState, error: LevadaError) -> bool:
         """Return True if a file is missing because another writer's compaction replaced it."""
-        if error.code != codes.TABLE_DAMAGED or state.table is None:
+        if not isinstance(error, DestinationChanged) or error.code != codes.TABLE_DAMAGED or state.table is None:
             return False
         before = state.table.metadata.snapshot_id
         table = self._known.open(state)

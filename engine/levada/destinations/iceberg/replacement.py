@@ -6,7 +6,6 @@ In the meantime the table is read, written, compacted and expired as usual.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,11 +14,11 @@ from typing import Final
 
 from levada import codes
 from levada.copy.rows import CopiedRows
-from levada.destinations.data_files.changelog import write_changelog
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import without_deletes
+from levada.destinations.data_files.shadow_files import NO_SNAPSHOT, ShadowFiles
 from levada.destinations.data_files.snapshot_rows import all_files, index_snapshots
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
@@ -37,7 +36,6 @@ from levada.destinations.iceberg.table_properties import without_bounds
 from levada.destinations.iceberg.vectors import deletes_of_copy, finish, new_deletes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex
-from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import TableEvents
@@ -46,8 +44,6 @@ from levada.values import Lsn, Watermark
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
-_NO_SNAPSHOT: Final = 0
-"""The snapshot ID of the index of a shadow copy, whose files are not committed. No snapshot has this ID."""
 
 
 @contextmanager
@@ -63,34 +59,23 @@ def vanishing() -> Iterator[None]:
         ) from error
 
 
-@dataclass(slots=True)
-class Replacement:
+@dataclass(slots=True, kw_only=True)
+class Replacement(ShadowFiles):
     """The files of a shadow copy, and the version and LSN of their content. Not thread-safe."""
 
     lease: CopyLease
-    schema: ReplicatedTableSchema
-    """The version that was written last."""
-    mode: TableMode
-    lsn: Lsn
-    """The LSN below which all changes are in the files."""
     before: IcebergSchema
     """The table's columns at the start of the copy."""
     layout: IcebergSchema
-    index_folder: Path
     new_files: FileLayout
     """The layout of new files, in the partitions that the table had at the start of the copy."""
     format_version: int
     """The table's format version at the start of the copy."""
     has_vectors: bool
     """True if rows are deleted by deletion vectors."""
-    files: list[WrittenFile] = field(default_factory=list)
     deletes: list[WrittenFile] = field(default_factory=list)
     vectors: dict[str, DeletionVector] = field(default_factory=dict)
     """The deletion vectors of the files, by data file."""
-    index: KeyIndex | None = None
-    """The key index of the files, or None for a changelog."""
-    range_names: tuple[str, ...] = ()
-    """The names of the descriptions of ranges that are in the folder."""
 
     @classmethod
     def begin(
@@ -116,47 +101,43 @@ class Replacement:
             return None
         if any(number not in before.by_id or before.by_id[number].type != layout.by_id[number].type for number in used):
             return None
-        lease = CopyLease.take(table, mark, kept_folder)
-        new_files = arrange_as(table, target, layout, keeps_rows=False)
-        version, has_vectors = table.metadata.format_version, table.has_vectors
-        schema, lsn = target.schema, mark.lsn
-        return cls(lease, schema, mode, lsn, before, layout, index_folder, new_files, version, has_vectors)
+        return cls(
+            lease=CopyLease.take(table, mark, kept_folder),
+            schema=target.schema,
+            mode=mode,
+            lsn=mark.lsn,
+            before=before,
+            layout=layout,
+            index_folder=index_folder,
+            new_files=arrange_as(table, target, layout, keeps_rows=False),
+            format_version=table.metadata.format_version,
+            has_vectors=table.has_vectors,
+        )
 
     def copied(self, copied: CopiedRows[list[WrittenFile]], storage: Storage) -> None:
         """Register the copied files, and index their rows. Rows that changed between snapshots are deleted."""
         self.files, self.range_names = all_files(copied), copied.names
         if self.mode is not TableMode.UPSERT:
             return
-        shutil.rmtree(self.index_folder, ignore_errors=True)
-        self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
-        reader = KeyReader.of(self.schema, self.layout.files, self.index.seed)
+        index = self.new_index()
+        reader = KeyReader.of(self.schema, self.layout.files, index.seed)
         if copied.changed_keys is None:
-            add_files(self.index, reader, storage, (without_deletes(f.path) for f in self.files))
+            add_files(index, reader, storage, (without_deletes(f.path) for f in self.files))
         else:
             deletes = deletes_of_copy(storage, self.files, vectors=self.has_vectors)
-            index_snapshots(self.index, reader, storage, self.schema, copied, deletes)
+            index_snapshots(index, reader, storage, self.schema, copied, deletes)
             finished = finish(deletes, {})
             self.deletes = list(finished.files)
             self.vectors = {v.data_file: v for v in finished.vectors}
-        self.index.commit(_NO_SNAPSHOT)
+        index.commit(NO_SNAPSHOT)
 
-    def apply(self, events: TableEvents, mark: Watermark, storage: Storage) -> bool:
-        """Write the files of a batch. Return False, without writing, if the batch changes the columns.
+    def layout_of_files(self) -> FileLayout:
+        """Return the layout of new files."""
+        return self.new_files
 
-        A batch that was applied before is ignored.
-        """
-        if mark.lsn <= self.lsn:
-            return True
+    def _has_columns_of(self, schema: ReplicatedTableSchema) -> bool:
         known = max((f.id for f in self.layout.fields), default=0)
-        if replacement_layout(self.layout, known, events.schema, self.mode) != self.layout:
-            return False
-        after = max(events.after, self.lsn)
-        if self.index is None:
-            self.files += write_changelog(storage, self.new_files, events.schema, events, after)
-        else:
-            self._upsert(self.index, events, after, storage)
-        self.schema, self.lsn = events.schema, mark.lsn
-        return True
+        return replacement_layout(self.layout, known, schema, self.mode) == self.layout
 
     def _upsert(self, index: KeyIndex, events: TableEvents, after: Lsn, storage: Storage) -> None:
         deletes = new_deletes(storage, vectors=self.has_vectors)
@@ -166,7 +147,7 @@ class Replacement:
         batch.run(events, after)
         try:
             finished = finish(deletes, {} if batch.truncated else self.vectors)
-            index.commit(_NO_SNAPSHOT)
+            index.commit(NO_SNAPSHOT)
         except BaseException:
             batch.discard()
             raise
@@ -222,25 +203,6 @@ class Replacement:
         # The stream may have changed the table to the columns that the shadow copy already has.
         same_version = table.metadata.format_version == self.format_version
         return self.lease.holds(table, mark) and same_version and table.metadata.layout in (self.before, self.layout)
-
-    def remove_index(self) -> None:
-        """Remove the index and its folder."""
-        self.index = None
-        shutil.rmtree(self.index_folder, ignore_errors=True)
-
-    def hand_over_index(self, snapshot: int, folder: Path) -> None:
-        """Move the index to ``folder``, the place of the table's index.
-
-        After an OSError there is no index, and it is rebuilt.
-        """
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            if self.index is not None:
-                self.index.commit(snapshot)
-                self.index_folder.rename(folder)
-        except OSError as error:
-            _log.warning("the key index of the shadow copy cannot be moved, and is rebuilt: %s", error)
-        self.remove_index()
 
 
 def _partitions(

@@ -10,7 +10,6 @@ from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.replacement import Replacement, vanishing
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import index_errors
-from levada.schema.changes import COMMIT_LSN, OP
 
 if TYPE_CHECKING:
     from levada.copy.rows import TableRows
@@ -46,8 +45,7 @@ class ShadowCopies:
             if made is None:
                 return False
             state.replacement, storage = made, made.lease.storage(table)
-        copied = {OP: "I", COMMIT_LSN: int(mark.lsn)} if made.mode is TableMode.CHANGELOG else {}
-        writer = PartitionWriter(storage, made.new_files, schema, copied)
+        writer = PartitionWriter.of_copy(storage, made.new_files, schema, made.mode, mark.lsn)
         written = rows.map_ranges(writer, RangeFiles(storage, made.new_files.arrow, PartitionLists()))
         with vanishing(), index_errors(made.index_folder):
             made.copied(written, storage)
@@ -87,8 +85,7 @@ class ShadowCopies:
             snapshot = made.commit(opened, mark)
             if snapshot is None:
                 return False
-            state.index.opened = None
-            made.hand_over_index(snapshot, state.index.folder)
+            made.hand_over_index(snapshot, state.index)
             RangeFiles(made.lease.storage(opened), made.new_files.arrow, PartitionLists()).remove(made.range_names)
             state.replacement, state.schema, state.seen = None, made.schema, mark.lsn
             return True

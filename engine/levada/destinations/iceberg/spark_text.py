@@ -12,7 +12,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 
-from levada.destinations.decimal_text import decimal_text
+from levada.destinations.arrow_text import decimal_text
 from levada.destinations.verification import is_framed_by_length
 from levada.schema import ColumnType, Kind
 

@@ -31,13 +31,31 @@ import numpy.typing as npt
 
 from levada.destinations.key_index import runs
 from levada.destinations.key_index.file_numbers import FileNumbers
-from levada.destinations.key_index.limits import LIMITS, IndexLimits
 from levada.destinations.key_index.runs import Entries, Run
 from levada.destinations.keys import Indices, KeyKind, Keys, Mask, new_seed
 from levada.errors import Transient
 from levada.locations import FULL
 from levada.private import private_folder, replace_file
 from levada.segments.checksums import seal, unseal
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLimits:
+    """The sizes of a key index, in entries and lines.
+
+    Runs are merged in blocks of at most ``block_rows`` of each. From ``in_memory_rows`` uncommitted entries on, they
+    are written to a file instead of held in memory. The log of file numbers is rewritten if it has more lines than
+    three times the number of files plus ``obsolete_lines``.
+    """
+
+    block_rows: int = 1 << 17
+    in_memory_rows: int = 1 << 20
+    obsolete_lines: int = 1000
+
+
+LIMITS: Final = IndexLimits()
+"""The limits of the destinations' indexes."""
+
 
 RATIO: Final = 4
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from levada.destinations import json_text
-from levada.destinations.opensearch.client import BLOCKED, CLOSED, Client, refusal
-from levada.destinations.opensearch.hints import RESYNC, UNAVAILABLE
+from levada.destinations.opensearch.client import BLOCKED, CLOSED, RESYNC, UNAVAILABLE, Client, refusal
 from levada.errors import LevadaError, NeedsOperator, Transient
 
 BODY_BYTES: Final = 5 << 20

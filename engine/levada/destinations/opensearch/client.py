@@ -21,8 +21,12 @@ from opensearchpy.exceptions import OpenSearchException, TransportError
 
 from levada.destinations.credentials import read_credentials
 from levada.destinations.opensearch.exact_json import ExactSerializer
-from levada.destinations.opensearch.hints import BUSY, RESYNC, UNAVAILABLE
 from levada.errors import AccessDenied, LevadaError, LoginFailed, NeedsOperator, Transient
+
+UNAVAILABLE: Final = "if this persists, check the cluster and its shards: GET /_cluster/health, GET /_cat/shards"
+BUSY: Final = "if this persists, find the other process that writes to the indices of this pipeline, and stop it"
+RESYNC: Final = "copy the table again: levada resync MANIFEST TABLE"
+
 
 # The client logs each failed request with its body, which has values of rows.
 for _name in ("opensearch", "opensearchpy.trace"):

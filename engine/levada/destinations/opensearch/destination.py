@@ -6,23 +6,22 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
-from levada.destinations.fenced import FencedDestination, TableStates, missing
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing
 from levada.destinations.interface import Capabilities, DestinationContext
 from levada.destinations.opensearch.batches import Applied, apply_batch
 from levada.destinations.opensearch.bulk import WriterAliasGone
-from levada.destinations.opensearch.client import Address, Client, NotFound
+from levada.destinations.opensearch.client import BUSY, RESYNC, Address, Client, NotFound
 from levada.destinations.opensearch.copying import copy_rows
 from levada.destinations.opensearch.generations import Generation, Generations, same_meta
-from levada.destinations.opensearch.hints import BUSY, RESYNC
 from levada.destinations.opensearch.layout import Layout, check_fields
 from levada.destinations.opensearch.naming import Naming
 from levada.destinations.opensearch.settings import Settings
 from levada.destinations.opensearch.state import State
-from levada.destinations.opensearch.table_state import IndexState
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, StaleEpoch, Transient
 from levada.schema import TableTarget
@@ -30,6 +29,18 @@ from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class IndexState(TableState):
+    """The index that the alias points to, as this driver has claimed it, and the shadow copy."""
+
+    applied: Applied | None = None
+    shadow: Applied | None = None
+
+    def forget(self) -> None:
+        """Discard the index, and its watermark. The shadow copy stays."""
+        self.applied = self.seen = None
 
 
 class OpenSearchDestination(FencedDestination[IndexState]):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from levada.destinations.fenced import require_epoch
-from levada.destinations.opensearch.client import Client, NotFound
-from levada.destinations.opensearch.hints import BUSY, UNAVAILABLE
+from levada.destinations.opensearch.client import BUSY, UNAVAILABLE, Client, NotFound
 from levada.destinations.opensearch.layout import Field, Layout
 from levada.destinations.opensearch.naming import (
     GENERATION,

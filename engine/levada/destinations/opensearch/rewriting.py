@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from levada.destinations.opensearch.client import Client, NotFound
+from levada.destinations.opensearch.client import UNAVAILABLE, Client, NotFound
 from levada.destinations.opensearch.evolution import Evolution
 from levada.destinations.opensearch.generations import Generation, Generations
-from levada.destinations.opensearch.hints import UNAVAILABLE
 from levada.destinations.opensearch.naming import writer_alias
 from levada.errors import LevadaError, Transient
 

@@ -12,10 +12,9 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 from levada.destinations.fenced import require_epoch
-from levada.destinations.opensearch.client import Client, Conflict, NotFound
+from levada.destinations.opensearch.client import BUSY, Client, Conflict, NotFound
 from levada.destinations.opensearch.exact_json import exact_dumps, exact_loads
 from levada.destinations.opensearch.generations import COMPLETE, Generation
-from levada.destinations.opensearch.hints import BUSY
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.values import Lsn
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from levada.destinations import json_text
-from levada.destinations.decimal_text import decimal_text
+from levada.destinations.arrow_text import decimal_text
 from levada.schema import Column, ColumnType, Kind
 
 _JSONB_OIDS: Final = frozenset({3802, 3807})

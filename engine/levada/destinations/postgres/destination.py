@@ -16,13 +16,19 @@ from pydantic import BaseModel
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.erasure import Erased, Erasure
-from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing, require_epoch
+from levada.destinations.fenced import (
+    FencedDestination,
+    TableState,
+    TableStates,
+    copied_constants,
+    missing,
+    require_epoch,
+)
 from levada.destinations.interface import (
     Capabilities,
     DestinationContext,
     OnSchemaChange,
     Ordering,
-    TableMode,
 )
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
@@ -38,10 +44,10 @@ from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
 from levada.destinations.postgres.repair import repair_rows
 from levada.destinations.postgres.settings import Settings, TableOrdering
-from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, extra_constants
+from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
 from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.verification import FixedTable, Repair
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -204,9 +210,7 @@ class PostgresDestination(FencedDestination[_Table]):
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         try:
-            parts = rows.map_partitions(self._writer(copy))
-            with self._transaction(f"completing the copy of {place}") as connection:
-                shadow_copy.close(connection, self._state, copy, parts)
+            self._fill(copy, rows, place)
             patiently(lambda: self._serve(copy, mark, place))
         except BaseException:
             self._drop_shadow(schema.id)
@@ -256,20 +260,18 @@ class PostgresDestination(FencedDestination[_Table]):
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another session changed the table."""
         with self._transaction("reading a watermark") as connection:
-            row = self._state.find(connection, table)
-            if row is None or row.lsn is None:
+            if (found := self._state.find_copied(connection, table)) is None:
                 return None
-            self._states.of(table).saw(row.place, row.lsn, resync_command(row.owner.source_name))
+            row, lsn = found
+            self._states.of(table).saw(row.place, lsn, resync_command(row.owner.source_name))
             check_intact(connection, row)
-        return Watermark(self._context.pipeline, row.epoch, row.lsn)
+        return Watermark(self._context.pipeline, row.epoch, lsn)
 
     def keys_in(self, target: TableTarget, region: Region) -> Iterator[pa.RecordBatch]:
         """Yield the keys of the rows in a region, which the server finds."""
         schema = target.schema
         with self._transaction(f"looking for the rows of a partition of {schema.name}") as connection:
-            row = self._state.find(connection, schema.id)
-            if row is None or row.lsn is None:
-                raise missing(f"the table of {schema.name}", schema.name)
+            row, _ = self._state.require_copied(connection, f"the table of {schema.name}", schema)
             yield from keys_in(connection, row.place, row.layout, schema, region)
 
     def rows_left_out(self, target: TableTarget) -> Iterator[pa.RecordBatch]:
@@ -278,20 +280,18 @@ class PostgresDestination(FencedDestination[_Table]):
         if copy is None:
             return
         with self._transaction(f"looking for the kept rows of {schema.name}") as connection:
-            row = self._state.find(connection, schema.id)
-            if row is None or row.lsn is None:
-                raise missing(f"the table of {schema.name}", schema.name)
+            row, _ = self._state.require_copied(connection, f"the table of {schema.name}", schema)
             yield from rows_left_out(connection, row, copy, schema)
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table as of a transaction that stays open, also if another session has changed it."""
 
         def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
-            row = self._state.find(connection, target.id)
-            if row is None or row.lsn is None:
+            if (found := self._state.find_copied(connection, target.id)) is None:
                 return None
+            row, lsn = found
             require_present(connection, row)
-            return row.place, row.layout, row.lsn
+            return row.place, row.layout, lsn
 
         return self._fixed(target, state_of)
 
@@ -310,11 +310,7 @@ class PostgresDestination(FencedDestination[_Table]):
         target: TableTarget,
         state_of: Callable[[WatchedConnection], tuple[QualifiedTable, Layout, Lsn] | None],
     ) -> FixedTable | None:
-        if self.effective_mode(target) is TableMode.CHANGELOG:
-            raise NeedsOperator(
-                "verify_unsupported",
-                f"{target.schema.name} cannot be compared with the source: its table in PostgreSQL has every change",
-            )
+        self._require_last_rows(target, "PostgreSQL")
         version = PostgresVersion(
             self._server, target.schema, keeps_columns=self._context.on_schema_change is OnSchemaChange.IGNORE
         )
@@ -391,10 +387,6 @@ class PostgresDestination(FencedDestination[_Table]):
         if version is not None:
             version.end()
 
-    def maintain(self, table: TableId) -> None:
-        """Raise DestinationChanged if another session changed the table."""
-        self.applied(table)
-
     # -- the shadow copy of a table
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
@@ -402,15 +394,13 @@ class PostgresDestination(FencedDestination[_Table]):
         place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
         self._table_of(target).copy_epoch = mark.epoch
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
-            row = self._state.find(connection, schema.id, lock=True)
-            if row is None or row.lsn is None or row.place != place:
+            found = self._state.find_copied(connection, schema.id, lock=True)
+            if found is None or (row := found[0]).place != place:
                 return False
             require_epoch(row.epoch, mark.epoch)
             copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
-        parts = rows.map_partitions(self._writer(copy))
-        with self._transaction(f"completing the copy of {place}") as connection:
-            shadow_copy.close(connection, self._state, copy, parts)
+        self._fill(copy, rows, place)
         self._table_of(target).shadow = copy
         return True
 
@@ -459,9 +449,12 @@ class PostgresDestination(FencedDestination[_Table]):
     def _place(self, target: TableTarget) -> QualifiedTable:
         return self._naming.place(target.schema.name, target.name)
 
-    def _writer(self, copy: ShadowCopy) -> PartitionWriter:
-        constants = extra_constants(copy.mode, copy.lsn)
-        return PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
+    def _fill(self, copy: ShadowCopy, rows: TableRows, place: QualifiedTable) -> None:
+        constants = tuple(copied_constants(copy.mode, copy.lsn).items())
+        writer = PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
+        parts = rows.map_partitions(writer)
+        with self._transaction(f"completing the copy of {place}") as connection:
+            shadow_copy.close(connection, self._state, copy, parts)
 
     def _drop_shadow(self, table: TableId) -> None:
         with suppress(LevadaError):

@@ -36,7 +36,6 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, OP
 from levada.values import Lsn, QualifiedTable
 
 _KEY_BYTES: Final = 58
@@ -337,8 +336,3 @@ def _move(connection: WatchedConnection, copy: ShadowCopy, place: QualifiedTable
             )
         )
     return int(relation)
-
-
-def extra_constants(mode: TableMode, lsn: Lsn) -> tuple[tuple[str, str | int], ...]:
-    """Return the values of a changelog's additional columns in copied rows."""
-    return ((OP, "I"), (COMMIT_LSN, int(lsn))) if mode is TableMode.CHANGELOG else ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from levada.apply.leaf_rows import LeafRows, leaf_file
+from levada.apply.moves import LeafRows, leaf_file
 from levada.copy.guard import TableGuard, hold_table
 from levada.copy.plan import BlockRange
 from levada.copy.range_reader import RangeReader

@@ -21,6 +21,7 @@ from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION
 from levada.status import CopyProgress
 from levada.stores.interface import CopyOrder, PipelineStore
+from levada.stores.phases import DataSync
 from levada.values import Lsn, QualifiedTable, TableId
 
 _NO_PROGRESS: Final = CopyProgress(total_rows=0, total_bytes=0)
@@ -137,3 +138,20 @@ class DedicatedCopy:
             message = f"another process has copied {name} at LSN {lsn}, but the destination does not have that copy"
             raise Transient("copy_lost", message)
         return Copied(schema, lsn, storage)
+
+
+def withdraw_orders(store: PipelineStore) -> None:
+    """Withdraw the orders of an earlier driver, and store the finished ranges that their processes recorded.
+
+    Call it after the epoch was taken, so that such a process records no more, and before the staged segments are read.
+    """
+    for table, phase in store.get_table_replication_states().items():
+        if not isinstance(phase, DataSync):
+            continue
+        order = store.get_copy_order(table)
+        if order is None:
+            continue
+        recorded = read_answer(order).kept
+        if recorded is not None:
+            store_kept_text(store, table, recorded)
+        store.order_copy(table, None)

@@ -1,12 +1,19 @@
-"""The approval of copies that a changed manifest of `levada run` makes again. In a cluster the operator asks for it."""
+"""The approval of copies that a changed manifest of `levada run` makes again. In a cluster the operator asks for it.
+
+The operator reads no Secret. So in a cluster the engine asks for the approval of another key of masks, and finds the
+answer in a file next to the manifest.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Final
 
+from levada import codes
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.estimates import estimate_tables
 from levada.postgres.kept_sessions import SESSIONS
@@ -14,6 +21,7 @@ from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
 from levada.runtime.host.readiness import stored_controls
+from levada.runtime.host.secret_folder import NAMESPACE
 from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
 from levada.spec import Manifests, format_bytes
@@ -23,6 +31,9 @@ from levada.status import PipelineState, Progress, TablePhase
 from levada.values import QualifiedTable
 
 _log = logging.getLogger(__name__)
+
+APPROVED: Final = "approved"
+"""The file next to a pod's manifest with the approval that the Pipeline has. The operator writes it."""
 
 
 def needs_approval(manifests: Manifests) -> bool:
@@ -70,11 +81,61 @@ def require_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Pa
         _log.info("copied again without an approval, as they are small: %s", _listed(changed))
         return
     raise NeedsOperator(
-        "approval_required",
+        codes.APPROVAL_REQUIRED,
         f"the changed manifest copies {counted(len(changed), 'table')} again: {_listed(changed)}, {_size_text(size)}."
         f" spec.approval is Manual{_limit_text(manifests)}",
         hint="levada run MANIFEST --approve, or set the fields back",
     )
+
+
+def approved_value(manifest: Path | None) -> str:
+    """Return the approval that the operator has put next to the manifest, empty without one."""
+    try:
+        return "" if manifest is None else (manifest.parent / APPROVED).read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def require_key_approval(manifests: Manifests, *, secrets: Path | None, work_dir: Path, approved: str) -> None:
+    """In a cluster, raise NeedsOperator ``approval_required`` if another key of masks would copy tables again.
+
+    ``approved`` is the value of `approved_value`. Raise the error of the store or of the source.
+    """
+    spec = manifests.pipeline.spec
+    if not os.environ.get(PIPELINE_UID) or spec.approval is not Approval.MANUAL:
+        return
+    if spec.tables.mask_key_secret_ref is None:
+        return
+    config = with_comments(pipeline_config(manifests, secrets=secrets, work_dir=work_dir))
+    copies = [last_copy_settings(its) for its in stored_controls(manifests, config, secrets).values()]
+    former = {c.table: keys for c in copies if c is not None and (keys := frozenset(_former_keys(config, c)))}
+    if not former:
+        return
+    # Of both keys: the identifier of one of them would let those who read the status try keys that they guess.
+    text = "\n".join([config.mask_keys.newest, *sorted(frozenset().union(*former.values()))])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    if approved == digest:
+        return
+    size = None if spec.approval_above is None else _size(config, former)
+    if spec.approval_above is not None and size is not None and size <= spec.approval_above:
+        _log.info("copied again with another key of masks without an approval, as they are small: %s", _listed(former))
+        return
+    name = manifests.pipeline.metadata.name
+    namespace = os.environ.get(NAMESPACE, "")
+    raise NeedsOperator(
+        codes.APPROVAL_REQUIRED,
+        f"another key of masks in Secret {spec.tables.mask_key_secret_ref.name} copies"
+        f" {counted(len(former), 'table')} again: {_listed(former)}. spec.approval is Manual{_limit_text(manifests)}",
+        hint=f"kubectl annotate pipeline {name} -n {namespace} --overwrite levada.dev/approve={digest}",
+    )
+
+
+def _former_keys(config: PipelineConfig, before: CopySettings) -> Iterator[str]:
+    """Yield the identifiers of the keys of a table's last copy, which the next copy would replace by another one."""
+    newest = config.mask_keys.newest
+    wanted = CopySettings.of(config, before.table, before) if config.is_selected(before.table) else None
+    if wanted is not None and any(mask.key_id == newest for _, mask in wanted.masks.entries if mask.key_id):
+        yield from (mask.key_id for _, mask in before.masks.entries if mask.key_id not in ("", newest))
 
 
 def copied_tables(progress: Progress | None) -> frozenset[QualifiedTable] | None:

@@ -114,6 +114,7 @@ def assemble(
     secrets: Path | None = None,
     work_dir: Path | None = None,
     memory: MemoryStorage | None = None,
+    keys: MaskKeyFiles | None = None,
 ) -> PipelineParts:
     """Create the parts of the pipeline that the manifests describe.
 
@@ -122,10 +123,10 @@ def assemble(
 
     ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches, and
     the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder. ``memory``
-    is the initial content of a store in memory. Raise InvalidManifest for a manifest that no engine can run, and
-    NeedsOperator ``secret_missing`` for a Secret that does not exist.
+    is the initial content of a store in memory. ``keys`` are as in `pipeline_config`. Raise InvalidManifest for a
+    manifest that no engine can run, and NeedsOperator ``secret_missing`` for a Secret that does not exist.
     """
-    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
+    config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir, keys=keys)
     kind, settings = destination_class(manifests), destination_settings(manifests)
     store = open_store(manifests, config, secrets, memory)
     keeps_spark, spark = False, None

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from levada.destinations import Destination
 from levada.runtime.config import PipelineConfig
-from levada.runtime.host.access_token import request_headers
 from levada.runtime.host.assembly import assemble, pipeline_config
 from levada.runtime.host.owner_check import open_existing_store, require_places
 from levada.runtime.host.plugins import destination_class
+from levada.runtime.host.secret_folder import request_headers
 from levada.runtime.host.work_dir import engine_running, locked_work_dir, running_pid, running_progress
 from levada.runtime.source.cleanup import Cleanup, prepare_cleanup
 from levada.runtime.source.cleanup_tables import CleanupTables

@@ -13,14 +13,13 @@ from typing import Self
 from levada.errors import NeedsOperator
 from levada.runtime.erasures.eraser import ErasureOptions
 from levada.runtime.erasures.report import ErasureReport
-from levada.runtime.host.access_token import access_token
 from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.goals import Goal
 from levada.runtime.host.manifest_file import command_words, file_digest, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
-from levada.runtime.host.observer import EngineObserver
-from levada.runtime.host.outcomes import Outcome, Suspended
+from levada.runtime.host.outcomes import EngineObserver, Outcome, Suspended
 from levada.runtime.host.run import Run, RunParts, not_running
+from levada.runtime.host.secret_folder import access_token
 from levada.runtime.host.work_dir import create_work_dir, locked_work_dir, published_address
 from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.erasures import ErasuresApi

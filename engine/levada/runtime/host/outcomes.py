@@ -1,7 +1,8 @@
-"""The ways in which a run of the engine ends. An error that ends a pipeline after its start is raised instead."""
+"""The ways in which a run of the engine ends, and the interface by which a caller follows one. Errors are raised."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -69,3 +70,27 @@ class Refused:
 
 
 Outcome: TypeAlias = CaughtUp | TablesErrored | Suspended | Stopped | TimedOut | Refused
+
+
+class EngineObserver:
+    """Receives the events of `Engine.run`, in the thread that called it. Each method here does nothing.
+
+    An exception that a method raises stops the pipeline, and `Engine.run` raises it.
+    """
+
+    def step(self, description: str) -> AbstractContextManager[None]:
+        """Return a context manager that is entered for one step of the start, such as the start of Spark."""
+        return nullcontext()
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return a context manager that is entered while a pipeline runs.
+
+        A run has several pipelines one after the other if the destination's Secret changes.
+        """
+        return nullcontext()
+
+    def progress(self, progress: Progress) -> None:
+        """Handle the newest progress, several times a second while a pipeline runs."""
+
+    def refused(self, refusal: Refused) -> None:
+        """Handle a start that was refused. In a pod, a start may be repeated before `Engine.run` returns."""

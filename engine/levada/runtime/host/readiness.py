@@ -30,11 +30,11 @@ from levada.postgres.slot_waits import expected_wait
 from levada.postgres.slots import awaits_primary, inspect_slot, passing_standby
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors, plugin_errors
-from levada.runtime.host.access_token import access_token
 from levada.runtime.host.assembly import make_destination, open_store, pipeline_config, store_connection
-from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import destination_class, destination_settings
 from levada.runtime.host.pod import TERMINATION_LOG
+from levada.runtime.host.secret_folder import access_token
+from levada.runtime.host.stored_progress import find_lost_state, is_empty
 from levada.runtime.resources.bare_jvm import bare_jvm
 from levada.runtime.resources.spark import borrowed_session, has_session
 from levada.runtime.resources.staging import open_staging, start_makes_room

@@ -11,16 +11,26 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from levada import codes
-from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
+from levada.errors import InvalidManifest, NeedsOperator, Transient
+from levada.mask_keys import MaskKeyFiles
 from levada.postgres.problems import Problem, Severity
 from levada.runtime.config import PipelineConfig
-from levada.runtime.host.approval import require_approval
+from levada.runtime.host.approval import approved_value, require_key_approval
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
 from levada.runtime.host.goals import Goal, judge
+from levada.runtime.host.held_key import HeldKey
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.masks import mask_key_folder
-from levada.runtime.host.observer import EngineObserver
-from levada.runtime.host.outcomes import CaughtUp, Outcome, Refused, Stopped, Suspended, TablesErrored, TimedOut
+from levada.runtime.host.outcomes import (
+    CaughtUp,
+    EngineObserver,
+    Outcome,
+    Refused,
+    Stopped,
+    Suspended,
+    TablesErrored,
+    TimedOut,
+)
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
 from levada.runtime.host.readiness import copied_before, source_problems
@@ -83,8 +93,9 @@ class Run:
         self._deadline = deadline
         self._pipeline: Pipeline | None = None
         self._restarting = False
-        self._asked_for: bytes | None = None
-        self._key_held = False
+        self._held = HeldKey()
+        self._kept: tuple[MaskKeyFiles, SecretWatcher] | None = None
+        """The keys of masks of the pipeline that was replaced for another reason than a changed key."""
         self._copied = False
         self._attempts = 0
 
@@ -203,10 +214,14 @@ class Run:
         # Watched before it is read, so that a change in between is noticed.
         folders = destination_secret(manifests, parts.secrets), mask_key_folder(manifests, parts.secrets)
         secrets = tuple(map(SecretWatcher, folders))
+        keys: MaskKeyFiles | None = None
+        if self._kept is not None:
+            keys, watcher = self._kept
+            secrets = (*secrets[:_MASKS], watcher)
         spark = destination_class(manifests).capabilities.spark
         with self._wait_for(
             "starting Spark, which takes about 15 seconds" if spark else "opening the store and the destination",
-            lambda: assemble(manifests, secrets=parts.secrets, work_dir=parts.work_dir, memory=parts.memory),
+            lambda: assemble(manifests, secrets=parts.secrets, work_dir=parts.work_dir, memory=parts.memory, keys=keys),
             discard=PipelineParts.close,
         ) as made:
             pipeline = self._pipeline = Pipeline(
@@ -216,6 +231,7 @@ class Run:
                 spark=made.spark,
             )
             try:
+                self._require_key(manifests)
                 self._wait_for(
                     "preparing the source",
                     pipeline.start,
@@ -266,7 +282,9 @@ class Run:
 
     def _progress_of(self, pipeline: Pipeline) -> Progress:
         prefix, arguments = self._parts.command_words
-        manifest = replace(self._parts.watcher.progress, prefix=prefix, arguments=arguments)
+        manifest = replace(
+            self._parts.watcher.progress, prefix=prefix, arguments=arguments, approval=self._held.request
+        )
         return replace(pipeline.progress(), manifest=manifest)
 
     def _leave(self, pipeline: Pipeline, secrets: Sequence[SecretWatcher]) -> Callable[[], bool]:
@@ -285,22 +303,31 @@ class Run:
             # Each of them is asked, because a change counts in the second of two checks.
             changed = [secret.changed() for secret in secrets]
             changed[_MASKS] = changed[_MASKS] and not self._key_waits(secrets[_MASKS])
+            if secrets[_MASKS].is_initial:
+                self._held.set_back()
+            # Another Secret that changes brings no key into effect that waits, or that is being written.
+            self._kept = None if changed[_MASKS] else (pipeline.config.mask_keys, secrets[_MASKS])
             return self._suspended or (True in changed and may_replace_pipeline(pipeline.progress()))
 
         return check
 
     def _key_waits(self, secret: SecretWatcher) -> bool:
         """Return True if a changed key of masks waits for an approval, because it copies the masked tables again."""
-        if secret.content != self._asked_for:
-            parts = self._parts
-            self._asked_for, self._key_held = secret.content, False
-            try:
-                require_approval(parts.watcher.running, secrets=parts.secrets, work_dir=parts.work_dir)
-            except LevadaError as error:
-                # Also while the store or the source is away. A start asks again.
-                self._key_held = True
-                _log.warning("the changed key of masks waits for a restart: %s", error)
-        return self._key_held
+        parts = self._parts
+        return self._held.waits(
+            secret,
+            parts.watcher.running,
+            secrets=parts.secrets,
+            work_dir=parts.work_dir,
+            approved=approved_value(parts.watcher.path),
+        )
+
+    def _require_key(self, manifests: Manifests) -> None:
+        """Raise NeedsOperator ``approval_required`` if another key of masks waits for an approval in a cluster."""
+        parts = self._parts
+        if self._kept is None:
+            approved = approved_value(parts.watcher.path)
+            require_key_approval(manifests, secrets=parts.secrets, work_dir=parts.work_dir, approved=approved)
 
     def _reconfigure(self, manifests: Manifests, pipeline: Pipeline) -> None:
         parts, spec = self._parts, manifests.pipeline.spec

@@ -1,13 +1,17 @@
-"""The folders with the Secrets that a manifest names."""
+"""The folders with the Secrets that a manifest names, and the access token in one of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from levada.errors import NeedsOperator
+from levada.runtime.report.access_token import AccessToken
+from levada.spec import Manifests
 
 NAMESPACE: Final = "LEVADA_NAMESPACE"
 """Environment variable with the Pipeline's namespace. The operator sets it in every pod."""
@@ -55,3 +59,47 @@ def _secret_hint(folder: Path, keys: Sequence[str], *, create: bool) -> str:
 
 def _listed(keys: Sequence[str]) -> str:
     return f": {', '.join(keys)}" if keys else ""
+
+
+@contextmanager
+def secret_files(secrets: Mapping[str, Mapping[str, str]]) -> Iterator[Path]:
+    """Yield a folder with a folder for each Secret, which has a file for each key, and remove it at the end.
+
+    Only this user can read it. A file that is changed meanwhile takes effect like a changed Secret. Raise ValueError
+    for a name that is not one of a file.
+    """
+    with tempfile.TemporaryDirectory(prefix="levada-secrets-") as made:
+        folder = Path(made)
+        for name, keys in secrets.items():
+            (folder / _file_name(name)).mkdir()
+            for key, value in keys.items():
+                (folder / name / _file_name(key)).write_text(value, "utf-8")
+        yield folder
+
+
+def _file_name(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"not a name of a Secret or a key: {name!r}")
+    return name
+
+
+def access_token(manifests: Manifests, secrets: Path | None) -> AccessToken | None:
+    """Return the token that ``spec.driver.tokenSecretRef`` names, or None without one.
+
+    Raise NeedsOperator ``secret_missing`` if the Secret or its key does not exist.
+    """
+    reference = manifests.pipeline.spec.driver.token_secret_ref
+    if reference is None:
+        return None
+    return AccessToken(secret_folder(secrets, reference.name, reference.key) / reference.key)
+
+
+def request_headers(manifests: Manifests, secrets: Path | None) -> dict[str, str]:
+    """Return the HTTP headers for requests to a running driver.
+
+    They carry the token if the manifest names one and ``secrets``, the folder with the Secrets, is given.
+    """
+    reference = manifests.pipeline.spec.driver.token_secret_ref
+    if reference is None or secrets is None:
+        return {}
+    return {"Authorization": f"Bearer {AccessToken(secrets / reference.name / reference.key).read()}"}

@@ -33,6 +33,11 @@ class SecretWatcher:
         """A digest of the content that the last call of `changed` has read, None if there was none."""
         return self._seen
 
+    @property
+    def is_initial(self) -> bool:
+        """True if the last call of `changed` has read the initial content."""
+        return self._seen == self._initial
+
     def changed(self) -> bool:
         """Return True if the content differs from the initial one, and is the same in two calls in a row.
 

@@ -1,4 +1,4 @@
-"""The progress of a pipeline that does not run on this machine: the content of its store, and its slot."""
+"""The progress of a pipeline that does not run on this machine: its store and slot, and the error of a lost store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Final
 
 from levada import codes
-from levada.errors import LevadaError, SlotLost
+from levada.errors import LevadaError, NeedsOperator, SlotLost
 from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.lag import sample_lag
+from levada.postgres.slots import inspect_slot, is_foreign
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
-from levada.runtime.host.lost_store import find_lost_state, is_empty
 from levada.runtime.host.plugins import target_names
 from levada.runtime.report.snapshot import fatal_progress
+from levada.runtime.resources.staging import open_staging
+from levada.runtime.source.lost_state import has_record, lost_state
 from levada.runtime.source.requestable_tables import current_names
 from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
@@ -26,6 +29,7 @@ from levada.runtime.tables.requests import last_copy_settings
 from levada.runtime.tables.rules import continues
 from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.verification_record import difference_of, verification_record
+from levada.segments.log import SegmentLog
 from levada.spec import Manifests
 from levada.status import (
     CopyProgress,
@@ -38,7 +42,7 @@ from levada.status import (
     TablePhase,
     TableProgress,
 )
-from levada.stores.interface import PipelineStore
+from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.stores.readiness import postgres_store_exists
 from levada.values import QualifiedTable, TableId
@@ -201,3 +205,28 @@ def _lost(config: PipelineConfig, slot: SlotProgress, stored: _Stored) -> SlotLo
         f"{what}: {depending:,} {which} its changes, and must be copied again",
         hint=again if config.slot.resync_when_lost else f"copy them again: {RESYNC_ALL}",
     )
+
+
+def is_empty(store: PipelineStore) -> bool:
+    """Return True if the store outlives the process and has no record of the pipeline. All of it is loaded.
+
+    A start puts tables with a requested resync back to Init, and then has their states.
+    """
+    resync = TableAction.RESYNC in store.get_table_actions().values()
+    return not (store.volatile or resync or has_record(store))
+
+
+def find_lost_state(config: PipelineConfig) -> NeedsOperator | None:
+    """Return the error ``store_empty`` if a slot or staged segments exist, for a store without a record.
+
+    None as well if the source or the staging area does not answer.
+    """
+    try:
+        with SESSIONS.session(config.source, "check") as connection:
+            slot = inspect_slot(connection, config.slot.name)
+        end = SegmentLog(open_staging(config.staging), config.name).end()
+    except LevadaError:
+        return None
+    if slot is not None and is_foreign(slot, config.source.database):
+        slot = None
+    return lost_state(config, slot, end)

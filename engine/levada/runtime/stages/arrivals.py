@@ -6,8 +6,7 @@ import shutil
 from itertools import count
 from typing import Final
 
-from levada.apply.leaf_rows import LeafRows
-from levada.apply.moves import MovePlan
+from levada.apply.moves import LeafRows, MovePlan
 from levada.errors import NeedsOperator
 from levada.runtime.copies.leaf_reader import LeafReader
 from levada.runtime.job import Job

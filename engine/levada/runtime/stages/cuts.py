@@ -21,18 +21,21 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
-from levada.runtime.tables.rules import needs_resync
+from levada.runtime.tables.publication_gaps import adopt_membership
+from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.verification_record import store_verification, verification_record
 from levada.runtime.verifications.messages import (
     CutReleased,
     CutWanted,
     HoldWanted,
+    NotCompared,
     VerificationBegan,
     VerificationEnded,
     Verified,
 )
 from levada.status import ErrorProgress, RetryPolicy
 from levada.stores.phases import DataSync, Errored, Init, Ready
+from levada.values import resync_command
 
 if TYPE_CHECKING:
     from levada.runtime.tables.record import TableRecord
@@ -52,6 +55,7 @@ class CutStage(Stage):
         parts.inbox.on(HoldWanted, self._hold)
         parts.inbox.on(CutWanted, self._cut)
         parts.inbox.on(CutReleased, self._release)
+        parts.inbox.on(NotCompared, self._not_compared)
         parts.inbox.on(Verified, self._verified)
         parts.inbox.on(VerificationBegan, lambda began: self._note(began.table, tried=began.at))
         parts.inbox.on(VerificationEnded, lambda end: self._note(end.table, error=end.error, nonce=end.nonce))
@@ -119,7 +123,18 @@ class CutStage(Stage):
         if record.busy is Job.CUT:
             record.end()
         if request.repaired:
+            if awaits_comparison(record.phase) and not record.resync.has_copy:
+                adopt_membership(self._store, record.id)
             self._registry.repaired(record)
+
+    def _not_compared(self, report: NotCompared) -> None:
+        """Let a table be copied that awaits a comparison."""
+        record = self._registry.tables.get(report.table)
+        if record is None or not isinstance(record.phase, Errored) or not awaits_comparison(record.phase):
+            return
+        why = f"{record.phase.reason}. It is not compared with the source instead of a copy: {report.error.message}"
+        error = NeedsOperator("row_filter_changed", why, hint=resync_command(record.name))
+        self._registry.phases.park_until_resync(record, error)
 
     def _try_hold(self, request: HoldWanted) -> bool:
         record = next((r for r in self._registry.tables.values() if r.name == request.name), None)
@@ -141,7 +156,9 @@ class CutStage(Stage):
             return False
         record.begin(Job.CUT)
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
-        held = Held(record.id, parked, needs_resync(record.phase), record.copy.committed_at)
+        held = Held(
+            record.id, parked, needs_resync(record.phase), awaits_comparison(record.phase), record.copy.committed_at
+        )
         self._held[record.id] = held
         request.answer.set_result(held)
         return True

@@ -19,7 +19,7 @@ from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId, Watermark
 
 if TYPE_CHECKING:
-    from levada.apply.leaf_rows import LeafRows
+    from levada.apply.moves import LeafRows
     from levada.copy.progress import RunningCopy
     from levada.postgres.storage import StorageSnapshot
     from levada.runtime.tables.source_tables import SourceTables
@@ -183,6 +183,11 @@ class Reconfigured(Message):
 @dataclass(frozen=True, slots=True)
 class ActionsStored(Recorded):
     """Requests for tables are in the store, see `PipelineStore.take_table_actions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressWanted(Recorded):
+    """The progress shall show everything that was reported before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ COPIED_AGAIN: Final = frozenset(
         codes.PARTITION_IDENTITY,
         codes.PUBLICATION_CHANGED,
         codes.PUBLICATION_MEMBERSHIP_CHANGED,
+        codes.ROW_FILTER_CHANGED,
         codes.SCHEMA_CHANGE_AMBIGUOUS,
         codes.SCHEMA_CHANGE_UNSUPPORTED,
         codes.SCHEMA_VERSION_MISSING,

@@ -1,4 +1,4 @@
-"""The state of a table whose applied changes end at one LSN."""
+"""The state of a table whose applied changes end at one LSN, for one cut or for those of all tables."""
 
 from __future__ import annotations
 
@@ -31,11 +31,27 @@ class Held:
     """A table that is held.
 
     ``parked`` is the code of its error, empty for a table without one. A parked table applies nothing, so it cannot be
-    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged. ``copied_at`` is the
-    time of its last copy by this process.
+    brought to an LSN. If it ``needs_resync``, the changes that it missed are no longer staged. If it ``is_compared``,
+    it goes on after its repair without the changes that it missed. ``copied_at`` is the time of its last copy by this
+    process.
     """
 
     table: TableId
     parked: str = ""
     needs_resync: bool = False
+    is_compared: bool = False
     copied_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class TagState:
+    """The part of one table in the cuts of all tables. Only the stage of these cuts assigns the fields.
+
+    Until the table is tagged at ``until``, no change with a commit LSN of at least ``until`` is applied.
+    """
+
+    until: Lsn | None = None
+
+    def end_of(self, batch_end: Lsn) -> Lsn:
+        """Return the LSN at which a batch ends whose last segment ends at ``batch_end``."""
+        return batch_end if self.until is None else min(batch_end, self.until)

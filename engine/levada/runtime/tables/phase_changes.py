@@ -22,7 +22,7 @@ from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.unverified_tables import UnverifiedTables
 from levada.status import RetryPolicy
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -117,14 +117,27 @@ class PhaseChanges(Part):
         self.enter(record, parked)
 
     def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
-        """Park a table that missed changes. Only a resync repairs it, see `copied_again`."""
+        """Park a table that missed changes. Only a resync repairs it, see `copied_again`.
+
+        A table of which only the row filter is another one is compared with the source first.
+        """
         if needs_resync(record.phase):
+            return
+        if error.code == codes.ROW_FILTER_CHANGED and self._may_be_compared(record):
+            _log.warning("table %s is compared with the source: %s [%s]", record.name, error.message, error.code)
+            solution = f"wait until it was compared with the source. To copy it instead: {resync_command(record.name)}"
+            # Its staged changes are kept, because those after the comparison are applied.
+            self.enter(record, Errored(error.code, error.message, solution, RetryPolicy.TIMED_RETRY))
             return
         self._shadows.abandon(record)
         parked = self._parked(record, error, 1, missed_changes=True)
         _log.error("table %s missed changes and is parked: %s [%s]", record.name, parked.reason, parked.code)
         self.enter(record, parked)
         self._tables.backlog.track(record.id, self._tables.staged_lsn, holds=False)
+
+    def _may_be_compared(self, record: TableRecord) -> bool:
+        complete = isinstance(record.phase, Ready) and not record.resync.has_copy
+        return complete and self._config_ref.current.table(record.name).resyncs_by_itself
 
     def renamed(self, record: TableRecord, former: QualifiedTable) -> None:
         """Let the solution of a parked table have its name instead of a former one."""

@@ -8,12 +8,11 @@ from datetime import datetime
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
-from levada.runtime.tables.cut_state import CutState
+from levada.runtime.tables.cut_state import CutState, TagState
 from levada.runtime.tables.own_copy_state import OwnCopy
 from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
-from levada.runtime.tables.retry_state import RetryState
-from levada.runtime.tables.tag_state import TagState
+from levada.runtime.tables.retries import RetryState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
@@ -31,8 +30,8 @@ class RunningJob:
 class TableRecord:
     """One table. Only the supervisor's thread changes it.
 
-    The registry assigns identity and phase. Each state has one owner, see docs/architecture.md. A destination is never
-    called for one table from two threads, because a stage assigns the table to a job before the call.
+    The registry assigns identity and phase. Each state has one owner, see docs/architecture/state.md. A destination is
+    never called for one table from two threads, because a stage assigns the table to a job before the call.
     """
 
     id: TableId

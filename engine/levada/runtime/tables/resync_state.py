@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from levada.runtime.tables.resync_steps import Step, check_step
-from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.retries import RetryState
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Final
 
 from levada import codes
 from levada.apply.backlog import Pending
@@ -15,6 +16,8 @@ from levada.runtime.tables.resync import copies_running
 from levada.status import RetryPolicy
 from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait, TableReplicationPhase
 from levada.values import Lsn
+
+_COMPARED: Final = frozenset({codes.COMPARISON_PENDING, codes.ROW_FILTER_CHANGED})
 
 
 def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
@@ -49,7 +52,12 @@ def needs_resync(phase: TableReplicationPhase) -> bool:
 
 def awaits_comparison(phase: TableReplicationPhase | None) -> bool:
     """Return True if the table missed changes, and is compared with the source and repaired before it goes on."""
-    return isinstance(phase, Errored) and phase.code == codes.COMPARISON_PENDING
+    return isinstance(phase, Errored) and is_compared(phase.code, phase.retry_policy)
+
+
+def is_compared(code: str, policy: str) -> bool:
+    """Return True for the error of a table that `awaits_comparison`. Its retry is automatic, but at no time."""
+    return code in _COMPARED and policy == RetryPolicy.TIMED_RETRY
 
 
 def continues(phase: TableReplicationPhase) -> bool:

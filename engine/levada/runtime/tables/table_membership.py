@@ -21,7 +21,7 @@ from levada.runtime.tables.publication_check import PublicationCheck
 from levada.runtime.tables.publication_gaps import forget_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.requests import CopySettings, last_copy_settings
-from levada.runtime.tables.retry_state import RetryState
+from levada.runtime.tables.retries import RetryState
 from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import (

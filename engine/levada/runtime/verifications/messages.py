@@ -43,6 +43,14 @@ class CutReleased(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class NotCompared(Message):
+    """A table whose row filter was changed cannot be compared with the source, or not repaired."""
+
+    table: TableId
+    error: LevadaError
+
+
+@dataclass(frozen=True, slots=True)
 class ShadowCutWanted(Ask[None]):
     """The shadow copy that a thread compares shall receive the changes below ``until``. Answered once it has."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from levada import codes
 from levada.runtime.config import PipelineConfig
+from levada.runtime.tables.rules import is_compared
 from levada.status import PipelineState, Progress, ResyncStep, TablePhase, TableProgress
 
 RETRY: Final = timedelta(hours=1)
@@ -60,7 +60,7 @@ def pending_comparisons(progress: Progress, config: PipelineConfig) -> list[Tabl
     """Return the tables that missed changes, and are compared with the source before they go on."""
     if progress.state != PipelineState.RUNNING:
         return []
-    tables = (t for t in progress.tables if t.error is not None and t.error.code == codes.COMPARISON_PENDING)
+    tables = (t for t in progress.tables if t.error is not None and is_compared(t.error.code, t.error.retry_policy))
     return [t for t in tables if not (t.suspended or t.resync or config.table(t.table).suspended)]
 
 

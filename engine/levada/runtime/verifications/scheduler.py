@@ -11,11 +11,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from levada import codes
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
-from levada.runtime.verifications.messages import VerificationBegan, VerificationEnded
+from levada.runtime.verifications.messages import NotCompared, VerificationBegan, VerificationEnded
 from levada.runtime.verifications.schedule import Due, next_verification, pending_comparisons
 from levada.runtime.verifications.verifier import Verifier
 from levada.status import ErrorProgress, Progress, TableProgress
@@ -106,7 +107,11 @@ class VerificationScheduler:
             self._not_before[table.id] = time.monotonic() + _REPAIR_AGAIN_S
             return
         _log.warning("table %s is copied again, and not compared: %s [%s]", table.table, error.message, error.code)
-        self._verifier.store.request_table_action(table.id, TableAction.RESYNC)
+        if table.error is not None and table.error.code == codes.ROW_FILTER_CHANGED:
+            # The manifest's rules for copies that are made again decide when.
+            self._inbox.put(NotCompared(table.id, error))
+        else:
+            self._verifier.store.request_table_action(table.id, TableAction.RESYNC)
         self._not_before[table.id] = time.monotonic() + _REPAIR_AGAIN_S
 
     def _verify(self, due: Due) -> None:

@@ -30,7 +30,7 @@ from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.cut_state import Held
-from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table
+from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table, record_membership
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import (
@@ -266,7 +266,8 @@ class Verifier:
             with export_snapshot(config.source, copy_slot_name(config.name, held.table), check) as snapshot:
                 if release.done:
                     raise self._not_reached(name)
-                published, description, schema = self._read(snapshot, held.table, name)
+                records = options.repair and held.is_compared
+                published, description, schema = self._read(snapshot, held.table, name, records=records)
                 target = table_target(self.store, config, schema)
                 self._require_comparable(target)
                 with (
@@ -390,8 +391,9 @@ class Verifier:
         )
 
     def _read(
-        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable
+        self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, *, records: bool = False
     ) -> tuple[PublishedTable, TableDescription, ReplicatedTableSchema]:
+        """Read what the snapshot sees of a table. ``records``: the table goes on with its membership after it."""
         config = self.config_ref.current
         settings = last_copy_settings(self.store.get_table_controls(table))
         with config.source.connect(application="verify") as connection, connection.transaction():
@@ -404,6 +406,8 @@ class Verifier:
             membership = None if table in state.appended else state.members.get(table)
             if membership is not None and ROW_OPERATIONS.difference(membership.publication.operations):
                 raise _unsupported(name, "its publication does not publish all of INSERT, UPDATE and DELETE")
+            if records and table in state.members:
+                record_membership(self.store, table, state.members[table].to_text())
             description = read_table_description(connection, table)
             schema = description.schema(
                 columns=published.column_attnums,
