@@ -32,6 +32,7 @@ from tests.lint.pages import (
 )
 from tests.lint.public_names import golden_names, names_of_examples
 from tests.lint.shared_state import frozen_values
+from tests.lint.source_calls import source_calls
 from tests.lint.tests_code import helper_imports, own_waits, private_attributes, short_limits
 from tests.lint.tree import Finding, Tree
 from tests.lint.tutorials import tutorials
@@ -75,6 +76,7 @@ RULES: Final[tuple[Rule, ...]] = (
     private_attributes,
     record_owners,
     short_limits,
+    source_calls,
     source_roots,
     state_owners,
     tutorials,

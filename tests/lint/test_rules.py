@@ -78,6 +78,13 @@ def few(rule: str, files: dict[str, str], place: str) -> Case:
     return Case(rule, FewFiles(files), place)
 
 
+def statement(*lines: str, caller: str = "read(conn)") -> Case:
+    """Return a function with a statement at the source in its last line, and a stage of the engine that calls it."""
+    text = "\n".join(("def read(conn: psycopg.Connection[Any]):", *lines, "    return conn.execute(query)"))
+    files = {"engine/levada/postgres/a.py": text, "engine/levada/runtime/b.py": f"def stage():\n    {caller}\n"}
+    return few("source-calls", files, f"engine/levada/postgres/a.py:{len(lines) + 2}")
+
+
 def code(rule: str, path: str, *lines: str) -> Case:
     """Return one file of Python, with the fault in its last line."""
     return few(rule, {path: "\n".join(lines) + "\n"}, f"{path}:{len(lines)}")
@@ -212,8 +219,12 @@ FAULTS = (
     code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
     code("short-limits", "tests/test_a.py", "subprocess.run(command, timeout=30)"),
     code("short-limits", "tests/test_a.py", "thread.join(5)"),
+    statement(),
+    statement("    with source_errors('reading'):", "        pass"),
 )
 GOOD = (
+    statement(caller="with source_errors('reading'): read(conn)"),
+    statement(caller="pass"),
     promised("tests/test_a.py::test_a", place=""),
     errors("error-codes", "engine/levada/a.py", 'Failure("slot_lost" if x else code)\n'),
     errors("error-hints", "engine/levada/a.py", 'raise NeedsOperator(code, "gone")\n'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.regress.judgement import changed_results, wrong_tables
-from tests.regress.suite import SuiteRun
+from tests.regress.suite import SuiteRun, only_members
 
 
 def run(*failed: str, tests: str = "boolean publication triggers") -> SuiteRun:
@@ -24,6 +24,13 @@ def test_a_changed_result_is_found() -> None:
     assert list(changed_results(run(), run("triggers"))) == ["test triggers fails only with Levada"]
     assert list(changed_results(run("triggers"), run())) == ["test triggers fails only without Levada"]
     assert list(changed_results(run(), run(tests="boolean publication"))) == ["test triggers ran only without Levada"]
+
+
+def test_a_listed_membership_is_no_changed_result() -> None:
+    """A test whose output differs in the publication that psql shows of a table passes. One with more fails."""
+    shown = '+Publications:\n+    "levada_regression"\n'
+    one, more = (f"diff -U3 e r\n--- /e/{n}.out\n+++ /a/results/{n}.out\n@@ -1 +1,3 @@\n x\n" for n in ("one", "more"))
+    assert only_members(one + shown + more + shown + "-(3 rows)\n") == {"one"}
 
 
 def test_a_wrong_table_is_found() -> None:

@@ -263,6 +263,7 @@ def read_table_description(
     return TableDescription.from_json(row[0])
 
 
+@source_errors("reading the schema of a table")
 def describe_without_waiting(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
     """Return the same as `read_table_description`. A partition that another session has locked does not count as empty.
 

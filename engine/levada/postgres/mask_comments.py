@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from levada.postgres.failures import source_errors
 from levada.schema.mask_comments import MaskComments
 from levada.values import QualifiedTable, TableId
 
@@ -21,11 +22,13 @@ WHERE d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid > 0 AND d.desc
 """
 
 
+@source_errors("reading the comments of tables")
 def read_mask_comments(connection: psycopg.Connection[Any]) -> Mapping[QualifiedTable, MaskComments]:
     """Return the comments of all tables that have some."""
     return _read(connection, None)
 
 
+@source_errors("reading the comments of a table")
 def read_table_comments(connection: psycopg.Connection[Any], table: TableId) -> MaskComments:
     """Return the comments of one table."""
     return next(iter(_read(connection, table).values()), MaskComments())

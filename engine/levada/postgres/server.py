@@ -105,6 +105,7 @@ def read_start_time(connection: psycopg.Connection[Any]) -> str:
     return str(row[0])
 
 
+@source_errors("reading the time of the server")
 def read_clock(connection: psycopg.Connection[Any]) -> datetime:
     """Return the present time of the server, in UTC."""
     row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 
 from levada.errors import NeedsOperator
+from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import leaves_of, streamed_relations
@@ -89,6 +90,7 @@ def read_table_properties(
         yield TableProperties(QualifiedTable(schema, name), readable, hides, identity, generated, key, tuple(reserved))
 
 
+@source_errors("checking whether a table can be copied")
 def require_copyable(
     conn: psycopg.Connection[Any], publication: str, table: QualifiedTable, excluded: AbstractSet[str]
 ) -> None:
@@ -143,6 +145,7 @@ def column_errors(table: TableProperties, excluded: AbstractSet[str]) -> Iterato
             )
 
 
+@source_errors("reading the generated columns of a publication")
 def published_generated_columns(conn: psycopg.Connection[Any], publication: str) -> Mapping[QualifiedTable, list[str]]:
     """Return the generated columns that are streamed, by table. PostgreSQL streams them since version 18."""
     if conn.info.server_version < _PUBLISHES_GENERATED:

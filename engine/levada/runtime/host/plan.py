@@ -47,6 +47,7 @@ REQUESTED: Final = "requested"
 SLOT_LOST: Final = "slot lost"
 CHANGES_MISSED: Final = "missed changes"
 _UNKNOWN: Final = TableEstimate(None, 0, "")
+_UNMASKED: Final = TableMasks()
 _TRIED: Final = 5
 """The number of tables of which one is read. Partition roots cannot be, and small tables take no time."""
 _NOT_COPIED: Final = frozenset({TablePhase.INIT.value, TablePhase.DATA_SYNC.value})
@@ -73,7 +74,7 @@ class PlannedTable:
     error: ErrorProgress | None = None
     former: FormerPlace | None = None
     copied_rows: CopiedRows = CopiedRows.ALL
-    masks: TableMasks = TableMasks()
+    masks: TableMasks = _UNMASKED
 
     @property
     def bytes(self) -> int:
