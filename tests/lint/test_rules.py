@@ -210,6 +210,10 @@ FAULTS = (
     code("late-reads", "tests/runtime/test_a.py", "def test_a(rig):", "    assert rig.running.progress().ready"),
     code("own-waits", "tests/test_a.py", "while time.monotonic() < deadline: ..."),
     code("own-waits", "tests/test_a.py", "while not done:", "    if late:", "        time.sleep(0.1)"),
+    code("process-state", "engine/levada/a.py", "_known: Final[dict[str, int]] = {}"),
+    code("process-state", "engine/levada/a.py", "class Sessions: ...", "SESSIONS: Final = Sessions()"),
+    code("process-state", "engine/levada/a.py", "@cache", "def version(): return read()"),
+    code("process-state", "engine/levada/a.py", "def run(): gc.set_threshold(5)"),
     code("short-limits", "tests/test_a.py", "subprocess.run(command, timeout=30)"),
     code("short-limits", "tests/test_a.py", "thread.join(5)"),
 )
@@ -231,6 +235,7 @@ GOOD = (
     code("overwritten-constants", "tests/test_a.py", "from kubernetes import a", 'p.setattr(a, "DEFAULT", "none")'),
     code("overwritten-constants", "tests/test_a.py", "from levada import a", "self.MOST_S = a.MOST_S"),
     code("private-attributes", "tests/test_a.py", "self._store = cls._store = None"),
+    code("process-state", "engine/levada/a.py", "_names: Final = {'a': 1}", "class A:", "    names: list[str] = []"),
     code("short-limits", "tests/test_a.py", "thread.join(LIMIT_S)", "wait_for(work, timeout_s=0)", "', '.join(names)"),
     code("short-limits", "tests/test_a.py", "thread.join(0.1)  # paced: it goes on meanwhile"),
     recipe("from levada.verify.differences import Kind\nNAMES = {Kind.DATE: 'date'}"),
