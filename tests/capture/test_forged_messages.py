@@ -55,7 +55,7 @@ def test_forged_description_steers_nothing(capture: Capture, db: Database, role:
     db.execute("CREATE TABLE a (id int PRIMARY KEY, x int, y int)")
     capture.prepare()
     swapped = description_of(db, "a")
-    swapped["columns"][1]["name"], swapped["columns"][2]["name"] = "y", "x"
+    swapped["columns"][1][1], swapped["columns"][2][1] = "y", "x"
     forged = json.dumps(swapped).encode()
     with capture.running(), db.connect() as c:
         c.execute("INSERT INTO a VALUES (1, 10, 20)")

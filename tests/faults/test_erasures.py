@@ -17,8 +17,7 @@ from tests.servers.ducklake import DuckLake
 
 from levada.destinations import DestinationContext
 from levada.local.postgres import temporary_postgres
-from levada.runtime.host.engine_api import EngineApi
-from levada.runtime.host.erase_client import EraseClient
+from levada.runtime.host.engine_api import ERASURES, EngineApi, EngineWork
 
 PERSON, OTHER = "zzpersonzz", "zzotherzz"
 
@@ -141,7 +140,7 @@ def test_kills(engine: Engine, db: Database, ducklake: DuckLake, kind: str) -> N
             f"INSERT INTO people VALUES ({100 + number}, 'm', NULL)",
             f"UPDATE people SET note = 'changed' WHERE id % 1000 = {number}",
         )
-        client = EraseClient(EngineApi(f"http://127.0.0.1:{engine.port}", {}))
+        client = EngineWork(EngineApi(f"http://127.0.0.1:{engine.port}", {}), ERASURES)
         made = client.start({"table": '"public"."people"', "keys": ["7"]})
         engine.until(partial(client.state, made), lambda s: s["finished"] or s["step"] == "removing the rows")
         # A different moment in each round. Whatever it is, the promise is the same.

@@ -158,7 +158,7 @@ def test_every_kind_of_change_is_told(versions: Database, stream: ReplicationStr
     )
     retyped, default, full, dropped, renamed = told(stream, 5)
     assert retyped.columns[0].type_name == "bigint"
-    assert (default.columns[1].default, default.columns[1].nullable) == ("'x'::text", False)
+    assert (default.columns[1].rewritten, default.columns[1].nullable) == (True, False)
     assert full.description.identity is IdentityKind.FULL
     assert [c.attnum for c in dropped.columns] == [1]
     assert renamed.name == QualifiedTable("public", "u")
@@ -491,6 +491,25 @@ def test_held_advisory_locks_stop_nothing(db: Database, role: str) -> None:
         with db.connection.connect() as c:
             assert install_ddl_trigger(c)
         assert PostgresStore(db.connection, "shop").next_epoch() == 1
+
+
+@pytest.mark.usefixtures("stream")
+def test_no_setting_of_a_session_makes_the_trigger_warn(versions: Database) -> None:
+    """A client that takes warnings for errors, or shows them, gets none from DDL, whatever its settings are."""
+    settings = "standard_conforming_strings = off", "backslash_quote = off", "plpgsql.extra_warnings = 'all'"
+    for setting in settings:
+        with versions.connect() as c:
+            warnings: list[str] = []
+            c.add_notice_handler(lambda d, w=warnings: w.append(f"{d.severity_nonlocalized}: {d.message_primary}"))
+            c.execute(f"SET {setting}".encode())
+            c.execute("ALTER TABLE t ADD n int DEFAULT 1")
+            c.execute("ALTER TABLE t ALTER n TYPE bigint")
+            c.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+            c.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+            c.execute("ALTER TABLE t DROP n")
+            c.execute("CREATE TABLE other (id int PRIMARY KEY)")
+            c.execute("DROP TABLE other")
+        assert warnings == [], setting
 
 
 @pytest.mark.parametrize("bad", [b"", b"\xff", b"[]", b"{}", b'{"id": 1}', b"null"])

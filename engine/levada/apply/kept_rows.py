@@ -24,7 +24,7 @@ from levada.pgoutput.events import Event
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_TS, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE
 from levada.schema.kept_rows import DELETED_AT, KEPT, with_deleted_at
-from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.batch import EventBatch, TableEvents, WrappedEvents
 from levada.segments.files import SegmentFile
 from levada.segments.projection import layout
 from levada.values import Deletes, TableId
@@ -33,31 +33,20 @@ _OPERATIONS: Final = pa.array([KEPT, "I"])
 _NEEDED: Final = (OP, COMMIT_TS, OLD_KIND, OLD, UNCHANGED)
 
 
-class KeptEvents(TableEvents):
+class KeptEvents(WrappedEvents):
     """The changes of a table with `KEPT` in place of deletes, or without these. It has no truncates.
 
     ``now`` is the time of deletes whose commit time is unknown, those of partitions that are gone.
     """
 
     def __init__(self, inner: TableEvents, now: datetime | None = None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._now = now or datetime.now(UTC)
         self._marks = inner.target.deletes is Deletes.MARK
-        self.target, self.versions, self.files = inner.target, inner.versions, inner.files
         if self._marks:
             self.target = inner.target.with_schema(with_deleted_at(inner.schema))
             self.versions = tuple(map(with_deleted_at, inner.versions))
-        self.truncates, self.after, self.until, self.limits = (), inner.after, inner.until, inner.limits
-
-    @property
-    def on_this_machine(self) -> bool:
-        """True if other machines cannot read the files."""
-        return self._inner.on_this_machine
-
-    @property
-    def rows(self) -> int:
-        """The number of changes, an upper bound but for updates of keys."""
-        return self._inner.rows
+        self.truncates = ()
 
     def part(self, files: Sequence[SegmentFile], share: tuple[int, int] = (0, 1)) -> KeptEvents | None:
         """Return the changes in some files of the batch, None if they can be read only in this process."""

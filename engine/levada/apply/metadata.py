@@ -20,7 +20,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, XID
 from levada.schema.kept_rows import KEPT
 from levada.schema.metadata import COLUMNS, READ, RowMetadata, with_metadata
-from levada.segments.batch import EventBatch, TableEvents
+from levada.segments.batch import EventBatch, TableEvents, WrappedEvents
 from levada.segments.files import SegmentFile
 from levada.segments.projection import layout
 from levada.values import MetadataColumn, TableId
@@ -28,31 +28,19 @@ from levada.values import MetadataColumn, TableId
 _NEEDED: Final = (OP, COMMIT_LSN, COMMIT_TS, XID)
 
 
-class DescribedEvents(TableEvents):
+class DescribedEvents(WrappedEvents):
     """The changes of a table with the columns of its ``target.metadata``.
 
     ``now`` is the commit time of changes that are in no transaction of the stream, those of partitions.
     """
 
     def __init__(self, inner: TableEvents, now: datetime | None = None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._now = now or datetime.now(UTC)
         metadata = inner.target.metadata
         self.target = inner.target.with_schema(with_metadata(inner.schema, metadata))
         self.versions = tuple(with_metadata(version, metadata) for version in inner.versions)
-        self.files, self.truncates, self.after = inner.files, inner.truncates, inner.after
-        self.until, self.limits = inner.until, inner.limits
         self._columns = {COLUMNS[one].name: one for one in metadata.columns}
-
-    @property
-    def on_this_machine(self) -> bool:
-        """True if other machines cannot read the files."""
-        return self._inner.on_this_machine
-
-    @property
-    def rows(self) -> int:
-        """The number of changes, an upper bound."""
-        return self._inner.rows
 
     def part(self, files: Sequence[SegmentFile], share: tuple[int, int] = (0, 1)) -> DescribedEvents | None:
         """Return the changes in some files of the batch, None if they can be read only in this process."""

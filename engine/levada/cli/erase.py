@@ -18,7 +18,7 @@ from levada.cli.output import Output, console, error_console, working, write_jso
 from levada.cli.signals import StopSignals
 from levada.errors import NeedsOperator
 from levada.printable import counted
-from levada.runtime.host.erase_client import EraseClient
+from levada.runtime.host.engine_api import ERASURES, EngineWork
 from levada.runtime.host.table_requests import verifiable_tables
 from levada.spec import Manifests
 
@@ -64,7 +64,7 @@ def erase(command: EraseCommand, output: Output) -> Exit:
         StopSignals() as signals,
         local_engine(manifests, command.manifest, secrets, work_dir, signals, "erase MANIFEST TABLE KEY") as api,
     ):
-        client = EraseClient(api)
+        client = EngineWork(api, ERASURES)
         if command.dry_run:
             return _show(_run(client, {**request, "dryRun": True}, keys, signals), output)
         if not command.confirmed:
@@ -157,11 +157,11 @@ def _show(result: Mapping[str, Any], output: Output) -> Exit:
     return Exit.OK
 
 
-def _run(client: EraseClient, request: Mapping[str, Any], keys: Sequence[Key], signals: StopSignals) -> dict[str, Any]:
+def _run(client: EngineWork, request: Mapping[str, Any], keys: Sequence[Key], signals: StopSignals) -> dict[str, Any]:
     return merged([_wait(client, client.start({**request, "keys": part}), signals) for part in in_requests(keys)])
 
 
-def _wait(client: EraseClient, number: int, signals: StopSignals) -> Mapping[str, Any]:
+def _wait(client: EngineWork, number: int, signals: StopSignals) -> Mapping[str, Any]:
     """Wait for the end of an erasure, and return its result. Raise its error."""
     told, cancelled = "", False
     with working("erasing"):

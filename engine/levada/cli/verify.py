@@ -15,8 +15,8 @@ from levada.cli.local_engine import local_engine
 from levada.cli.output import Output, console, error_console, working, write_json
 from levada.cli.signals import StopSignals
 from levada.printable import counted
+from levada.runtime.host.engine_api import VERIFICATIONS, EngineWork
 from levada.runtime.host.table_requests import verifiable_tables
-from levada.runtime.host.verify_client import VerifyClient
 from levada.spec import Manifests
 
 _POLL_S: Final = 0.3
@@ -56,7 +56,7 @@ def verify(command: VerifyCommand, output: Output) -> Exit:
         StopSignals() as signals,
         local_engine(manifests, command.manifest, secrets, work_dir, signals, "verify MANIFEST") as api,
     ):
-        client = VerifyClient(api)
+        client = EngineWork(api, VERIFICATIONS)
         number = client.start(request)
         with working("verifying"):
             state, begun, told = client.state(number), time.monotonic(), ""

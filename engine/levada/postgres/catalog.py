@@ -33,9 +33,9 @@ def _without(query: sql.SQL, waits: Mapping[LiteralString, LiteralString]) -> sq
 
 _WITHOUT_WAITS: Final = _without(
     DESCRIPTION_QUERY,
-    {"pg_catalog.pg_get_expr(d.adbin, d.adrelid)": "NULL", "pg_catalog.pg_relation_size(l.oid) = 0": "false"},
+    {"pg_catalog.pg_relation_size(l.oid) = 0": "false"},
 )
-"""The description without the functions that wait for a table that another session has locked."""
+"""The description without the function that waits for a table that another session has locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def read_table_description(
 
 
 def describe_without_waiting(conn: psycopg.Connection[Any], table_id: TableId) -> TableDescription:
-    """Return the same as `read_table_description`, without defaults if another session has locked the table.
+    """Return the same as `read_table_description`. A partition that another session has locked does not count as empty.
 
     Raise NeedsOperator ``table_missing``.
     """

@@ -113,7 +113,7 @@ Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions | D
 def parse_ddl_message(content: bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
-        data = json.loads(content)
+        data = dict[str, Any](json.loads(content))
         if "dropped" in data:
             return DroppedTables(frozenset(map(TableId, data["dropped"])))
         if "created" in data:
@@ -123,10 +123,10 @@ def parse_ddl_message(content: bytes) -> Announcement:
         return DdlMessage(
             TableDescription.from_json(data),
             bool(data["locked"]),
-            bool(data["outdated"]),
+            bool(data.get("outdated")),
             bool(data["logged"]),
-            {name: frozenset(map(TableId, oids or ())) for name, oids in (data["partitions"] or {}).items()},
-            str(data["query"] or ""),
+            {name: frozenset(map(TableId, oids or ())) for name, oids in (data.get("partitions") or {}).items()},
+            str(data.get("query") or ""),
             withdrawn := frozenset(map(str, data.get("withdrawn") or ())),
             frozenset(map(str, data.get("readmitted") or ())),
             data.get("withdrawn") is not None and not withdrawn,

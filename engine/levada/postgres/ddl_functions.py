@@ -13,7 +13,7 @@ from typing import Final
 from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
-from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEPS, DESCRIPTION_VARIABLES
+from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
@@ -54,21 +54,47 @@ _LONGEST_BELOW: Final = 2048
 
 # Most statements concern temporary tables, which are known without a look at the catalog. A table that is created is of
 # interest only as a partition. Every other one is found by the engine's discovery.
+#
+# In a fresh session each function, operator and catalog costs a look-up at its first use, and each step a plan. So an
+# ordinary ALTER TABLE has as few as possible: that of a published table with a primary key, which is described and
+# needs nothing else. If describing fails, the table may have to be withdrawn all the same. The catalog pg_class has the
+# OID 1259 in each database.
 _COMMAND_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
+    content jsonb;
 BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
         PERFORM {announce_types}();
         RETURN;
     END IF;
-    SELECT array_agg(d.objid) INTO altered FROM pg_catalog.pg_event_trigger_ddl_commands() d
-    WHERE d.object_type IN ('table', 'table column') AND d.schema_name <> 'pg_temp';
-    IF altered IS NOT NULL THEN
+    altered := ARRAY(SELECT d.objid FROM pg_catalog.pg_event_trigger_ddl_commands() d
+        WHERE d.classid = 1259 AND d.schema_name <> 'pg_temp');
+    IF altered[1] IS NULL THEN
+        RETURN;
+    END IF;
+    IF tg_tag = 'ALTER TABLE' AND altered[2] IS NULL THEN
+        IF (SELECT bool_and({unfiltered}) FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = altered[1]) THEN
+            BEGIN
+                content := {describe}(altered[1], true, true);
+            EXCEPTION WHEN OTHERS THEN
+                NULL;
+            END;
+        END IF;
+    END IF;
+    IF content IS NULL THEN
         PERFORM {announce}(altered, true, tg_tag <> 'ALTER TABLE');
+    ELSE
+        PERFORM {emit}(content::text), pg_catalog.pg_logical_emit_message(true, {separator}, '');
     END IF;
 {failure}END
 """)
+_ORDINARY: Final = sql.SQL("""c.relreplident = 'd' AND c.relpersistence = 'p' AND c.relkind = 'r'
+            AND NOT c.relhassubclass AND NOT c.relispartition AND NOT x.generated
+            AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
+            AND coalesce(pg_catalog.current_setting({setting}, true), '') = ''
+            AND EXISTS (SELECT FROM pg_catalog.pg_index i
+                WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)""")
 
 # ALTER TYPE changes every table that has a column of the type, also within an array, a domain or another type. With
 # CASCADE it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
@@ -106,18 +132,18 @@ DECLARE
     altered oid[];
     indexed text[];
     dropped jsonb;
+    parts boolean;
 BEGIN
-    SELECT jsonb_agg(d.objid::bigint) INTO dropped FROM pg_catalog.pg_event_trigger_dropped_objects() d
-    WHERE NOT d.is_temporary AND d.object_type = 'table'
-        AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubviaroot);
+    SELECT jsonb_agg(d.objid::bigint) FILTER (WHERE d.object_type = 'table'
+            AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubviaroot)),
+        bool_or(d.object_type = 'table column'
+            OR tg_tag <> 'DROP TABLE' AND d.object_type IN ('table constraint', 'index'))
+    INTO dropped, parts FROM pg_catalog.pg_event_trigger_dropped_objects() d WHERE NOT d.is_temporary;
     IF dropped IS NOT NULL THEN
-        PERFORM {emit}(pg_catalog.jsonb_build_object('dropped', dropped)::text);
-        PERFORM pg_catalog.pg_logical_emit_message(true, {separator}, '');
+        PERFORM {emit}(pg_catalog.jsonb_build_object('dropped', dropped)::text),
+            pg_catalog.pg_logical_emit_message(true, {separator}, '');
     END IF;
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_event_trigger_dropped_objects() d
-        WHERE NOT d.is_temporary AND (d.object_type = 'table column'
-            OR tg_tag <> 'DROP TABLE' AND d.object_type IN ('table constraint', 'index')))
-    THEN
+    IF parts IS NOT TRUE THEN
         RETURN;
     END IF;
     SELECT array_agg(c.oid),
@@ -220,7 +246,7 @@ BEGIN
             IF alone AND relation <> ALL (altered) AND coalesce(withdrawn, readmitted) IS NULL AND newest THEN
                 content := {describe_leaves}(relation, altered, created);
             ELSE
-                content := {describe}(relation, sure AND relation = ANY (altered))
+                content := {describe}(relation, sure AND relation = ANY (altered), false)
                     || pg_catalog.jsonb_build_object(
                         'withdrawn', withdrawn->relation::text, 'readmitted', readmitted->relation::text);
             END IF;
@@ -336,17 +362,28 @@ _ENUM_CASTS: Final = sql.SQL("""EXISTS (
 # ALTER TABLE ONLY does not lock the children.
 _DESCRIBE_BODY: Final = sql.SQL("""
 DECLARE
-    {variables}
+    described record;
     query text;
     stack text;
     partitions jsonb;
     outdated boolean := false;
 BEGIN
-    {description}
-    IF pg_catalog.octet_length(pg_catalog.current_query()) <= {longest}
+    {description} AND (NOT ordinary OR {ordinary});
+    IF NOT FOUND THEN
+        IF ordinary THEN
+            RETURN NULL;
+        END IF;
+        RAISE no_data_found;
+    ELSIF described.complete THEN
+        RETURN described.description;
+    END IF;
+    IF described.typed THEN
+        {typed}
+    END IF;
+    IF pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') > 0
+        AND pg_catalog.octet_length(pg_catalog.current_query()) <= {longest}
         AND (locked OR pg_catalog.octet_length(pg_catalog.current_query()) <= {below})
-        AND pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') > 0
-        AND pg_catalog.current_query() ~* '\\ytype\\y'
+        AND pg_catalog.current_query() ~* '[[:<:]]type[[:>:]]'
         AND pg_catalog.current_setting('standard_conforming_strings') = 'on'
     THEN
         GET DIAGNOSTICS stack = PG_CONTEXT;
@@ -360,14 +397,15 @@ BEGIN
             AND l.mode IN (
                 'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
     END IF;
-    IF c.relkind = 'p' THEN
+    IF described.relkind = 'p' THEN
+        {root}
         partitions := {partitions};
     END IF;
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
         outdated := {outdated};
     END IF;
-    RETURN description || pg_catalog.jsonb_build_object('query', query, 'partitions', partitions,
-        'logged', c.relpersistence = 'p', 'locked', locked, 'outdated', outdated);
+    RETURN described.description || pg_catalog.jsonb_build_object(
+        'query', query, 'partitions', partitions, 'locked', locked, 'outdated', outdated);
 END
 """)
 
@@ -419,8 +457,16 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     The triggers fire in every replication role, because a change that they miss is a lost change.
     """
     failure = _FAILURE.format(emit=EMIT)
-    command = _COMMAND_BODY.format(announce=_ANNOUNCE, announce_types=_ANNOUNCE_TYPES, failure=failure)
     separator = sql.Literal(SEPARATOR_PREFIX)
+    command = _COMMAND_BODY.format(
+        unfiltered=sql.SQL("r.prqual IS NULL" if version >= FILTERS else "true"),
+        announce=_ANNOUNCE,
+        announce_types=_ANNOUNCE_TYPES,
+        describe=_DESCRIBE,
+        emit=EMIT,
+        separator=separator,
+        failure=failure,
+    )
     drop = _DROP_BODY.format(announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=separator)
     schema = _OR_SCHEMA if version >= 150000 else sql.SQL("")
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
@@ -433,7 +479,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_RELATED, "altered oid[]", "oid[]", "", _RELATED_BODY.format()),
         _function(_PUBLISHED, "concerned oid[]", "oid[]", "", _PUBLISHED_BODY.format(or_schema=schema)),
         _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
-        _function(_DESCRIBE, "relation oid, locked boolean", "jsonb", _EXACT, _describe_body(version)),
+        _function(_DESCRIBE, "relation oid, locked boolean, ordinary boolean", "jsonb", _EXACT,
+                  _describe_body(version)),
         _function(_DESCRIBE_LEAVES, "relation oid, leaves oid[], created boolean", "jsonb", "",
                   _DESCRIBE_LEAVES_BODY.format(leaf=CREATED_LEAF, altered=ALTERED_LEAVES)),
         _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "",
@@ -484,8 +531,10 @@ def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
 
 def _describe_body(version: int) -> sql.Composed:
     return _DESCRIBE_BODY.format(
-        variables=DESCRIPTION_VARIABLES,
-        description=DESCRIPTION_STEPS,
+        description=DESCRIPTION_STEP,
+        ordinary=_ORDINARY.format(setting=sql.Literal(SETTING)),
+        typed=TYPED_STEPS,
+        root=ROOT_STEPS,
         longest=sql.Literal(_LONGEST),
         below=sql.Literal(_LONGEST_BELOW),
         outermost=sql.Literal(rf"\y{SEAL_SCHEMA}\.emit_table_change\(\)[^\n]*$"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, LiteralString
 
@@ -12,6 +12,7 @@ from levada.errors import NeedsOperator
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
 from levada.schema.stored_types import AS_RESOLVED, StoredTypes, with_stored_types
+from levada.schema.types import BUILT_IN
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
 
 _TYPES: Final[LiteralString] = """
@@ -34,11 +35,10 @@ LATERAL (VALUES (t.typbasetype), (t.typelem)) AS x(oid) WHERE x.oid <> 0
 TYPES_QUERY: Final = sql.SQL("WITH RECURSIVE used(oid) AS (SELECT unnest(%s::oid[]) UNION " + _BELOW + ")" + _TYPES)
 """The types of a list of OIDs, and the types that they refer to, as one JSON array."""
 
-_INDEX_KEY: Final[LiteralString] = """
-SELECT jsonb_agg(k.attnum ORDER BY k.place)
-FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND k.place <= i.indnkeyatts
-"""
+_INDEXES: Final[LiteralString] = """(
+    SELECT jsonb_agg(jsonb_build_array(i.indkey, i.indnkeyatts, i.indisprimary, i.indisreplident))
+    FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident))"""
 
 _USED_TYPES: Final[LiteralString] = """
 WITH RECURSIVE used(oid) AS (
@@ -181,12 +181,10 @@ _LEAVES: Final[LiteralString] = (
 # What _LEAVES returns for a table that is not partitioned. Its size is of interest only if this transaction has made
 # the file. Then no other session has locked it.
 _ONE_LEAF: Final[LiteralString] = (
-    """jsonb_build_object(l.oid::text, jsonb_build_array(l.relfilenode::bigint, l.xmin::text::bigint,
-        CASE WHEN pg_catalog.age(l.xmin) <= 0 THEN """
-    + _NO_BLOCK
-    + """ ELSE false END, true, NULL, """
-    + _CMIN.replace("x.", "l.")
-    + """))"""
+    """jsonb_build_array(c.relfilenode, c.xmin, c.cmin, c.xmax,
+        CASE WHEN pg_catalog.age(c.xmin) <= 0 THEN """
+    + _NO_BLOCK.replace("l.", "c.")
+    + " ELSE false END)"
 )
 
 _STORED_COLUMN: Final[LiteralString] = (
@@ -245,69 +243,6 @@ _OWN_TYPES: Final[LiteralString] = (
 # A partitioned table has no rows. Only its partitions have values for rows older than the column. A default such as
 # now() or a function is evaluated for each partition, and may differ.
 # pg_partition_tree would wait for a partition that another session has locked.
-_MISSING_OF_PARTITIONS: Final[LiteralString] = """
-WHEN c.relkind = 'p' THEN (
-    WITH RECURSIVE below(relid) AS (
-        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
-        UNION ALL
-        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
-    )
-    SELECT pg_catalog.min(pg_catalog.array_to_string(l.attmissingval, ''))
-    FROM below JOIN pg_catalog.pg_attribute l ON l.attrelid = below.relid AND l.attname = a.attname
-    WHERE l.atthasmissing AND NOT l.attisdropped
-    HAVING pg_catalog.count(DISTINCT pg_catalog.array_to_string(l.attmissingval, '')) = 1)"""
-
-_COLUMN: Final[LiteralString] = """jsonb_build_object(
-        'attnum', a.attnum,
-        'name', a.attname,
-        'typeOid', a.atttypid::bigint,
-        'typmod', a.atttypmod,
-        'typeName', pg_catalog.format_type(a.atttypid, a.atttypmod),
-        'nullable', NOT a.attnotnull,
-        'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-        'missingValue', CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') {missing} END,
-        'filled', a.attidentity <> '' OR d.oid IS NOT NULL OR t.typdefault IS NOT NULL)"""
-_FROM_COLUMNS: Final[LiteralString] = """
-    FROM pg_catalog.pg_attribute a
-    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-    LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"""
-
-_COLUMNS: Final[LiteralString] = (
-    "(SELECT coalesce(jsonb_agg("
-    + _COLUMN.replace("{missing}", _MISSING_OF_PARTITIONS)
-    + " ORDER BY a.attnum), '[]')"
-    + _FROM_COLUMNS
-    + " AND a.attgenerated = '')"
-)
-
-_DESCRIPTION: Final[LiteralString] = (
-    """
-SELECT jsonb_build_object(
-    'id', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
-    'replicaIdentity', c.relreplident,
-    'primaryKey', ("""
-    + _INDEX_KEY
-    + """ AND i.indisprimary),
-    'identityIndex', ("""
-    + _INDEX_KEY
-    + """ AND i.indisreplident),
-    'types', """
-    + _OWN_TYPES
-    + """,
-    'columns', """
-    + _COLUMNS
-    + """,
-    'storage', """
-    + _STORAGE
-    + """
-)
-FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-"""
-)
-
-# The same as _MISSING_OF_PARTITIONS for all columns at once.
 _MISSING_BY_NAME: Final[LiteralString] = """(
     WITH RECURSIVE below(relid) AS (
         SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid
@@ -322,68 +257,100 @@ _MISSING_BY_NAME: Final[LiteralString] = """(
     ) AS m(name, value)
 )"""
 
-# A session plans each query before it runs it, which takes most of the time of one description. So what each table
-# needs is read by three queries, and the parts that few tables need are queries of their own.
-DESCRIPTION_STEPS: Final = sql.SQL(
+# One array for each column, also a generated one. Whatever can be computed from a row of the catalog is computed by
+# the reader, because a session looks up each function and operator that a query names at its first use.
+_COLUMNS: Final[LiteralString] = """(
+    SELECT jsonb_agg(jsonb_build_array(
+        a.attnum, a.attname, a.atttypid, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
+        a.attgenerated, a.attidentity, a.xmin, a.cmin, a.xmax, a.atthasmissing,
+        CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END,
+        CASE WHEN a.atthasdef THEN (
+            SELECT d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END))
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
+
+_FILLED_BY_TYPE: Final[LiteralString] = """(
+    SELECT jsonb_agg(a.attnum) FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND t.typdefault IS NOT NULL)"""
+
+_DESCRIPTION: Final[LiteralString] = (
     """
-    SELECT l.oid, n.nspname, l.relname, l.relkind, l.relreplident, l.relpersistence, """
-    + _ONE_LEAF
-    + """ AS leaves INTO STRICT c
-    FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace WHERE l.oid = relation;
-    SELECT (jsonb_agg(to_jsonb((i.indkey::int2[])[0:i.indnkeyatts - 1])) FILTER (WHERE i.indisprimary))->0,
-        (jsonb_agg(to_jsonb((i.indkey::int2[])[0:i.indnkeyatts - 1])) FILTER (WHERE i.indisreplident))->0
-    INTO primary_key, identity_index FROM pg_catalog.pg_index i
-    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident);
-    IF c.relkind = 'p' THEN
-        missing := """
-    + _MISSING_BY_NAME
-    + """;
-        c.leaves := """
-    + _LEAVES
-    + """;
-        keys := """
-    + _KEYS
-    + """;
-    END IF;
-    SELECT jsonb_agg("""
-    + _COLUMN.replace("{missing}", "ELSE missing->>a.attname::text")
-    + """ ORDER BY a.attnum) FILTER (WHERE a.attgenerated = ''),
-        jsonb_object_agg(a.attnum::text, """
-    + _STORED_COLUMN
-    + """), bool_or(t.typtype <> 'b' OR t.typelem <> 0) INTO columns, stored_columns, typed"""
-    + _FROM_COLUMNS
-    + """;
-    IF typed THEN
-        own_types := """
+SELECT jsonb_build_object(
+    'id', c.oid, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+    'replicaIdentity', c.relreplident, 'indexes', """
+    + _INDEXES
+    + ", 'types', "
     + _OWN_TYPES
-    + """;
-        stored_types := """
+    + ", 'filledByType', "
+    + _FILLED_BY_TYPE
+    + ", 'columns', "
+    + _COLUMNS
+    + ", 'missing', CASE WHEN c.relkind = 'p' THEN "
+    + _MISSING_BY_NAME
+    + " END, 'leaves', "
+    + _LEAVES
+    + ", 'storedTypes', "
     + _STORED_TYPES
-    + """;
-    END IF;
-    description := jsonb_build_object(
-        'id', c.oid::bigint, 'schema', c.nspname, 'name', c.relname, 'kind', c.relkind,
-        'replicaIdentity', c.relreplident, 'primaryKey', primary_key, 'identityIndex', identity_index,
-        'types', own_types, 'columns', coalesce(columns, '[]'), 'storage', jsonb_build_object(
-            'leaves', c.leaves, 'columns', coalesce(stored_columns, '{}'), 'types', stored_types, 'keys', keys));
+    + ", 'keys', CASE WHEN c.relkind = 'p' THEN "
+    + _KEYS
+    + """ END)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 )
-"""The same as `DESCRIPTION_QUERY`, as steps of a function in PL/pgSQL for the relation ``relation``."""
 
-DESCRIPTION_VARIABLES: Final = sql.SQL("""
-    c record;
-    description jsonb;
-    primary_key jsonb;
-    identity_index jsonb;
-    columns jsonb;
-    stored_columns jsonb;
-    keys jsonb;
-    missing jsonb;
-    typed boolean;
-    own_types jsonb := '[]';
-    stored_types jsonb := '{}';
-""")
-"""The variables of `DESCRIPTION_STEPS`."""
+# mypy does not know that a text of digits is literal enough.
+_BUILT_IN_OIDS: Final = "'{" + ",".join(map(str, sorted(BUILT_IN))) + "}'::oid[]"
+
+# A session plans each query before it runs it, which takes most of the time of one description. So what each table
+# needs is read by one query, and the parts that few tables need are queries of their own.
+DESCRIPTION_STEP: Final = sql.SQL(
+    """
+    SELECT c.oid, c.relkind, x.typed, NOT x.typed AND locked AND c.relkind = 'r'
+            AND pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') = 0
+            AND pg_catalog.current_setting('transaction_isolation') = 'read committed' AS complete,
+        jsonb_build_object('id', c.oid, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
+            'replicaIdentity', c.relreplident, 'logged', c.relpersistence = 'p', 'locked', locked,
+            'indexes', """
+    + _INDEXES
+    + ", 'columns', "
+    + _COLUMNS
+    + ", 'leaf', "
+    + _ONE_LEAF
+    + """) AS description INTO described
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, LATERAL (
+        SELECT bool_or(a.attgenerated <> '') AS generated, bool_or(a.atttypid <> ALL ("""
+    + _BUILT_IN_OIDS
+    + """)) AS typed FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
+    WHERE c.oid = relation"""
+)
+"""The same as `DESCRIPTION_QUERY`, as a step of a function in PL/pgSQL for the relation ``relation``.
+
+It sets the record ``described``. The function adds the end of the WHERE clause. If the record is not ``complete``, its
+``description`` lacks what `TYPED_STEPS` and `ROOT_STEPS` add, or what may be known of the statement.
+"""
+
+TYPED_STEPS: Final = sql.SQL(
+    "described.description := described.description || (SELECT jsonb_build_object('types', "
+    + _OWN_TYPES
+    + ", 'filledByType', "
+    + _FILLED_BY_TYPE
+    + ", 'storedTypes', "
+    + _STORED_TYPES
+    + ") FROM pg_catalog.pg_class c WHERE c.oid = relation);"
+)
+"""The part of a table that has columns of types that are not built in."""
+
+ROOT_STEPS: Final = sql.SQL(
+    "described.description := described.description || (SELECT jsonb_build_object('missing', "
+    + _MISSING_BY_NAME
+    + ", 'leaves', "
+    + _LEAVES
+    + ", 'keys', "
+    + _KEYS
+    + ") FROM pg_catalog.pg_class c WHERE c.oid = relation);"
+)
+"""The part of a partitioned table."""
 
 STORAGE_QUERY: Final = sql.SQL(_STORAGE)
 """The storage of relation ``c`` as one JSON object, as `levada.schema.storage` reads it."""
@@ -437,6 +404,54 @@ DESCRIPTION_QUERY: Final = sql.SQL(_DESCRIPTION)
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column's row of pg_attribute as the query returns it, in this order. JSON has OIDs and numbers of transactions
+    as texts.
+    """
+
+    attnum: int
+    name: str
+    type_oid: str
+    typmod: int
+    type_name: str
+    not_null: bool
+    generated: str
+    identity: str
+    xmin: str
+    cmin: str
+    xmax: str
+    has_missing: bool
+    missing_value: str | None
+    default_oid: str | None
+
+    def described(
+        self, types: Mapping[int, TypeInfo], missing: Mapping[str, str], filled_by_type: Collection[int]
+    ) -> Column:
+        """Return the column. ``missing`` has the values of rows in partitions that are older than a column, by name."""
+        oid, value = int(self.type_oid), self.missing_value if self.has_missing else missing.get(self.name)
+        filled = bool(self.identity) or self.default_oid is not None or self.attnum in filled_by_type
+        return Column(
+            attnum=self.attnum,
+            name=self.name,
+            type=resolve_type(oid, self.typmod, types),
+            type_name=self.type_name,
+            type_oid=oid,
+            typmod=self.typmod,
+            nullable=not self.not_null,
+            missing_value=value,
+            # The catalog has no record of how older rows got their value. A default without a stored constant was
+            # computed for each row, or was set after the column was added, or the table was rewritten. The values are
+            # unknown then.
+            rewritten=filled and value is None,
+        )
+
+    def stored(self) -> list[object]:
+        """Return the list that `levada.schema.storage` reads."""
+        version = [int(self.xmin), bool(self.generated), self.name, _command(self.cmin, self.xmax)]
+        return [int(self.type_oid), self.typmod, *version, self.has_missing, int(self.default_oid or 0)]
+
+
+@dataclass(frozen=True, slots=True)
 class TableDescription:
     """A table's definition from the catalog: all columns except generated ones in attnum order, and its keys.
 
@@ -456,19 +471,27 @@ class TableDescription:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
         """Parse the query's result. Raise KeyError, TypeError or ValueError for anything else."""
-        types = type_infos(data["types"])
-        primary_key = tuple(data["primaryKey"] or ())
-        index = tuple(data["identityIndex"] or ())
+        types = type_infos(data.get("types") or ())
+        primary_key, index = _keys(data["indexes"] or ())
         identity, identity_key = _identity(data["replicaIdentity"], primary_key, index)
+        rows = sorted((CatalogColumn(*row) for row in data["columns"] or ()), key=lambda row: row.attnum)
+        missing, filled = data.get("missing") or {}, frozenset(data.get("filledByType") or ())
         return cls(
-            id=TableId(data["id"]),
+            id=TableId(int(data["id"])),
             name=QualifiedTable(data["schema"], data["name"]),
-            columns=tuple(_column(c, types) for c in data["columns"]),
+            columns=tuple(row.described(types, missing, filled) for row in rows if not row.generated),
             identity=identity,
             primary_key=primary_key,
             identity_key=identity_key,
             types=types,
-            storage=TableStorage.from_json(data["storage"]),
+            storage=TableStorage.from_json(
+                {
+                    "leaves": data["leaves"] if "leaves" in data else {data["id"]: _one_leaf(*data["leaf"])},
+                    "columns": {str(row.attnum): row.stored() for row in rows},
+                    "types": data.get("storedTypes") or {},
+                    "keys": data.get("keys"),
+                }
+            ),
         )
 
     def require_streamed_key(self, columns: Collection[int] | None) -> None:
@@ -536,23 +559,6 @@ def type_infos(rows: Collection[Mapping[str, Any]]) -> Mapping[int, TypeInfo]:
     }
 
 
-def _column(data: Mapping[str, Any], types: Mapping[int, TypeInfo]) -> Column:
-    return Column(
-        attnum=data["attnum"],
-        name=data["name"],
-        type=resolve_type(data["typeOid"], data["typmod"], types),
-        type_name=data["typeName"],
-        type_oid=data["typeOid"],
-        typmod=data["typmod"],
-        nullable=data["nullable"],
-        default=data["default"],
-        missing_value=data["missingValue"],
-        # The catalog has no record of how older rows got their value. A default without a stored constant was computed
-        # for each row, or was set after the column was added, or the table was rewritten. The values are unknown then.
-        rewritten=data["filled"] and data["missingValue"] is None,
-    )
-
-
 def _typed(column: Column, types: Mapping[int, TypeInfo], policy: OnUnrepresentable) -> Column:
     return replace(column, type=resolve_type(column.type_oid, column.typmod, types, policy))
 
@@ -567,3 +573,23 @@ def _identity(
     if relreplident == "i" and index:
         return IdentityKind.INDEX, index
     return IdentityKind.MISSING, ()
+
+
+def _keys(indexes: Collection[Sequence[Any]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the attnums of the primary key, and of the index of the replica identity, empty for none."""
+    primary: tuple[int, ...] = ()
+    identity: tuple[int, ...] = ()
+    for attnums, count, is_primary, is_identity in indexes:
+        key = tuple(map(int, attnums[:count]))
+        primary = key if is_primary else primary
+        identity = key if is_identity else identity
+    return primary, identity
+
+
+def _one_leaf(filenode: str, xmin: str, cmin: str, xmax: str, empty: bool) -> list[object]:
+    return [filenode, xmin, empty, True, None, _command(cmin, xmax)]
+
+
+def _command(cmin: str, xmax: str) -> int:
+    """Return the command's number in a row's version. After a savepoint that was rolled back it is another number."""
+    return int(cmin) if int(xmax) == 0 else -1

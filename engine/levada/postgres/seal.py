@@ -32,15 +32,17 @@ _DIGEST_BYTES: Final = 32
 EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
 KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
 
-# Hashed twice, as in HMAC, so that a message and its digest cannot be extended.
+# Hashed twice, as in HMAC, so that a message and its digest cannot be extended. One statement, because a fresh session
+# plans each.
 EMIT_BODY: Final = sql.SQL("""
 DECLARE
-    body bytea := pg_catalog.convert_to(content, 'UTF8');
-    signed bytea := pg_catalog.convert_to(pg_catalog.pg_current_xact_id()::pg_catalog.xid::text || ' ', 'UTF8') || body;
-    digest bytea;
+    message pg_lsn;
 BEGIN
-    SELECT pg_catalog.sha256(s.key || pg_catalog.sha256(s.key || signed)) INTO STRICT digest FROM {key_table} s;
-    RETURN pg_catalog.pg_logical_emit_message(true, {prefix}, digest || body);
+    SELECT pg_catalog.pg_logical_emit_message(true, {prefix},
+        pg_catalog.sha256(s.key || pg_catalog.sha256(s.key || pg_catalog.convert_to(
+            pg_catalog.concat(pg_catalog.pg_current_xact_id()::pg_catalog.xid, ' ', content), 'UTF8')))
+        || pg_catalog.convert_to(content, 'UTF8')) INTO STRICT message FROM {key_table} s;
+    RETURN message;
 END
 """)
 

@@ -190,12 +190,11 @@ def _masked(schema: ReplicatedTableSchema, column: Column, chosen: ColumnMask | 
     if (refused := mask_refusal(schema, column, chosen.mask)) is not None:
         raise refused
     if chosen.mask.method is MaskMethod.NULL:
-        return replace(column, nullable=True, default=None, missing_value=None, rewritten=False, mask=chosen)
+        return replace(column, nullable=True, missing_value=None, rewritten=False, mask=chosen)
     missing = column.missing_value
     return replace(
         column,
         type=MASKED_TEXT,
-        default=None,
         missing_value=None if missing is None else mask_text(chosen.mask, missing, keys),
         mask=chosen,
     )

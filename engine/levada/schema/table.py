@@ -47,7 +47,6 @@ class Column:
     type_oid: int
     typmod: int = -1
     nullable: bool = True
-    default: str | None = None
     missing_value: str | None = None
     rewritten: bool = False
     mask: ColumnMask | None = None
@@ -62,7 +61,6 @@ class Column:
             "typeOid": self.type_oid,
             "typmod": self.typmod,
             "nullable": self.nullable,
-            "default": self.default,
             "missingValue": self.missing_value,
             "rewritten": self.rewritten,
         }
@@ -79,7 +77,6 @@ class Column:
             type_oid=data["typeOid"],
             typmod=data["typmod"],
             nullable=data["nullable"],
-            default=data["default"],
             missing_value=data["missingValue"],
             rewritten=data["rewritten"],
             mask=ColumnMask.from_json(data["mask"]) if "mask" in data else None,

@@ -187,6 +187,9 @@ _ARRAYS: Final[Mapping[int, int]] = {
     3807: 3802,
 }
 
+BUILT_IN: Final = frozenset({*_SCALARS, *_ARRAYS, NUMERIC_OID})
+"""The OIDs that `resolve_type` knows without the catalog. They are base types and arrays of base types."""
+
 _HAS_UNREPRESENTABLE: Final = {Kind.DECIMAL, Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.ARRAY}
 
 
@@ -197,7 +200,7 @@ def repeated(value: pa.Array, count: int) -> pa.Array:
 
 def is_builtin(oid: int) -> bool:
     """Return True if `resolve_type` knows the OID without the catalog."""
-    return oid in _SCALARS or oid in _ARRAYS or oid == NUMERIC_OID
+    return oid in BUILT_IN
 
 
 def resolve_type(

@@ -85,6 +85,25 @@ class TableEvents(ABC):
         return pa.Table.from_batches(batches) if batches else None
 
 
+class WrappedEvents(TableEvents):
+    """The changes of another object in another form. The subclass sets ``target`` and ``versions``."""
+
+    def __init__(self, inner: TableEvents) -> None:
+        self._inner = inner
+        self.target, self.versions, self.files = inner.target, inner.versions, inner.files
+        self.truncates, self.after, self.until, self.limits = inner.truncates, inner.after, inner.until, inner.limits
+
+    @property
+    def on_this_machine(self) -> bool:
+        """True if other machines cannot read the files."""
+        return self._inner.on_this_machine
+
+    @property
+    def rows(self) -> int:
+        """The number of changes of the other object, an upper bound but for updates of keys that keep rows."""
+        return self._inner.rows
+
+
 class EventBatch(ABC):
     """The changes of complete transactions for ``tables`` up to ``until``.
 

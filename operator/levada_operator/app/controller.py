@@ -236,8 +236,12 @@ class Controller:
         """Write the status of the TableSyncs that name a Pipeline which does not exist."""
         now = _utcnow()
         writes = [w for t in self.cache.lone_tables(key) if (w := lone_table_status(t, key.name, now)) is not None]
-        until = asyncio.get_running_loop().time() + _LONE_TABLES_S
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LONE_TABLES_S
         self.cache.put_all(await self._runner.write_lone_tables(key.namespace, writes, until))
+        if loop.time() >= until:
+            # Thousands of them do not wait for a sweep between two passes.
+            await self._queue.add(key)
 
     async def _list_storage_for(self, key: PipelineKey) -> None:
         """List the StorageClasses for a new Pipeline, since one may be a moment older. Its decision is final.

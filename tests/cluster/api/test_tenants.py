@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.api.pipelines import condition, shop
+from tests.cluster.api.pipelines import condition, events, shop
 from tests.cluster.api.processes import Operator, has_controllers
 from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.tenants import hostile
@@ -140,6 +140,44 @@ def test_status_that_was_written_by_hand(place: Place, time: str) -> None:
     eventually(lambda: condition(kubectl, "Ready", name) == ("False", "Suspended"))
     eventually(lambda: kubectl.get("tablesync", name)["status"]["phase"] == "Suspended")
     place.holds()
+
+
+def test_owner_in_another_namespace(place: Place) -> None:
+    """Objects that name another tenant's Pipeline as their owner, by its UID, change nothing of it."""
+    honest = place.honest.get("pipeline", "shop")
+    before = place.honest.get("configmap", "shop-manifest")["data"]
+    place.tenant.create(hostile.stateful_set("shop-driver", owner=honest))
+    body = hostile.claimed("shop-public-orders", "TableSync", owner=honest)
+    place.tenant.create(body | {
+        "apiVersion": "levada.dev/v1alpha1",
+        "spec": {"pipelineRef": {"name": "shop"}, "table": {"schema": "public", "name": "orders"}, "suspend": True},
+    })  # fmt: skip
+    place.tenant.create(hostile.claimed("shop-manifest", "ConfigMap", owner=honest) | {"data": before})
+    place.holds()
+    after = place.honest.get("configmap", "shop-manifest")["data"]["pipeline.yaml"]
+    assert "kind: TableSync" not in after
+    eventually(lambda: not events(place.honest, "ObjectsUnread"))
+    eventually(lambda: not events(place.honest, "ReconcileFailed"))
+
+
+def test_pipelines_that_are_deleted_and_made_again(place: Place) -> None:
+    """With long names, large annotations and finalizers that keep deleted ones, they let no other tenant wait."""
+    asks = {f"levada.dev/{name}": "é" * 15_000 for name in ("approve", "take-over-from", "paused", "operator")}
+    with pytest.raises(AssertionError, match=r"metadata\.name"):
+        place.tenant.pipeline("n" * 253, suspend=True)
+    for _ in range(5):
+        place.tenant.pipeline("again", suspend=True, approval="Manual")
+        place.tenant.patch("pipeline", "again", {"metadata": {"annotations": asks}})
+        place.reconciled()
+        place.tenant.delete("pipeline", "again")
+        place.tenant.patch("pipeline", "again", {"metadata": {"finalizers": None}})
+    kept = place.tenant.pipeline("kept", suspend=True)
+    eventually(lambda: place.tenant.kubectl.get("statefulset", "kept-driver"))
+    place.tenant.patch("pipeline", "kept", {"metadata": {"finalizers": ["example.com/never"]}})
+    place.tenant.delete("pipeline", "kept")
+    place.tenant.create(hostile.stateful_set("kept-driver-2", owner=kept))
+    place.holds()
+    place.tenant.patch("pipeline", "kept", {"metadata": {"finalizers": None}})
 
 
 def test_table_sync_without_a_pipeline(place: Place) -> None:

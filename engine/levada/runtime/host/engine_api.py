@@ -14,6 +14,8 @@ from urllib.error import HTTPError
 from levada.errors import NeedsOperator, Transient
 
 _TIMEOUT_S: Final = 30.0
+VERIFICATIONS: Final = "/v1/verifications"
+ERASURES: Final = "/v1/erasures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +65,23 @@ class EngineApi:
             f"the engine at {self.address} refused the request {request} with status {status}",
             hint="see the log of the engine. If it has another version, use the same version of Levada for both",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """Work of one kind that an engine does on request: `VERIFICATIONS` or `ERASURES`."""
+
+    api: EngineApi
+    kind: str
+
+    def start(self, request: Mapping[str, Any]) -> int:
+        """Start a piece of work and return its number."""
+        return int(self.api.ask("POST", self.kind, request)["id"])
+
+    def state(self, number: int) -> Mapping[str, Any]:
+        """Return the state with the results so far. At its end it is ``finished``, and may have an ``error``."""
+        return self.api.ask("GET", f"{self.kind}/{number}")
+
+    def cancel(self, number: int) -> None:
+        """End it soon."""
+        self.api.ask("DELETE", f"{self.kind}/{number}", {})
