@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from tests.rigs.class_archive import use_class_archive
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.kept_processes import KeptProcessTasks
+from tests.rigs.process_state import process_as_before
 from tests.rigs.waiting import until
 from tests.servers.bigquery import Emulator, emulator
 from tests.servers.opensearch import opensearch as opensearch_node
@@ -58,15 +58,10 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """Undo what a command that ran in this process did to logging: later tests read the log."""
-    loggers = [logging.getLogger(), logging.getLogger("levada")]
-    before = [(x.level, x.propagate, x.disabled, list(x.handlers)) for x in loggers]
-    yield
-    for logger, (level, propagate, disabled, handlers) in zip(loggers, before, strict=True):
-        logger.setLevel(level)
-        logger.propagate, logger.disabled = propagate, disabled
-        logger.handlers[:] = handlers
+def process_as_the_next_finds_it() -> Iterator[None]:
+    """Undo what a test does to its whole process, so that no test depends on those before it."""
+    with process_as_before():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -30,6 +30,7 @@ from tests.lint.pages import (
     paths_on_pages,
     workflow_targets,
 )
+from tests.lint.process_state import process_state
 from tests.lint.public_names import golden_names, names_of_examples
 from tests.lint.shared_state import frozen_values
 from tests.lint.source_calls import source_calls
@@ -74,6 +75,7 @@ RULES: Final[tuple[Rule, ...]] = (
     paths_on_pages,
     pool_jobs,
     private_attributes,
+    process_state,
     record_owners,
     short_limits,
     source_calls,
