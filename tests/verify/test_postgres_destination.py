@@ -454,9 +454,9 @@ def test_a_table_that_is_released_before_its_lsn_is_known(replicated: Replicated
     assert replication is not None
 
     class Slow(Verifier):
-        def _read(self, *arguments: Any) -> Any:
+        def _read(self, *arguments: Any, **options: Any) -> Any:
             until(lambda: not replication.supervisor._cuts._held)
-            return super()._read(*arguments)
+            return super()._read(*arguments, **options)
 
     given = {field.name: getattr(replication.verifier, field.name) for field in fields(Verifier)}
     once = replace(replicated.pipeline.config, limits=Limits(verifications=VerificationLimits(attempts=1)))

@@ -110,8 +110,9 @@ class VerificationScheduler:
         if table.error is not None and table.error.code == codes.ROW_FILTER_CHANGED:
             # The manifest's rules for copies that are made again decide when.
             self._inbox.put(NotCompared(table.id, error))
-        else:
-            self._verifier.store.request_table_action(table.id, TableAction.RESYNC)
+            self._waits_for = datetime.now(UTC)
+            return
+        self._verifier.store.request_table_action(table.id, TableAction.RESYNC)
         self._not_before[table.id] = time.monotonic() + _REPAIR_AGAIN_S
 
     def _verify(self, due: Due) -> None:
