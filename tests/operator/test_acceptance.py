@@ -146,3 +146,18 @@ def test_a_refused_change_does_not_stop_a_table_that_is_copied(wrong: dict[str, 
     held = accept(observed(None, table_sync(**wrong))).manifests
     assert held is not None
     assert accept(running(copied, owned=owned(owner_of(manifest_text(held))))).manifests.table_syncs == ()  # type: ignore[union-attr] # as above
+
+
+def test_a_table_whose_settings_are_not_read_is_not_copied_without_them() -> None:
+    """No Pipeline of the namespace begins or changes. What was accepted runs on, with the masks of every TableSync."""
+    unread = "TableSync people: it has more than 1024 KiB"
+    new = accept(observed(unread_tables=unread))
+    assert (new.manifests, new.condition.status, new.condition.reason) == (None, False, "TooLarge")
+    assert reconcile(observed(unread_tables=unread)).apply == ()
+    masked = accept(observed(None, table_sync(columns={"exclude": ["ssn"]}))).manifests
+    assert masked is not None
+    runs = running(unread_tables=unread, owned=owned(owner_of(manifest_text(masked))))
+    held = accept(runs)
+    assert (held.manifests, held.changes) == (masked, {})
+    assert held.condition.message.startswith(f"{unread}, so the settings of its table are not known")
+    assert reconcile(runs).apply == ()

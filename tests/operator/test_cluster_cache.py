@@ -77,7 +77,7 @@ def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     seen = cache.observe(SHOP, at(60))
     assert seen is not None
     assert (seen.jobs, seen.pods) == ((), ())
-    cache.replace_all("Pipeline", "data", [], set(), at(60))
+    cache.replace_all("Pipeline", "data", [], {}, at(60))
     assert cache.observe(SHOP, at(60)) is None
 
 
@@ -174,6 +174,32 @@ def test_a_crowded_namespace_is_told_once_and_written_to_no_more() -> None:
     assert seen is not None
     assert [t.name for t in seen.table_syncs] == ["shop-public-orders"]
     assert [text for text in seen.faults if "TableSync" in text] == [*faults]
+
+
+def test_unread_settings_of_tables_are_known() -> None:
+    """One without settings of its table holds nothing, nor does one that has become smaller or is gone."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(pipeline())
+
+    def seen(key: PipelineKey = SHOP) -> str:
+        found = cache.observe(key, NOON)
+        assert found is not None
+        return found.unread_tables
+
+    wide = {"metadata": {"annotations": {"a": "x" * 40_000_000}}}
+    with pytest.raises(NoRoomError):
+        cache.put(merge(table_sync(), wide))
+    assert seen() == ""
+    masked = table_sync(columns={"exclude": ["ssn"]})
+    with pytest.raises(NoRoomError):
+        cache.put(merge(masked, wide))
+    assert seen().startswith("TableSync shop-public-orders: the namespace has too many")
+    cache.put(masked)
+    assert seen() == ""
+    cache.replace_all("TableSync", "data", [masked], {"b": "it has more than 1024 KiB"}, at(60))
+    assert seen() == "TableSync b: it has more than 1024 KiB"
+    cache.drop("TableSync", "data", "b")
+    assert seen() == ""
 
 
 def test_cache_finds_the_pods_that_cannot_be_created() -> None:

@@ -128,6 +128,8 @@ class Sweeper:
 
     def note_unread(self, kind: str, unread: Unread) -> None:
         """Record an object that the watch could not read."""
+        if unread.namespace and kind == "TableSync":
+            self._cache.unread_tables.note(unread.namespace, unread.name, unread.reason)
         if unread.namespace:
             self._fault(unread.namespace, f"watched {kind}", [f"{kind} {unread.name}: {unread.reason}"])
         self._tables_due |= kind == "Pipeline"
@@ -208,7 +210,7 @@ class Sweeper:
 
     async def _list_own(self, kind: str, namespace: str, now: datetime) -> None:
         found = await self._list(kind, namespace)
-        self._cache.replace_all(kind, namespace, found.objects, {u.name for u in found.unread}, now)
+        self._cache.replace_all(kind, namespace, found.objects, {u.name: u.reason for u in found.unread}, now)
         self._fault(namespace, f"listed {kind}", _texts(kind, found))
         self._cache.record_faults(namespace, f"watched {kind}", ())
         if kind != "Pipeline":

@@ -95,13 +95,15 @@ def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] = _ACCEPTED)
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
         (pipeline.spec, tables, before, lost, pipeline.deleting_since is None)
-        + (observed.conflicts, observed.defaults, copied, pipeline.unread)
+        + (observed.conflicts, observed.defaults, copied, pipeline.unread, observed.unread_tables)
         + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
     return known.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
 
 
 def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptance:
+    if observed.unread_tables and observed.pipeline.deleting_since is None:
+        return _without_tables(observed, before, started=before is not None or bool(lost))
     pipeline, condition = _pipeline(observed, before)
     if pipeline is None:
         return Acceptance(None, condition, {}, {}, before is not None, before)
@@ -129,6 +131,15 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     return Acceptance(
         manifests, condition, table_conditions, changes, before is not None, before, request, waits=not approved
     )
+
+
+def _without_tables(observed: Observed, before: Manifests | None, *, started: bool) -> Acceptance:
+    """Return the acceptance while settings of tables are not known: what was accepted last runs on."""
+    last = None if before is None else before.pipeline
+    message = f"{observed.unread_tables}, so the settings of its table are not known; make it smaller" + _kept_text(
+        last
+    )
+    return Acceptance(before, Condition("Accepted", False, "TooLarge", message), {}, {}, started, before)
 
 
 def is_paused(observed: Observed) -> bool:

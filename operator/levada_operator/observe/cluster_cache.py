@@ -46,6 +46,7 @@ from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 from levada_operator.observe.progress import ProgressReport
 from levada_operator.observe.stored_status import readable_status
+from levada_operator.observe.unread_tables import UnreadTables
 
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
@@ -97,6 +98,7 @@ class ClusterCache:
         """The owned StatefulSets and Jobs by their UID."""
         self._slots: dict[tuple[Any, ...], set[PipelineKey]] = {}
         self._sizes: dict[tuple[str, ...], int] = {}
+        self.unread_tables = UnreadTables()
         self._totals: Counter[tuple[str, str]] = Counter()
         """The bytes of a namespace's kept objects, for each limit of `_MAX_KEPT`."""
         self._faults: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -141,8 +143,12 @@ class ClusterCache:
             if kind == "TableSync" and pipeline_named(body) not in self.pipelines:
                 # The status that it was given now would be written for ever, because the version without it stays.
                 self.drop(kind, *place)
-            raise NoRoomError(kind)
+            error = NoRoomError(kind)
+            if kind == "TableSync":
+                self.unread_tables.note_body(body, str(error))
+            raise error
         if kind == "TableSync":
+            self.unread_tables.forget(*place)
             self._forget_table(place)
             differs = _put(self.table_syncs, place, _compact(slim))
             self._tables_of.setdefault(pipeline_named(self.table_syncs[place]), set()).add(place[1])
@@ -242,6 +248,7 @@ class ClusterCache:
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """Remove an object by its name. With a Pipeline, remove everything that is known of it."""
         if kind == "TableSync":
+            self.unread_tables.forget(namespace, name)
             self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
             self._free(kind, (kind, namespace, name))
@@ -303,14 +310,19 @@ class ClusterCache:
                     self._drop_child(owner, key)
         self.record_faults(namespace, kind, [text for _, text in faults])
 
-    def replace_all(self, kind: str, namespace: str, bodies: Iterable[Body], unread: set[str], now: datetime) -> None:
+    def replace_all(
+        self, kind: str, namespace: str, bodies: Iterable[Body], unread: Mapping[str, str], now: datetime
+    ) -> None:
         """Store a complete list of a namespace's Pipelines or TableSyncs, and remove those that are missing from it.
 
-        Objects created within the last `_TRUST_WRITES_FOR` stay, and those with a name in ``unread``.
+        Objects created within the last `_TRUST_WRITES_FOR` stay, and those with a name in ``unread``, which has the
+        reasons.
         """
         bodies = list(bodies)
+        if kind == "TableSync":
+            self.unread_tables.replace(namespace, unread)
         faults = self.put_all(bodies)
-        there = {body["metadata"]["name"] for body in bodies} | unread
+        there = {body["metadata"]["name"] for body in bodies} | unread.keys()
         known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
         for place in [place for place in known if place[0] == namespace and place[1] not in there]:
             if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
@@ -444,6 +456,7 @@ class ClusterCache:
             faults=tuple(text for texts in self._faults.get(key.namespace, {}).values() for text in texts),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),
+            unread_tables=self.unread_tables.text(key.namespace),
             moved_at=self._moved_at.get(key),
             conflicts=self.conflicts(pipeline),
             refusals=self._refusals.get(key, ()),

@@ -54,6 +54,8 @@ class Observed:
     """The last progress that could be read from the driver."""
     unreadable: str = ""
     """Why the driver's last answer could not be read. Empty if it could."""
+    unread_tables: str = ""
+    """A TableSync of the namespace whose settings are not known, and why. Empty if all are read."""
     moved_at: datetime | None = None
     conflicts: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
