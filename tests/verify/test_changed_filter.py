@@ -13,6 +13,7 @@ from tests.rigs.table_writers import delete_some, insert_some, update_some, writ
 
 from levada.destinations.postgres import PostgresDestination
 from levada.errors import Transient
+from levada.runtime.config import RetryLimits
 from levada.spec.source import IncludedTables
 
 pytestmark = pytest.mark.since(15)
@@ -114,3 +115,24 @@ def test_a_process_that_ends_before_the_table_is_accepted(
     replicated.start(include=where("v > 5"))
     replicated.wait_caught_up()
     assert_rows(replicated, "v > 5")
+
+
+def test_a_table_that_waits_for_its_copy_is_not_compared(
+    replicated: Replicated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source is not read once a second by comparisons, while the next copy by itself waits longer and longer."""
+    replicated.db.execute("CREATE TABLE t (id int, v int)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    replicated.db.execute("INSERT INTO t SELECT g, g % 10 FROM generate_series(1, 100) g")
+    replicated.start(include=where("v < 6"))
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    pipeline.reconfigure(replace(pipeline.config, retries=RetryLimits(delay_s=4)))
+    caplog.set_level("WARNING", "levada.runtime.verifications.scheduler")
+    for copies, text in enumerate(("v > 2", "v > 4")):
+        change(replicated, text)
+        reach(pipeline, lambda p: any(t.error is not None for t in p.tables))
+        reach(pipeline, lambda p: p.ready and all(t.error is None for t in p.tables))
+        refused = [r for r in caplog.records if "copied again, and not compared" in r.getMessage()]
+        assert len(refused) == copies + 1
+    replicated.wait_caught_up()
+    assert len(replicated.replica.query("SELECT 1 FROM shop_public.t")) == 50

@@ -16,6 +16,7 @@ from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
+from levada.runtime.tables.rules import awaits_comparison
 from levada.runtime.verifications.messages import NotCompared, VerificationBegan, VerificationEnded
 from levada.runtime.verifications.schedule import Due, next_verification, pending_comparisons
 from levada.runtime.verifications.verifier import Verifier
@@ -77,6 +78,9 @@ class VerificationScheduler:
         A table that cannot be compared or repaired is copied again.
         """
         if self._stopping.is_set() or time.monotonic() < self._not_before.get(table.id, 0.0):
+            return False
+        if not awaits_comparison(self._verifier.store.get_table_replication_state(table.id)):
+            # The progress shows a table that waits for its copy by itself as one that is retried, too.
             return False
         self._cancelled = cancelled = threading.Event()
         with self._verifier.turns.offer(cancelled) as taken:
