@@ -293,9 +293,7 @@ class TableResolver(SchemaResolver):
                 "ignoring a message with prefix %s at %s: %s",
                 DDL_PREFIX,
                 message.lsn,
-                "Levada's event trigger did not write it"
-                if seal is not None
-                else "the source has no event trigger of Levada",
+                _why_ignored(seal, message.lsn),
             )
         return content
 
@@ -488,3 +486,12 @@ class TableResolver(SchemaResolver):
         return Column(
             attnum, column.name, shape, shape.kind if info is None else info.name, column.type_oid, column.typmod
         )
+
+
+def _why_ignored(seal: DdlSeal | None, at: Lsn) -> str:
+    """Return why a message that was written at ``at`` is not believed."""
+    if seal is None:
+        return "the source has no event trigger of Levada"
+    if at < seal.since:
+        return "Levada's event trigger was installed again since, so tables are compared with the catalog"
+    return "Levada's event trigger did not write it"
