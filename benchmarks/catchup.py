@@ -147,11 +147,11 @@ def fill(server: EmbeddedPostgres, tables: int, rows: int) -> None:
     """Make the tables, and a publication of them for the other readers."""
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for n in range(tables):
-            c.execute(f"CREATE TABLE orders_{n} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-            c.execute(f"INSERT INTO orders_{n} SELECT {VALUES} FROM generate_series(1, {rows}) g")  # type: ignore[arg-type]  # as above
+            c.execute(f"CREATE TABLE orders_{n} ({COLUMNS})")
+            c.execute(f"INSERT INTO orders_{n} SELECT {VALUES} FROM generate_series(1, {rows}) g")
         c.execute("VACUUM (FREEZE, ANALYZE)")
         names = ", ".join(f"orders_{n}" for n in range(tables))
-        c.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {names}")  # type: ignore[arg-type]  # as above
+        c.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {names}")
 
 
 def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: int, changes: int, size: int) -> Lsn:
@@ -163,7 +163,7 @@ def update(server: EmbeddedPostgres, slots: Sequence[str], tables: int, rows: in
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for slot in slots:
             c.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
-        c.execute(loop)  # type: ignore[arg-type]  # put together here
+        c.execute(loop)
         c.execute("CHECKPOINT")
         [(end,)] = c.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
         # Something after the end, so that a reader that stops there sees that it has passed.

@@ -121,9 +121,9 @@ def measure_statements(uri: str, turns: int) -> Iterator[tuple[str, str, float, 
                         costs.setdefault((name, "fresh", on), []).append(timed(fresh, name, prepare=False))
     for name in STATEMENTS:
         for session in ("warm", "fresh"):
-            off, on = (statistics.median(costs[name, session, way]) for way in (False, True))
+            alone, beside = (statistics.median(costs[name, session, way]) for way in (False, True))
             quickest = min(costs[name, session, True]) - min(costs[name, session, False])
-            yield name, session, off, on, quickest
+            yield name, session, alone, beside, quickest
 
 
 def switch(admin: psycopg.Connection, *, on: bool) -> None:

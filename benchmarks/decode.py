@@ -13,13 +13,14 @@ import decimal
 import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
+from levada.errors import DecodeError
 from levada.local.postgres import EmbeddedPostgres
 from levada.pgoutput.copybinary import CopyDecoder
 from levada.pgoutput.decoder import Decoder
@@ -48,6 +49,12 @@ class FixedSchema:
 
     def message(self, message: object, at: SnapshotId) -> None:
         return None
+
+    def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
+        return None
+
+    def failed(self, table: TableId, error: DecodeError, at: SnapshotId) -> None:
+        raise error
 
 
 class PerMessageDecoder:

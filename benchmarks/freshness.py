@@ -61,8 +61,8 @@ def first_rows(tables: Sequence[str]) -> int:
 def fill(server: EmbeddedPostgres, tables: Sequence[str]) -> None:
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for name in tables:
-            c.execute(f"CREATE TABLE {name} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-            c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(first_rows(tables)))  # type: ignore[arg-type]  # as above
+            c.execute(f"CREATE TABLE {name} ({COLUMNS})")
+            c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(first_rows(tables)))
 
 
 def write_manifest(folder: Path, server: EmbeddedPostgres, freshness_s: int) -> Path:
@@ -133,13 +133,13 @@ def write(
             with c.transaction():
                 if inserts:
                     c.execute(
-                        f"INSERT INTO {name} SELECT g, 1, 'new', md5(g::text), g / 8.0, now(), true, 1,"  # type: ignore[arg-type]  # put together here
+                        f"INSERT INTO {name} SELECT g, 1, 'new', md5(g::text), g / 8.0, now(), true, 1,"
                         " gen_random_uuid(), '{}' FROM generate_series(%s::bigint, %s::bigint) g",
                         [new, new + inserts - 1],
                     )
-                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = ANY(%s)", [ids[deletes:]])  # type: ignore[arg-type]  # as above
+                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = ANY(%s)", [ids[deletes:]])
                 if deletes:
-                    c.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", [ids[:deletes]])  # type: ignore[arg-type]  # as above
+                    c.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", [ids[:deletes]])
             written.append(Written(name, time.time(), insert_lsn(c)))
             time.sleep(max(0.0, began + (turn + 1) * pause - time.monotonic()))
     return written

@@ -49,8 +49,8 @@ ROWS = """
 
 def fill(server: EmbeddedPostgres, rows: int) -> None:
     with psycopg.connect(server.uri(), autocommit=True) as c:
-        c.execute(f"CREATE TABLE orders ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-        c.execute(ROWS.format(rows))  # type: ignore[arg-type]  # put together here
+        c.execute(f"CREATE TABLE orders ({COLUMNS})")
+        c.execute(ROWS.format(rows))
         c.execute("VACUUM (FREEZE, ANALYZE) orders")
         c.execute("CREATE PUBLICATION bench FOR TABLE orders")
 

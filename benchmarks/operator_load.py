@@ -144,7 +144,7 @@ class Cluster:
         self._apps = client.AppsV1Api(api)
         self.coordination = client.CoordinationV1Api(api)
         self._custom = client.CustomObjectsApi(api)
-        self._core.create_namespace({"metadata": {"name": namespace}})
+        self._core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=namespace)))
 
     def create_pipeline(self, name: str) -> None:
         spec = {
@@ -156,7 +156,7 @@ class Cluster:
         self._custom.create_namespaced_custom_object(GROUP, VERSION, self.namespace, "pipelines", body)
 
     def objects(self, plural: str) -> list[dict[str, Any]]:
-        found = self._custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, plural)
+        found: Any = self._custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, plural)
         items: list[dict[str, Any]] = found["items"]
         return items
 
@@ -164,7 +164,7 @@ class Cluster:
         return len(self._apps.list_namespaced_stateful_set(self.namespace).items)
 
     def table_phase(self, name: str) -> str:
-        body = self._custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, "tablesyncs", name)
+        body: Any = self._custom.get_namespaced_custom_object(GROUP, VERSION, self.namespace, "tablesyncs", name)
         return str(body["status"]["phase"])
 
     def run_pod(self, name: str, address: str) -> None:
@@ -172,7 +172,7 @@ class Cluster:
         pod = f"{name}-driver-0"
         labels = {"levada.dev/pipeline": name, "levada.dev/role": "driver"}
         spec = {"serviceAccountName": f"{name}-driver", "containers": [{"name": "driver", "image": "levada:load"}]}
-        body = {"metadata": {"name": pod, "labels": labels}, "spec": spec}
+        body: Any = {"metadata": {"name": pod, "labels": labels}, "spec": spec}
         try:
             self._core.create_namespaced_pod(self.namespace, body)
         except client.ApiException as error:
@@ -283,7 +283,7 @@ def change_latencies(cluster: Cluster, drivers: Drivers, rounds: int) -> list[fl
         number, n = turn % len(drivers.names), turn % drivers.tables
         name = names[drivers.names[number], drivers.table_name(n)]
         drivers.errored.add((number, n))
-        found.append(until(lambda name=name: cluster.table_phase(name) == "Errored", 0.25))  # type: ignore[misc]  # bound on purpose
+        found.append(until(lambda name=name: cluster.table_phase(name) == "Errored", 0.25))
     return found
 
 

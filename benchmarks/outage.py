@@ -45,7 +45,7 @@ class Writer:
         with psycopg.connect(self.server.uri(), autocommit=True, prepare_threshold=1) as c:
             while not self.stopped.is_set():
                 name, row = self.tables[self.changes % len(self.tables)], self.changes % first_rows(self.tables) + 1
-                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = %s", [row])  # type: ignore[arg-type]  # put together here
+                c.execute(f"UPDATE {name} SET i = i + 1, ts = now() WHERE id = %s", [row])
                 self.changes += 1
                 if self.changes % self.rate == 0:
                     self.pending.append((time.monotonic(), insert_lsn(c)))
@@ -79,7 +79,7 @@ def watch(folder: Path, process: subprocess.Popen[bytes], writer: Writer, minute
             while time.monotonic() < end and process.poll() is None:
                 time.sleep(2)
                 if (seen := running_progress(folder / "work")) is not None:
-                    worst = max(worst, writer.behind_s(int(seen.capture.staged_lsn)))
+                    worst = max(worst, writer.behind_s(int(seen.capture.staged_lsn or 0)))
         assert seen is not None, "the engine ended"
         used = meter.usage.cpu / meter.usage.wall
         memory = round(memory_bytes(process.pid) / 1e6)

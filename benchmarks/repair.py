@@ -24,9 +24,8 @@ from benchmarks.measure import Meter, Usage, table
 from benchmarks.verify import postmaster
 
 from levada.local.postgres import EmbeddedPostgres
-from levada.runtime.host.engine_api import EngineApi
+from levada.runtime.host.engine_api import VERIFICATIONS, EngineApi, EngineWork
 from levada.runtime.host.table_requests import resync_tables
-from levada.runtime.host.verify_client import VerifyClient
 from levada.runtime.host.work_dir import running_address, running_progress
 from levada.spec.manifests import load_manifests
 
@@ -86,15 +85,15 @@ def main() -> None:
 
 def fill(server: EmbeddedPostgres, name: str, rows: int) -> None:
     with psycopg.connect(server.uri(), autocommit=True) as c:
-        c.execute(f"CREATE TABLE {name} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-        c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(rows))  # type: ignore[arg-type]  # as above
-        c.execute(f"VACUUM (FREEZE, ANALYZE) {name}")  # type: ignore[arg-type]  # as above
+        c.execute(f"CREATE TABLE {name} ({COLUMNS})")
+        c.execute(ROWS.replace("INTO orders", f"INTO {name}").format(rows))
+        c.execute(f"VACUUM (FREEZE, ANALYZE) {name}")
 
 
 def verify(folder: Path, *, repair: bool) -> None:
     address = running_address(folder / "work")
     assert address is not None
-    client, told, begun = VerifyClient(EngineApi(address, {})), "", time.monotonic()
+    client, told, begun = EngineWork(EngineApi(address, {}), VERIFICATIONS), "", time.monotonic()
     number = client.start({"tables": [f"public.{_REPAIRED}"], "repair": repair})
     while not (state := client.state(number))["finished"]:
         if repair and state["step"] != told:

@@ -42,10 +42,8 @@ def fill(server: EmbeddedPostgres, tables: int, rows: int) -> None:
     """Make the tables, with ``rows`` rows each."""
     with psycopg.connect(server.uri(), autocommit=True) as c:
         for n in range(tables):
-            c.execute(f"CREATE TABLE t_{n} (id bigint PRIMARY KEY, i int, t text, f float8, ts timestamptz)")  # type: ignore[arg-type]  # put together here
-            c.execute(
-                f"INSERT INTO t_{n} SELECT g, g, md5(g::text), g / 8.0, now() FROM generate_series(1, {rows}) g"  # type: ignore[arg-type]  # as above
-            )
+            c.execute(f"CREATE TABLE t_{n} (id bigint PRIMARY KEY, i int, t text, f float8, ts timestamptz)")
+            c.execute(f"INSERT INTO t_{n} SELECT g, g, md5(g::text), g / 8.0, now() FROM generate_series(1, {rows}) g")
         c.execute("ANALYZE")
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(Path(made) / "postgres") as server:
         folder = Path(made)
         with psycopg.connect(server.uri(), autocommit=True) as c:
-            c.execute(f"CREATE TABLE orders ({COLUMNS})")  # type: ignore[arg-type]  # put together here
+            c.execute(f"CREATE TABLE orders ({COLUMNS})")
             with engine(folder, write_manifest(folder, server, 10)) as process:
                 until_applied(folder, process, 1, 0)
                 # What the first batch loads is no cost of the large one.
@@ -48,7 +48,7 @@ def main() -> None:
                 idle = process_memory(process.pid, "VmRSS")
                 forget_peak(process.pid)
                 with Meter(process.pid) as meter:
-                    c.execute(ROWS.format(rows))  # type: ignore[arg-type]  # put together here
+                    c.execute(ROWS.format(rows))
                     committed = time.perf_counter()
                     until_applied(folder, process, 1, insert_lsn(c), patience_s=1800)
                     seconds = time.perf_counter() - committed

@@ -26,8 +26,7 @@ from benchmarks.initial_copy import COLUMNS, ROWS
 from benchmarks.measure import Meter, Usage, table
 
 from levada.local.postgres import EmbeddedPostgres
-from levada.runtime.host.engine_api import EngineApi
-from levada.runtime.host.verify_client import VerifyClient
+from levada.runtime.host.engine_api import VERIFICATIONS, EngineApi, EngineWork
 from levada.runtime.host.work_dir import running_address
 
 _TABLE = "orders_0"
@@ -75,7 +74,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            found = write(self._server, [_TABLE], self._rate, _PART_S, self._next)
+            found = write(self._server, [_TABLE], self._rate, _PER_TRANSACTION, _PART_S, self._next)
             self._next += 2 * len(found)
             self.written += found
 
@@ -97,9 +96,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made, EmbeddedPostgres(Path(made) / "postgres") as server:
         folder = Path(made)
         with psycopg.connect(server.uri(), autocommit=True) as c:
-            c.execute(f"CREATE TABLE {_TABLE} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
-            c.execute(ROWS.replace("INTO orders", f"INTO {_TABLE}").format(options.rows))  # type: ignore[arg-type]  # as above
-            c.execute(f"VACUUM (FREEZE, ANALYZE) {_TABLE}")  # type: ignore[arg-type]  # as above
+            c.execute(f"CREATE TABLE {_TABLE} ({COLUMNS})")
+            c.execute(ROWS.replace("INTO orders", f"INTO {_TABLE}").format(options.rows))
+            c.execute(f"VACUUM (FREEZE, ANALYZE) {_TABLE}")
         with engine(folder, write_manifest(folder, server, _FRESHNESS_S)) as process:
             until_applied(folder, process, 1, 0)
             plain, verified, whole = loads(folder, server, process.pid, options.rows, options.rate, options.seconds)
@@ -133,7 +132,7 @@ def verification(folder: Path, server: EmbeddedPostgres, pid: int, sample: float
     """Verify the table. Return what engine and source used meanwhile."""
     address = running_address(folder / "work")
     assert address is not None
-    client = VerifyClient(EngineApi(address, {}))
+    client = EngineWork(EngineApi(address, {}), VERIFICATIONS)
     with Meter(pid) as own, Meter(postmaster(server)) as source:
         number = client.start({"tables": [f"public.{_TABLE}"], "sample": sample})
         while not (state := client.state(number))["finished"]:
@@ -149,7 +148,7 @@ def source_scan(server: EmbeddedPostgres) -> Usage:
     with psycopg.connect(server.uri(), autocommit=True) as c:
         c.execute("SET max_parallel_workers_per_gather = 0")
         with Meter(postmaster(server)) as meter:
-            c.execute(f"SELECT count(md5(t::text)) FROM {_TABLE} t")  # type: ignore[arg-type]  # put together here
+            c.execute(f"SELECT count(md5(t::text)) FROM {_TABLE} t")
     return meter.usage
 
 

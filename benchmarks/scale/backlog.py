@@ -77,7 +77,7 @@ def waiting(sizes: Sequence[int], folder: Path) -> Points:
                 kept.next_batch(f.table, 10)
                 kept.applied(f.table, every[0].end_lsn)
 
-        points["add a segment"].append((size, _ms(lambda kept=kept, size=size: kept.add_segment(every[size]))))  # type: ignore[misc]  # bound here
+        points["add a segment"].append((size, _ms(lambda kept=kept, size=size: kept.add_segment(every[size]))))
         points["pending rows and position of 1,000 tables"].append((size, _ms(sweep)))
         points["apply the oldest"].append((size, _ms(apply_oldest)))
     return points

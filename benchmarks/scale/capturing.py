@@ -45,7 +45,7 @@ class Writer:
         """Write for so long, and return the end of the WAL."""
         ticks = int(seconds * 10)
         with psycopg.connect(self._server.uri(), autocommit=True) as c:
-            c.execute(self._loop.replace("{first}", str(self._next)).replace("{ticks}", str(ticks)))  # type: ignore[arg-type]  # put together here
+            c.execute(self._loop.replace("{first}", str(self._next)).replace("{ticks}", str(ticks)))
             self._next += ticks * RATE // 10
             [(end,)] = c.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
             c.execute("SELECT pg_logical_emit_message(false, 'end', '', true)")
@@ -57,7 +57,7 @@ def tables(sizes: Sequence[int], folder: Path) -> Points:
     with EmbeddedPostgres(folder / "data") as server:
         with psycopg.connect(server.uri(), autocommit=True) as c:
             for number in range(max(sizes)):
-                c.execute(f"CREATE TABLE t_{number} ({COLUMNS})")  # type: ignore[arg-type]  # put together here
+                c.execute(f"CREATE TABLE t_{number} ({COLUMNS})")
         for size in sizes:
             cpu_s, staged = _live(server, Staging.open(str(folder / "staging")), size)
             rows = sum(m.total_rows for m in staged)
@@ -71,12 +71,12 @@ def _live(server: EmbeddedPostgres, staging: Staging, size: int) -> tuple[float,
     name = f"tables_{size}"
     with psycopg.connect(server.uri(), autocommit=True) as c:
         names = ", ".join(f"t_{n}" for n in range(size))
-        c.execute(f"CREATE PUBLICATION {name} FOR TABLE {names}")  # type: ignore[arg-type]  # put together here
+        c.execute(f"CREATE PUBLICATION {name} FOR TABLE {names}")
         c.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
     connection = PostgresConnection("127.0.0.1", server.port, "postgres", sslmode="disable", user="postgres")
     staged: list[Manifest] = []
     host = CaptureHost()
-    host.segment_staged = staged.append  # type: ignore[method-assign]  # it collects them
+    host.segment_staged = staged.append  # type: ignore[method-assign,assignment]  # it collects them
     resolver = TableResolver(connection, MemoryStore(), name, host)
     worker = CaptureWorker(CaptureSettings(connection, name, name), SegmentLog(staging, name), resolver, host, epoch=1)
     stop = threading.Event()
@@ -148,12 +148,12 @@ def _table(server: EmbeddedPostgres, folder: Path, name: str, defined: str, valu
     """Capture so many rows of a table, in transactions of 100. Return the CPU seconds."""
     with psycopg.connect(server.uri(), autocommit=True) as c:
         c.execute("DROP PUBLICATION IF EXISTS benchmark")
-        c.execute(f"CREATE TABLE {name} ({defined})")  # type: ignore[arg-type]  # put together here
-        c.execute(f"CREATE PUBLICATION benchmark FOR TABLE {name}")  # type: ignore[arg-type]  # as above
+        c.execute(f"CREATE TABLE {name} ({defined})")
+        c.execute(f"CREATE PUBLICATION benchmark FOR TABLE {name}")
         c.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
         insert = f"INSERT INTO {name} SELECT {values} FROM generate_series(t * 100, t * 100 + 99) g"
         loop = f"DO $$ BEGIN FOR t IN 0..{rows // 100 - 1} LOOP {insert}; COMMIT; END LOOP; END $$"
-        c.execute(loop)  # type: ignore[arg-type]  # as above
+        c.execute(loop)
         # Its commits are asynchronous, so the end that is flushed may lie before them.
         c.execute("CHECKPOINT")
         [(end,)] = c.execute("SELECT pg_current_wal_flush_lsn()::text").fetchall()
