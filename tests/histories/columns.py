@@ -188,7 +188,11 @@ def change_type(draw: Draw) -> Made:
             f"ALTER TYPE {{s}}.mood ADD VALUE IF NOT EXISTS '{draw.new('mood')}'",
             f"ALTER TYPE {{s}}.mood RENAME TO {draw.new('mood')}",
             "ALTER TYPE {s}.mood RENAME VALUE 'good' TO 'better'",
+            "ALTER TYPE {s}.mood SET SCHEMA b_{s}",
             "ALTER TYPE {s}.pair ADD ATTRIBUTE z int CASCADE",
+            "ALTER TYPE {s}.pair RENAME ATTRIBUTE y TO z CASCADE",
+            "ALTER TYPE {s}.pair DROP ATTRIBUTE y CASCADE",
+            "ALTER DOMAIN {s}.positive SET DEFAULT 7",
             "ALTER DOMAIN {s}.positive DROP CONSTRAINT IF EXISTS positive_check",
         ))
     ]  # fmt: skip

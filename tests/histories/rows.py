@@ -74,6 +74,23 @@ def insert_many(draw: Draw) -> Made:
     ]
 
 
+@statement("insert much", 1.5)
+def insert_much(draw: Draw) -> Made:
+    """Insert rows of more bytes than PostgreSQL decodes in memory, so that it sends them before they are committed."""
+    table = draw.table(lambda t: bool(t.key), calm=True)
+    text = draw.column(table, lambda c: c.type == "text" and c.writable)
+    numbers = ("integer", "bigint", "numeric")
+    counted = draw.one([n for n in table.key if table.column(n).type in numbers and table.column(n).writable])
+    columns = [c for c in table.columns if c.writable and (c.name in table.key or c is text or not c.nullable)]
+    long = "(SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 40) j)"
+    values = [long if c is text else "i" if c.name == counted else _value(draw, table, c) for c in columns]
+    names, first = ", ".join(quoted(c.name) for c in columns), draw.one((1000, 1100, 2000))
+    return table, [
+        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(values)} FROM generate_series({first}, {first + 119}) i"
+        " ON CONFLICT DO NOTHING"
+    ]
+
+
 _NUMBERS = ("integer", "smallint", "bigint")
 _PLAIN = (*_NUMBERS, "boolean")
 """Types whose values COPY takes as SQL has them."""
