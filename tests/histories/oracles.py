@@ -20,7 +20,9 @@ from tests.histories.causes import explained
 from tests.histories.player import Player
 from tests.histories.world import World
 
-_DECISIONS: Final = ("add a primary key without", "give the table a primary key", "in the table's TableSync")
+_DECISIONS: Final = (
+    "add a primary key without", "give the table a primary key", "in the table's TableSync", "in a TableSync of",
+)  # fmt: skip
 """Parts of hints that ask for something of a person's choice."""
 _UNFILLED: Final = frozenset({"add computed column", "add identity column", "column default"})
 """Statements that give existing rows values which no change shows. A changelog has NULL for them."""

@@ -16,9 +16,11 @@ from tests.servers.standby import logged_snapshots, standby_of
 from levada.errors import NeedsOperator, SlotLost, Transient
 from levada.local.postgres import EmbeddedPostgres
 from levada.postgres.failures import source_errors
+from levada.postgres.idle_connections import IdleWalsenders
 from levada.postgres.lag import sample_lag
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.problems import Severity
+from levada.postgres.replication import execute_replication
 from levada.postgres.slots import (
     copy_slot_name,
     create_slot,
@@ -236,6 +238,23 @@ def test_exported_snapshot_holds_what_committed_before_it(db: Database) -> None:
         with pytest.raises(Transient) as raised, source_errors("copying"):
             c.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'")
         assert raised.value.code == "snapshot_gone"
+
+
+def test_no_slot_is_created_with_little_memory(start_postgres: StartPostgres) -> None:
+    """From version 18 on the server has 1 GiB for it, because it crashes where it has too little."""
+    with start_postgres(settings={"logical_decoding_work_mem": "64kB"}) as server:
+        connection = Database(server, "postgres").connection
+        idle = IdleWalsenders(connection)
+        with connection.connect() as session:
+            create_slot(session, "levada_main")
+            assert session.execute("SHOW logical_decoding_work_mem").fetchone() == ("64kB",)
+            version = session.info.server_version
+        with export_snapshot(connection, copy_slot_name("shop", TableId(1)), idle=idle):
+            pass
+        walsender = idle.take("levada_shop")
+        found = execute_replication(walsender, "SHOW logical_decoding_work_mem", "reading", connection.silence())
+        assert found.get_value(0, 0) == (b"1GB" if version >= 180_000 else b"64kB")
+        walsender.finish()
 
 
 def test_snapshot_slot_that_is_taken_is_an_error(db: Database) -> None:

@@ -52,12 +52,13 @@ class NotKeptError(Exception):
 class TransactionsInProgress:
     """A stream of protocol version 2 as one of version 1: each transaction is complete, in the order of the commits.
 
-    The files have no name, and are in ``folder``. Before version 15 (``server_version`` as libpq has it, such as
-    150004), the server sends also transactions without a change. See `MessageStream`. `receive` raises NotKeptError.
+    The files have no name, and are in ``folder``, which may be None for a stream of version 1. Before version 15
+    (``server_version`` as libpq has it, such as 150004), the server sends also transactions without a change. See
+    `MessageStream`. `receive` raises NotKeptError.
     """
 
     def __init__(
-        self, stream: MessageStream, folder: Path, *, server_version: int, limits: InProgressLimits | None = None
+        self, stream: MessageStream, folder: Path | None, *, server_version: int, limits: InProgressLimits | None = None
     ) -> None:
         self._stream = stream
         self._folder = folder
@@ -251,7 +252,7 @@ def _committed_of(chunk: list[bytes], rolled_back: set[int], left_out: _LeftOut)
 class _Kept:
     """The messages of one transaction, compressed in a file without a name."""
 
-    def __init__(self, folder: Path, limits: InProgressLimits, start: bytes) -> None:
+    def __init__(self, folder: Path | None, limits: InProgressLimits, start: bytes) -> None:
         self.start = start
         """The WAL start of its first message, as 8 bytes."""
         self.rolled_back: set[int] = set()

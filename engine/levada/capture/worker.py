@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from levada import codes
 from levada.capture.acknowledger import Acknowledger
@@ -153,14 +152,14 @@ class CaptureWorker:
         self._resolver.begin_session()
         settings = self._state.settings
         oid = self._host.append_publication(plan.start) if settings.append else 0
-        folder = settings.work_dir if self._in_progress and self._host.keeps_messages() else None
+        in_progress = settings.work_dir is not None and self._in_progress and self._host.keeps_messages()
         with ReplicationStream(
             settings.connection,
             slot=settings.slot,
             publication=settings.publication,
             append=SecondPublication(settings.append, oid) if oid else None,
             start_lsn=plan.start,
-            in_progress=folder is not None,
+            in_progress=in_progress,
         ) as stream:
             if settings.append:
                 self._host.append_streamed(oid if stream.appends else 0)
@@ -170,16 +169,14 @@ class CaptureWorker:
             self._stream, self.streaming = stream, True
             self._acknowledger.attach(stream, confirmed, plan.start, self._state.position.witness)
             try:
-                self._stream_in(stream, folder, stop)
+                self._stream_in(stream, stop)
             finally:
                 self._acknowledger.detach()
                 self._stream = None
 
-    def _stream_in(self, stream: ReplicationStream, folder: Path | None, stop: threading.Event) -> None:
-        if folder is None:
-            self._session(stream).run(lambda: stop.is_set() or self._reopen.is_set())
-            return
-        limits = self._state.settings.in_progress
+    def _stream_in(self, stream: ReplicationStream, stop: threading.Event) -> None:
+        limits, folder = self._state.settings.in_progress, self._state.settings.work_dir
+        # Version 18 rolls back transactions in progress also in a session to which it sends none.
         complete = TransactionsInProgress(stream, folder, server_version=stream.server_version, limits=limits)
         with closing(complete):
             self._session(complete).run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)

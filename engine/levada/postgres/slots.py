@@ -40,6 +40,18 @@ _SLOT: Final = re.compile(r"levada_([a-z0-9_]+?)(?:_copy_([01][0-9a-z]{6})[0-9a-
 
 _FAILOVER_VERSION: Final = 170000
 
+_CRASHES: Final = 180_000
+"""The first version whose server crashes if the creation of a slot runs out of memory for decoding.
+
+That forgets the changes of a subtransaction which was rolled back, takes them for sent, and calls pgoutput's
+stream_abort, which needs what pgoutput has only in a stream (18.4).
+"""
+_ENOUGH_MEMORY: Final = """
+SELECT pg_catalog.set_config(name, greatest(setting::bigint, 1048576)::text, false) FROM pg_catalog.pg_settings
+WHERE name = 'logical_decoding_work_mem'
+"""
+"""Lets the creation of a slot have 1 GiB, of which it takes what open transactions write meanwhile."""
+
 _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
 _LOOK_S: Final = 5.0
@@ -156,11 +168,14 @@ def create_slot(conn: psycopg.Connection[Any], name: str, failover: bool = False
         raise _failover_unsupported(name)
         # Waiting for running transactions takes locks, and each attempt would wait for all of them again.
     conn.execute("SET lock_timeout = 0")
+    if conn.info.server_version >= _CRASHES:
+        conn.execute(_ENOUGH_MEMORY)
     try:
         row = conn.execute(query, [name, PLUGIN]).fetchone()
     finally:
         with suppress(psycopg.OperationalError):
             conn.execute("RESET lock_timeout")
+            conn.execute("RESET logical_decoding_work_mem")
     assert row is not None
     return Lsn.parse(row[0])
 
@@ -374,6 +389,8 @@ def export_snapshot(
         doing = f"exporting a snapshot through slot {slot_name}"
         try:
             waiting = _Waiting(connection, slot_name, interrupt)
+            if pg.server_version >= _CRASHES:
+                execute_replication(pg, _ENOUGH_MEMORY, doing, connection.silence())
             result = execute_replication(pg, command, doing, connection.silence(waiting.check))
         except LevadaError:
             # The server notices a closed connection only when it has waited for all transactions.
