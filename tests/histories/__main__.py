@@ -29,12 +29,14 @@ WORLDS = (
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 
+FOUND: Final = 3
+"""The exit code after findings. Python itself ends with 1 after an error."""
 _RARE: Final = 8
 """The number of kinds of statements that the report names, because they met few others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play histories until the time is over. Return 1 if anything was found."""
+    """Play histories until the time is over. Return FOUND if anything was found."""
     options = _parser().parse_args(arguments)
     logging.getLogger("levada").setLevel(logging.ERROR)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.first is not None and search.findings:
                 break
     print_report(searches, time.monotonic() - begun)
-    return 1 if any(search.findings for search in searches) else 0
+    return FOUND if any(search.findings for search in searches) else 0
 
 
 def _servers(stack: ExitStack, versions: Collection[int]) -> dict[int, EmbeddedPostgres]:

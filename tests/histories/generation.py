@@ -285,7 +285,10 @@ class Generator:
             self.draw.model = read_model(self.player.connection(number), self.player.schema)
         except psycopg.Error:
             if self.sessions[number].open:
+                # No savepoint can be made in a transaction that has failed.
+                careful, self.careful = self.careful, False
                 self._control("ROLLBACK", number)
+                self.careful = careful
             return False
         return True
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.histories.__main__ import FOUND
 from tests.mutants.faults import read_faults
 from tests.mutants.tree import TreeCopy
 
@@ -49,7 +50,7 @@ def main() -> int:
             begun, (world, sign) = time.monotonic(), WORLDS[name]
             command = ["-m", "tests.histories", "--first", sign, "--world", world, "--minutes", str(options.minutes)]
             with tree.fault(faults[name]):
-                found = subprocess.run([tree.python, *command], cwd=tree.folder, check=False).returncode == 1
+                found = subprocess.run([tree.python, *command], cwd=tree.folder, check=False).returncode == FOUND
             missing += not found
             print(f"{name}: {'found' if found else 'not found'}, {time.monotonic() - begun:.0f} s", flush=True)
     return min(missing, 1)

@@ -110,7 +110,8 @@ def _without(history: History, spans: Sequence[tuple[int, int]]) -> History:
 
 
 def _shown(finding: Finding, histories: Sequence[History], plan: Plan, play: Play) -> Finding | None:
-    return min((f for f in play(histories, plan) if f.same == finding.same), key=_length, default=None)
+    found = play(histories, plan) if histories else []
+    return min((f for f in found if f.same == finding.same), key=_length, default=None)
 
 
 def _length(finding: Finding) -> int:

@@ -134,14 +134,16 @@ def swap_tables(draw: Draw) -> Made:
     ]
 
 
-@statement("set schema", 2)
+@statement("set schema", 3)
 def set_schema(draw: Draw) -> Made:
-    """Move a table to another schema."""
+    """Move a table to another schema, sometimes to one that is not selected."""
     table = draw.table()
+    if draw.odds(0.4):
+        return table, [f"CREATE SCHEMA IF NOT EXISTS {SCHEMAS[2]}", f"ALTER TABLE {table.sql} SET SCHEMA {SCHEMAS[2]}"]
     return table, [f"ALTER TABLE {table.sql} SET SCHEMA {draw.one(SCHEMAS[:2])}"]
 
 
-@statement("rename schema", 2)
+@statement("rename schema", 3)
 def rename_schema(draw: Draw) -> Made:
     """Rename a schema with its tables."""
     if not draw.model.tables:
