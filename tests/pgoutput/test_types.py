@@ -18,6 +18,7 @@ from tests.rigs.database import Database
 from levada.pgoutput.changes import TableChanges
 from levada.pgoutput.decoder import Decoder
 from levada.schema.changes import UNREPRESENTABLE
+from levada.schema.stored_types import StoredTypes, with_stored_types
 
 VALUES = 40
 CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
@@ -33,6 +34,13 @@ class Case:
     refused: str = "false"
     """An SQL condition over ``v``: the value has no place in the Arrow type."""
     read: Callable[[pa.Array], list[Any]] = lambda array: array.to_pylist()
+    stored: str = ""
+    """The type that the manifest chooses."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the test's case."""
+        return f"{self.sql} as {self.stored}" if self.stored else self.sql
 
 
 def integers(bits: int) -> st.SearchStrategy[str]:
@@ -98,6 +106,27 @@ def arrays(elements: st.SearchStrategy[str], *odd: str) -> st.SearchStrategy[str
     return lists | st.sampled_from(["{}", "{NULL}", *odd])
 
 
+def nested(elements: st.SearchStrategy[str], dimensions: int) -> st.SearchStrategy[str]:
+    """Return literals of arrays with so many dimensions, and arrays of another form."""
+
+    def filled(sizes: list[int]) -> st.SearchStrategy[str]:
+        if len(sizes) == 1:
+            return st.lists(st.none() | elements, min_size=sizes[0], max_size=sizes[0]).map(literal)
+        inner = st.lists(filled(sizes[1:]), min_size=sizes[0], max_size=sizes[0])
+        return inner.map(lambda found: "{" + ",".join(found) + "}")
+
+    sizes = st.lists(st.integers(1, 3), min_size=dimensions, max_size=dimensions)
+    other = st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda s: len(s) != dimensions).flatmap(filled)
+    bounds = sizes.flatmap(lambda s: filled(s).map(lambda text: "".join(f"[2:{n + 1}]" for n in s) + "=" + text))
+    return sizes.flatmap(filled) | st.just("{}") | other | bounds
+
+
+def odd_dimensions(dimensions: int) -> str:
+    """Return the condition of an array that is no list of lists with so many dimensions."""
+    lower = "".join(f" OR array_lower(v, {d}) <> 1" for d in range(1, dimensions + 1))
+    return f"(array_ndims(v) <> {dimensions}{lower})"
+
+
 TIME = "(extract(epoch FROM v::time) * 1000000)::int8"
 MICROSECONDS = f"((v::date - '1970-01-01'::date)::numeric * 86400000000 + {TIME})::text"
 TOO_LATE = "(NOT isfinite(v) OR v > '294247-01-10 04:00:54.775807+00')"
@@ -161,10 +190,29 @@ CASES = [
         f"EXISTS (SELECT FROM unnest(v) v WHERE {TOO_LATE})",
         lambda a: [None if v is None else numbers(v) for v in (s.values for s in a)],
     ),
+    Case("int4[]", nested(integers(32), 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case("text[]", nested(TEXTS, 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case(
+        "text[]",
+        nested(st.sampled_from(["{", '},"\\', "NULL", "[", ",", ""]), 3),
+        "v",
+        odd_dimensions(3),
+        stored="List(3)",
+    ),
+    Case("float8[]", nested(st.floats(allow_nan=False).map(repr), 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case("mood[]", nested(st.sampled_from(["glad", "so so"]), 2), "v::text[]", odd_dimensions(2), stored="List(2)"),
+    Case(
+        "numeric(9,3)[]",
+        nested(decimals(9, 3), 3),
+        "v",
+        f"({odd_dimensions(3)} IS TRUE OR 'NaN' = ANY (v))",
+        stored="List(3)",
+    ),
+    Case("bool[]", nested(st.sampled_from(["t", "f"]), 6), "v", odd_dimensions(6), stored="List(6)"),
 ]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.sql)
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
 def typed(request: pytest.FixtureRequest, db: Database) -> Iterator[tuple[Case, psycopg.Connection[Any]]]:
     """A table ``t`` with a column of the type, published."""
     with connect(db) as conn:
@@ -194,7 +242,10 @@ def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection
     conn.execute(
         f"INSERT INTO t SELECT k - 1, e::{case.sql} FROM unnest(%s::text[]) WITH ORDINALITY u(e, k)".encode(), [texts]
     )
-    schema = read_schema(conn, "t", types(conn))
+    catalog = types(conn)
+    schema = read_schema(conn, "t", catalog)
+    if case.stored:
+        schema = with_stored_types(schema, StoredTypes.of({"v": case.stored}), catalog)
     changes = [
         item.rows
         for item in Decoder(Resolver({schema.id: schema})).decode(stream(conn)).items

@@ -106,6 +106,63 @@ def test_a_vector_as_a_list(shop: Shop) -> None:
     assert not shop.verify().equal
 
 
+GRIDS: LiteralString = """
+    (1, '{{1,2},{NULL,-4}}', '{{"a,b","}"},{NULL,""}}', '{{{NaN,-0}}}', '{{0.01},{-1.10}}', '{{2024-01-01,NULL}}',
+        '{{sad},{NULL}}', '{{00:00:00.000001}}', '{{"\\\\x00ff"}}'),
+    (2, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'), (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"""
+ODD_GRIDS: LiteralString = """
+    (11, '{1,2}', '{{{x}}}', '{{1}}', '{{NaN}}', '{{infinity},{2024-01-01}}', '[2:2][1:1]={{sad}}', '{{24:00}}',
+        '{x}')"""
+
+
+def test_arrays_of_several_dimensions_as_nested_lists(shop: Shop) -> None:
+    """Equal in the copy and in the stream. Other dimensions and bounds are NULL under that policy, as odd elements."""
+    shop.policy = OnUnrepresentable.NULL
+    kinds = {
+        "i": "int",
+        "t": "text",
+        "f": "real",
+        "n": "numeric(38,9)",
+        "d": "date",
+        "m": "mood",
+        "c": "time",
+        "b": "bytea",
+    }
+    choose(shop, {name: "List(3)" if name == "f" else "List(2)" for name in kinds})
+    columns = ", ".join(f"{name} {kind}[]" for name, kind in kinds.items())
+    shop.db.execute(
+        TYPES[0],
+        f"CREATE TABLE t (id int PRIMARY KEY, {columns})",  # type: ignore[arg-type]  # made of constants
+        "INSERT INTO t VALUES " + GRIDS + "," + ODD_GRIDS,
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute(
+        "INSERT INTO t SELECT id + 100, i, t, f, n, d, m, c, b FROM t",
+        "ALTER TABLE t ADD added int[] DEFAULT '{5}'",
+        "INSERT INTO t (id, i) VALUES (200, '{{7}}')",
+    )
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert report.source_rows == report.lake_rows == 9
+    described = {c: t for c, t, _ in shop.sql("DESCRIBE {t}")}
+    assert (described["i"], described["f"]) == ("array<array<int>>", "array<array<array<float>>>")
+    read = {row.id: row for row in shop.sql("SELECT * FROM {t}")}
+    for first in (0, 100):
+        assert (read[first + 1].i, read[first + 1].t) == ([[1, 2], [None, -4]], [["a,b", "}"], [None, ""]])
+        assert (read[first + 2].i, read[first + 3].i) == ([], None)
+        assert all(read[first + 11][name] is None for name in kinds)
+    metadata = max((shop.folder / "lake").rglob("v*.metadata.json"), key=lambda p: int(p.name.split(".")[0][1:]))
+    found = StaticTable.from_metadata(str(metadata)).scan(row_filter=EqualTo("id", 101)).to_arrow().to_pylist()
+    assert (found[0]["i"], found[0]["t"]) == ([[1, 2], [None, -4]], [["a,b", "}"], [None, ""]])
+    for number, name in enumerate(kinds):
+        shop.sql(f"UPDATE {{t}} SET {name} = array() WHERE id = {1 + 100 * (number % 2)}")
+    assert {d.key: set(d.columns) for d in shop.verify().examples} == {
+        ("1",): {*list(kinds)[::2]},
+        ("101",): {*list(kinds)[1::2]},
+    }
+
+
 def md5_of(text: str) -> str:
     """Return the digits of PostgreSQL's md5."""
     return hashlib.md5(text.encode()).hexdigest()  # as the source's statement

@@ -71,8 +71,9 @@ class TypeInfo:
 class ColumnType:
     """The type of a column's values.
 
-    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY. ``native`` is
-    True for a UUID that Iceberg stores in its own type, and not as text.
+    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY. The element of an
+    ARRAY may be one too: an array with two dimensions is a list of lists. ``native`` is True for a UUID that Iceberg
+    stores in its own type, and not as text.
     """
 
     kind: Kind
@@ -91,6 +92,16 @@ class ColumnType:
             assert self.element is not None
             return pa.list_(pa.field("element", self.element.arrow))
         return _ARROW[self.kind]
+
+    @property
+    def depth(self) -> int:
+        """The number of lists that are in each other, 0 for a type that is no ARRAY."""
+        return 0 if self.element is None else 1 + self.element.depth
+
+    @property
+    def scalar(self) -> ColumnType:
+        """The type of the innermost elements of an ARRAY, and any other type itself."""
+        return self if self.element is None else self.element.scalar
 
     def to_json(self) -> dict[str, Any]:
         """Return the type as plain values for JSON."""

@@ -34,8 +34,14 @@ class InChild:
 def shown(column: Column, value: Any) -> Any:
     """Return a value as `read_back` has it: arrays are JSON."""
     if column.type.kind is Kind.ARRAY:
-        return [e.strftime("%Y-%m-%d %H:%M:%S.%f+00") if isinstance(e, dt.datetime) else e for e in value]
+        return [_element(e) for e in value]
     return value
+
+
+def _element(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_element(e) for e in value]
+    return value.strftime("%Y-%m-%d %H:%M:%S.%f+00") if isinstance(value, dt.datetime) else value
 
 
 class TestConformance(DestinationConformance):

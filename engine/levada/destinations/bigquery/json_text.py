@@ -23,8 +23,9 @@ _INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 def json_arrays(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Array:
     """Return each list as the text of a JSON array, and NULL for NULL.
 
-    Integers and booleans are JSON's own, and so are finite floats. Elements of json are nested as they are. All other
-    elements are strings: decimals and times in PostgreSQL's form, and bytea in hexadecimal digits.
+    Lists in lists are arrays in arrays. Integers and booleans are JSON's own, and so are finite floats. Elements of
+    json are nested as they are. All other elements are strings: decimals and times in PostgreSQL's form, and bytea in
+    hexadecimal digits.
     """
     lists = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     assert kind.element is not None
@@ -33,6 +34,8 @@ def json_arrays(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Arra
 
 
 def _elements(values: pa.Array, kind: ColumnType) -> pa.Array:
+    if kind.element is not None:
+        return json_text.lists(values, _elements(values.flatten(), kind.element))
     if kind.kind is Kind.JSON:
         return pc.fill_null(pc.cast(values, pa.large_string()), "null")
     if kind.kind in _INTEGERS:

@@ -173,7 +173,7 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> IcebergSch
     Iceberg assigns the field IDs of a new table itself. The same order is predicted here, and compared when the table
     is created.
     """
-    check_names(schema, [(c.name, c.type.kind is Kind.ARRAY) for c in schema.columns])
+    check_names(schema, [(c.name, c.type.depth) for c in schema.columns])
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
     # Iceberg numbers the top-level columns first, then the nested fields.
     ids = _Ids(len(schema.columns) + len(extra))
@@ -213,7 +213,7 @@ def reconcile(
                 fields[added.id], attnums[column.attnum] = added, added.id
                 if column.missing_value is not None and mode is TableMode.UPSERT:
                     filled.append(column)
-    check_names(wanted, [(f.name, not isinstance(f.type, str)) for f in fields.values()])
+    check_names(wanted, [(f.name, _depth(f.type)) for f in fields.values()])
     return Reconciled(IcebergSchema(tuple(fields.values()), attnums), tuple(map(str, changes)), tuple(filled))
 
 
@@ -225,7 +225,7 @@ def replacement_layout(
     A column keeps its field ID if Iceberg can change its type in place. ``last_id`` is the highest field ID of the
     table.
     """
-    check_names(wanted, [(c.name, c.type.kind is Kind.ARRAY) for c in wanted.columns])
+    check_names(wanted, [(c.name, c.type.depth) for c in wanted.columns])
     ids, fields = _Ids(last_id), []
     for column in wanted.columns:
         before = current.column(column.attnum)
@@ -243,15 +243,19 @@ def replacement_layout(
     return IcebergSchema(tuple(fields), attnums)
 
 
-def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, bool]]) -> None:
-    """Raise NeedsOperator for names with which Spark cannot read the table. ``columns`` says which of them are lists.
+def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, int]]) -> None:
+    """Raise NeedsOperator for names with which Spark cannot read the table.
+
+    ``columns`` has each name, and how many lists are in each other in that column.
 
     The code is ``ambiguous_columns`` if two names differ only in case, because Spark ignores case, or if one is that of
     the elements of a list in Iceberg. It is ``reserved_column_name`` for a name of a metadata column.
     """
     names = [name for name, _ in columns]
     check_letter_case(schema, names, "Iceberg")
-    elements = {java_folded(f"{name}.element"): name for name, is_list in columns if is_list}
+    elements = {
+        java_folded(name + ".element" * level): name for name, depth in columns for level in range(1, depth + 1)
+    }
     for name in names:
         if (array := elements.get(java_folded(name))) is not None:
             raise NeedsOperator(
@@ -285,6 +289,10 @@ def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:
         element = _iceberg_type(kind.element, ids)
         return {"type": "list", "element-id": id_, "element": element, "element-required": False}
     return "uuid" if kind.native else _NAMES[kind.kind]
+
+
+def _depth(kind: IcebergType) -> int:
+    return 1 + _depth(kind["element"]) if isinstance(kind, dict) and "element" in kind else 0
 
 
 def _renumbered(kind: IcebergType, ids: _Ids) -> IcebergType:

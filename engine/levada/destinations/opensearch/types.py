@@ -32,7 +32,7 @@ def is_document(column: Column) -> bool:
 
 def mapping_of(column: Column) -> dict[str, Any]:
     """Return the column's mapping in the index. An array has the mapping of its elements."""
-    kind = _scalar(column.type).kind
+    kind = column.type.scalar.kind
     if kind in _INTEGERS:
         return {"type": "long"}
     if kind in _FLOATS or kind is Kind.DECIMAL:
@@ -54,7 +54,7 @@ def mapping_of(column: Column) -> dict[str, Any]:
 
 def shape_of(column: Column) -> str:
     """Return the form of the values in JSON. Documents of one shape need no change when a type is widened."""
-    kind, lists = _scalar(column.type).kind, "[]" if column.type.kind is Kind.ARRAY else ""
+    kind, lists = column.type.scalar.kind, "[]" * column.type.depth
     if kind in _INTEGERS:
         return "integer" + lists
     if kind in _FLOATS:
@@ -100,7 +100,3 @@ def plain_text(values: pa.Array, kind: ColumnType) -> pa.Array:
         # PostgreSQL's keys have one zero, so its sign must not be in an id.
         return pc.cast(pc.add(pc.cast(values, pa.float64()), 0.0), pa.string())
     return pc.cast(values, pa.string()) if not pa.types.is_large_string(values.type) else values
-
-
-def _scalar(kind: ColumnType) -> ColumnType:
-    return kind.element if kind.element is not None else kind

@@ -102,6 +102,6 @@ def _by_kind(shape: ColumnType) -> str:
     if shape.kind is Kind.DECIMAL:
         return f"numeric({shape.precision},{shape.scale})"
     if shape.kind is Kind.ARRAY:
-        assert shape.element is not None
-        return f"{_by_kind(shape.element)}[]"
+        # PostgreSQL's type of an array says nothing about its dimensions.
+        return f"{_by_kind(shape.scalar)}[]"
     return _BY_KIND[shape.kind]

@@ -27,6 +27,8 @@ from levada.testing.source import Source, column, table
 from levada.values import QualifiedTable, TableMode
 
 _ELEMENTS = (Kind.INT4, Kind.TEXT, Kind.BOOL, Kind.TIMESTAMPTZ)
+_NESTED = (Kind.TEXT, Kind.FLOAT8, Kind.INT8, Kind.TIMESTAMPTZ)
+"""Elements of arrays with two dimensions."""
 
 KINDS: tuple[Column, ...] = (
     column(1, "id", Kind.INT8),
@@ -39,6 +41,10 @@ KINDS: tuple[Column, ...] = (
     *(column(n, f"{e.value}s", Kind.ARRAY, element=ColumnType(e)) for n, e in enumerate(_ELEMENTS, 50)),
     column(60, "vector", Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
     column(61, "native", Kind.UUID, native=True),
+    *(
+        column(n, f"{e.value}_grid", Kind.ARRAY, element=ColumnType(Kind.ARRAY, element=ColumnType(e)))
+        for n, e in enumerate(_NESTED, 62)
+    ),
 )
 """A column of each kind, arrays, and the types that a manifest chooses."""
 
@@ -74,6 +80,10 @@ def kind_rows() -> list[dict[str, Any]]:
         "timestamptzs": [dt.datetime(2026, 1, 1, tzinfo=utc)],
         "vector": [1.5, -2.0, 0.25],
         "native": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "text_grid": [["", None], ['a,"b{', "}\\"]],
+        "float8_grid": [[0.1, None, -0.5]],
+        "int8_grid": [[1], [None], [-(1 << 63)]],
+        "timestamptz_grid": [[dt.datetime(2026, 2, 3, tzinfo=utc)], [dt.datetime(1900, 1, 1, tzinfo=utc)]],
     }
     extreme: dict[str, Any] = ordinary | {
         "id": 2,
@@ -99,6 +109,10 @@ def kind_rows() -> list[dict[str, Any]]:
         "timestamptzs": [None],
         "vector": [2.0**20] * 10_000,
         "native": "00000000-0000-0000-0000-000000000000",
+        "text_grid": [],
+        "float8_grid": [[-0.0], [1e308]],
+        "int8_grid": [[None] * 50] * 50,
+        "timestamptz_grid": [[None]],
     }
     infinite = ordinary | {"id": 3, "float4": float("inf"), "float8": float("-inf"), "decimal": Decimal(0)}
     return [ordinary, extreme, infinite, dict.fromkeys(ordinary) | {"id": 4}]
