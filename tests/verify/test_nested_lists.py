@@ -1,0 +1,83 @@
+"""Arrays with several dimensions that the manifest makes lists in lists, in DuckLake and in PostgreSQL.
+
+``test_stored_types`` has the same in Iceberg.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+import pytest
+from tests.rigs.replicated import InDuckLake, Replicated, T, in_ducklake, replicated
+
+from levada.runtime.config import TableConfig
+from levada.schema.stored_types import StoredTypes
+from levada.values import OnUnrepresentable
+
+__all__ = ["in_ducklake", "replicated"]
+
+TYPES = TableConfig(stored_types=StoredTypes.of({"i": "List(2)", "m": "List(2)", "f": "List(3)"}))
+ROWS: LiteralString = """
+    (1, '{{1,NULL},{3,4}}', '{{sad},{NULL}}', '{{{0.1,-0},{NaN,NULL}}}'), (2, '{}', '{}', '{}'), (3, NULL, NULL, NULL),
+    (4, ARRAY(SELECT ARRAY[g, -g] FROM generate_series(1, 2000) g), '{{happy,sad}}', '{{{1}},{{2}}}')"""
+ODD: LiteralString = "(11, '{1}', '{{{sad}}}', '[2:2][1:1][1:1]={{{1}}}')"
+
+
+def fill(shop: Replicated) -> None:
+    """Make the table with copied and streamed rows, and change the type of a column, which copies the table again."""
+    shop.db.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'happy')",
+        "CREATE TABLE t (id int PRIMARY KEY, i int[], m mood[], f float8[])",
+        "INSERT INTO t VALUES " + ROWS + "," + ODD,
+    )
+    shop.start(on_unrepresentable=OnUnrepresentable.NULL, tables={T: TYPES})
+    shop.db.execute(
+        "INSERT INTO t SELECT id + 100, i, m, f FROM t",
+        "UPDATE t SET i = '{{7}}' WHERE id = 2",
+        "ALTER TABLE t ALTER i TYPE bigint[]",
+        "INSERT INTO t VALUES (200, '{{9223372036854775807}}', '{{sad}}', '{{{1e-300}}}')",
+        "DELETE FROM t WHERE id = 103",
+    )
+    shop.wait_caught_up()
+
+
+def check(shop: Replicated, damage: LiteralString) -> None:
+    """Compare, find a changed element, and repair it."""
+    report = shop.verify()
+    assert report.equal, report
+    assert report.source_rows == report.lake_rows == 10
+    shop.damage(damage)
+    assert [(d.key, d.columns) for d in shop.verify().examples] == [(("4",), ("i",))]
+    repaired = shop.verify(repair=True)
+    assert repaired.repaired_equal, repaired
+    assert shop.verify().equal
+
+
+def test_in_ducklake(in_ducklake: InDuckLake) -> None:
+    """DuckDB reads the lists as it prints them, and a changed element is found."""
+    fill(in_ducklake)
+    with in_ducklake.lake.duckdb() as lake:
+        lake.execute("USE lake.shop_public")
+        types = {name: kind for name, kind, *_ in lake.execute("DESCRIBE t").fetchall()}
+        rows = {row[0]: row[1:] for row in lake.execute("SELECT id, i, m, f FROM t").fetchall()}
+        lake.execute("USE lake")
+    assert (types["i"], types["m"], types["f"]) == ("BIGINT[][]", "VARCHAR[][]", "DOUBLE[][][]")
+    expected = {
+        i: more for i, *more in in_ducklake.db.query("SELECT id, i, m::text[], f FROM t WHERE mod(id, 100) <> 11")
+    }
+    assert {i: repr(list(row)) for i, row in rows.items() if i % 100 != 11} == {
+        i: repr(row) for i, row in expected.items()
+    }
+    assert rows[11] == rows[111] == (None, None, None)
+    check(in_ducklake, "UPDATE t SET i = [[1::BIGINT, -1]] || [[0::BIGINT, -2]] || i[3:] WHERE id = 4")
+
+
+@pytest.mark.nightly
+def test_in_postgresql(replicated: Replicated) -> None:
+    """A column has the source's own type, and text for an enum. An array of another form is NULL there too."""
+    fill(replicated)
+    columns = "SELECT id, i::text, m::text, f::text FROM {} ORDER BY id"
+    source = replicated.db.query(columns.format("t"))  # type: ignore[arg-type]  # made of constants
+    copied = replicated.replica.query(columns.format("shop_public.t"))  # type: ignore[arg-type]  # as above
+    assert copied == [row if row[0] % 100 != 11 else (row[0], None, None, None) for row in source]
+    check(replicated, "UPDATE t SET i[2][1] = 0 WHERE id = 4")
