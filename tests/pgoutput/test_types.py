@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tests.pgoutput.source import Resolver, connect, copy, create_slot, decoded, printed, read_schema, stream, types
 from tests.rigs.database import Database
 
+from levada.destinations.postgres.copy_text import value_text
 from levada.pgoutput.changes import TableChanges
 from levada.pgoutput.decoder import Decoder
 from levada.schema.changes import UNREPRESENTABLE
@@ -36,6 +38,8 @@ class Case:
     read: Callable[[pa.Array], list[Any]] = lambda array: array.to_pylist()
     stored: str = ""
     """The type that the manifest chooses."""
+    made: str = ""
+    """The SQL expression of the value of a text ``e``, instead of a cast."""
 
     @property
     def name(self) -> str:
@@ -133,6 +137,30 @@ TOO_LATE = "(NOT isfinite(v) OR v > '294247-01-10 04:00:54.775807+00')"
 MULTIPLE = "(array_ndims(v) > 1 OR array_lower(v, 1) <> 1)"
 ODD_ARRAYS = ("{{1,2},{3,4}}", "[0:1]={1,2}", "{{1}}", "[2:2]={7}")
 
+
+def _shortest(seconds: re.Match[str]) -> str:
+    return f"{seconds[1]}.{seconds[2]}" if seconds[2] else seconds[1]
+
+
+def of_range(kind: str, bound: str, texts: st.SearchStrategy[str], odd: str = "false") -> Case:
+    """Return the case of a range type, whose structs must have PostgreSQL's text. It quotes timestamps, in a zone."""
+    pairs = st.tuples(st.just("") | texts, st.just("") | texts, st.sampled_from(["[]", "[)", "(]", "()"])).map("|".join)
+    made = (
+        f"(SELECT CASE WHEN e IS NULL THEN NULL WHEN e = 'empty' THEN 'empty'::{kind} WHEN a > b THEN {kind}(b, a, f)"
+        f" ELSE {kind}(a, b, f) END FROM (SELECT nullif(split_part(e, '|', 1), '')::{bound} AS a,"
+        f" nullif(split_part(e, '|', 2), '')::{bound} AS b, split_part(e, '|', 3) AS f) AS parts)"
+    )
+    refused = " OR ".join(f"coalesce({odd.replace('v', side)}, false)" for side in ("lower(v)", "upper(v)"))
+    printed = "replace(replace(concat(v), '\"', ''), '+00', '')"
+
+    def read(array: pa.Array) -> list[Any]:
+        found = value_text(array, pa.string()).to_pylist()
+        # PostgreSQL prints a timestamp without zeros at the end.
+        return [t and re.sub(r"(:\d\d)\.(\d*?)0*(?=[ ,)\]])", _shortest, t) for t in found]
+
+    return Case(kind, pairs | st.just("empty"), printed, f"({refused})", read, stored="Range", made=made)
+
+
 CASES = [
     Case("bool", st.sampled_from(["t", "f"])),
     Case("int2", integers(16)),
@@ -208,6 +236,12 @@ CASES = [
         f"({odd_dimensions(3)} IS TRUE OR 'NaN' = ANY (v))",
         stored="List(3)",
     ),
+    of_range("int4range", "int4", integers(31)),
+    of_range("int8range", "int8", integers(63)),
+    of_range("numrange", "numeric", decimals(30, 12)),
+    of_range("daterange", "date", DATES.filter(lambda d: not d.startswith("5874897")), "NOT isfinite(v)"),
+    of_range("tsrange", "timestamp", STAMPS, TOO_LATE.replace("+00", "")),
+    of_range("tstzrange", "timestamptz", STAMPS, TOO_LATE),
     Case("bool[]", nested(st.sampled_from(["t", "f"]), 6), "v", odd_dimensions(6), stored="List(6)"),
 ]
 
@@ -239,8 +273,9 @@ def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection
     case, conn = typed
     texts = data.draw(st.lists(st.none() | case.texts, min_size=VALUES, max_size=VALUES))
     conn.execute("TRUNCATE t")
+    made = case.made or f"e::{case.sql}"
     conn.execute(
-        f"INSERT INTO t SELECT k - 1, e::{case.sql} FROM unnest(%s::text[]) WITH ORDINALITY u(e, k)".encode(), [texts]
+        f"INSERT INTO t SELECT k - 1, {made} FROM unnest(%s::text[]) WITH ORDINALITY u(e, k)".encode(), [texts]
     )
     catalog = types(conn)
     schema = read_schema(conn, "t", catalog)

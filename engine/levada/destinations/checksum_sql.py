@@ -191,6 +191,8 @@ class ChecksumSql:
                 text = f"encode(timestamptz_send({value}), 'hex')"
             case Kind.ARRAY:
                 return self._array(value, kind, column)
+            case Kind.RANGE:
+                return self._range(value, kind, column)
             case Kind.TEXT:
                 return (
                     f"CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END"
@@ -220,6 +222,17 @@ class ChecksumSql:
             if odd is None or self.policy is not OnUnrepresentable.NULL
             else f"CASE WHEN {odd} THEN NULL ELSE {text} END"
         )
+
+    def _range(self, value: str, kind: ColumnType, column: Column) -> str:
+        assert kind.element is not None
+        bounds = [f"lower({value})", f"upper({value})"]
+        lower, upper = (self._frame(self._text(b, kind.element, column, element=True), kind.element) for b in bounds)
+        first = f"CASE WHEN lower_inc({value}) THEN '[' ELSE '(' END"
+        last = f"CASE WHEN upper_inc({value}) THEN ']' ELSE ')' END"
+        text = f"CASE WHEN isempty({value}) THEN 'empty' ELSE {first} || {lower} || {upper} || {last} END"
+        odd = [o for b in bounds if (o := unrepresentable(b, kind.element)) is not None]
+        null = " OR ".join([f"{value} IS NULL", *(odd if self.policy is OnUnrepresentable.NULL else [])])
+        return f"CASE WHEN {null} THEN NULL ELSE {text} END"
 
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None

@@ -10,6 +10,7 @@ Name                Columns                                                     
                                                                                  point
 ``Uuid``            uuid                                                         Iceberg's uuid, in place of text
 ``List``            vector and halfvec of the extension pgvector                 A list of 32-bit floats
+``Range``           int4range, int8range, numrange, daterange, tsrange, tstzrange A struct of bounds
 ``List(n)``         Arrays with n dimensions, at least 2                         Lists in lists, to a depth of n
 =================== ============================================================ ===================================
 
@@ -28,7 +29,7 @@ from levada.errors import NeedsOperator
 from levada.schema.mask_comments import MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
-from levada.schema.types import NUMERIC_OID, ColumnType, Kind, Notation, TypeInfo, base_type, resolve_type
+from levada.schema.types import NUMERIC_OID, RANGES, ColumnType, Kind, Notation, TypeInfo, base_type, resolve_type
 from levada.values import QualifiedTable, resync_command
 
 _DECIMAL: Final = re.compile(r"Decimal\((\d+), ?(\d+)\)", re.ASCII)
@@ -118,6 +119,12 @@ def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: M
         if scale > precision:
             raise _refused(schema.name, column, name, f"of {precision} digits none can have {scale} after the point")
         return ColumnType(Kind.DECIMAL, precision, scale)
+    if name == "Range":
+        if oid not in RANGES:
+            raise _refused(schema.name, column, name, "only PostgreSQL's own range types are stored as a Range")
+        if in_key:
+            raise _refused(schema.name, column, name, "it is in the key")
+        return ColumnType(Kind.RANGE, element=resolve_type(RANGES[oid], -1))
     if (found := _NESTED.fullmatch(name)) is not None:
         # Without the policy of the pipeline, which may have made text of an array.
         plain = resolve_type(column.type_oid, column.typmod, catalog)

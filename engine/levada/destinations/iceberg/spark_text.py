@@ -44,7 +44,9 @@ def canonical_text(value: SparkColumn, kind: ColumnType, stored: str) -> SparkCo
             return _hexadecimal(sf.unix_micros(value.cast("timestamp")) - sf.lit(_SINCE_2000_US))
         case Kind.ARRAY:
             assert kind.element is not None
-            return _array_text(value, kind.element, stored) if kind.depth == 1 else nested_texts(kind)(value)
+            return _array_text(value, kind.element, stored) if kind.depth == 1 else nested_text(value, kind)
+        case Kind.RANGE:
+            return nested_text(value, kind)
     return value.cast("string")
 
 
@@ -109,12 +111,13 @@ def listed_decimal_texts() -> Any:
     return _function(_listed_decimals, "array<string>")
 
 
-def nested_texts(kind: ColumnType) -> Any:
-    """Return Spark's function from lists in lists to their canonical text.
+def nested_text(value: SparkColumn, kind: ColumnType) -> SparkColumn:
+    """Return the canonical text of lists in lists, or of ranges.
 
     One function has the whole text, because Spark calls no function of Python within ``transform``.
     """
-    return _function(lambda values: arrow_canonical_text(values, kind), "string")
+    text: SparkColumn = _function(lambda values: arrow_canonical_text(values, kind), "string")(value)
+    return text
 
 
 def _function(work: Any, result: Any) -> Any:

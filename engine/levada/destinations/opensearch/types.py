@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,7 +32,9 @@ def is_document(column: Column) -> bool:
 
 
 def mapping_of(column: Column) -> dict[str, Any]:
-    """Return the column's mapping in the index. An array has the mapping of its elements."""
+    """Return the column's mapping in the index. An array has that of its elements, a range those of its fields."""
+    if column.type.parts:
+        return {"properties": {n: mapping_of(replace(column, type=part)) for n, part in column.type.parts}}
     kind = column.type.scalar.kind
     if kind in _INTEGERS:
         return {"type": "long"}
@@ -54,6 +57,8 @@ def mapping_of(column: Column) -> dict[str, Any]:
 
 def shape_of(column: Column) -> str:
     """Return the form of the values in JSON. Documents of one shape need no change when a type is widened."""
+    if column.type.parts:
+        return ",".join(shape_of(replace(column, type=part)) for _, part in column.type.parts)
     kind, lists = column.type.scalar.kind, "[]" * column.type.depth
     if kind in _INTEGERS:
         return "integer" + lists
@@ -70,6 +75,9 @@ def json_values(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _json(values: pa.Array, kind: ColumnType, *, documents: bool) -> pa.Array:
+    if kind.parts:
+        parts = [_json(f, part, documents=False) for f, (_, part) in zip(values.flatten(), kind.parts, strict=True)]
+        return json_text.objects([name for name, _ in kind.parts], parts, values.is_valid())
     if kind.kind is Kind.ARRAY:
         assert kind.element is not None
         return json_text.lists(values, _json(values.flatten(), kind.element, documents=documents))
