@@ -19,8 +19,8 @@ from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.verification_record import VerificationRecord, verification_record
 from levada.runtime.verifications.messages import NotProved, Proved
-from levada.runtime.verifications.rolling import OVERHEAD_S, advanced, begun, next_rows, next_table
-from levada.runtime.verifications.verifier import Verifier, unsupported
+from levada.runtime.verifications.rolling import OVERHEAD_S, PATIENCE_S, advanced, begun, next_rows, next_table
+from levada.runtime.verifications.verifier import AGAIN, Verifier, unsupported
 from levada.schema import ReplicatedTableSchema
 from levada.status import Progress, TableProgress
 from levada.verify.ranges import SourceRange, read_range
@@ -69,13 +69,14 @@ class ContinuousVerifier:
             compared = self._compare(table, load, cancelled)
             differences = self._repair(table, compared, load, cancelled) if compared.differs else 0
         except Exception as failure:
-            if cancelled.is_set() or self.verifier.stopping.is_set():
-                return
             error, now = as_levada_error(failure), datetime.now(UTC)
-            known = isinstance(failure, LevadaError)
-            _log.warning("a range of %s was not compared: %s [%s]", table.table, error.message, error.code,
-                         exc_info=not known)  # fmt: skip
-            self.verifier.inbox.put(NotProved(table.id, f"{error.message} [{error.code}]", load.seconds, now))
+            # A table that was changed, or is verified by a command, is tried again after the usual rest.
+            usual = cancelled.is_set() or error.code in AGAIN
+            level = logging.INFO if usual else logging.WARNING
+            _log.log(level, "a range of %s was not compared: %s [%s]", table.table, error.message, error.code,
+                     exc_info=not isinstance(failure, LevadaError))  # fmt: skip
+            problem = "" if usual else f"{error.message} [{error.code}]"
+            self.verifier.inbox.put(NotProved(table.id, problem, load.seconds, now))
             return
         now, to, former = datetime.now(UTC), compared.found.between.upto, compared.former
         before = former.proof
@@ -89,7 +90,7 @@ class ContinuousVerifier:
         """Compare the next range at one LSN. The source's snapshot ends before the destination is read."""
         verifier, name = self.verifier, table.table
         limits = self.config_ref.current.limits.verifications
-        options = VerifyOptions(patience_s=limits.patience_s, load=load)
+        options = VerifyOptions(patience_s=min(PATIENCE_S, limits.patience_s), load=load)
         with verifier.moment(name, options, cancelled) as moment:
             verifier.require_columns(moment)
             if (why := verifier.why_unrepairable(moment)) is not None:
@@ -111,8 +112,7 @@ class ContinuousVerifier:
 
     def _repair(self, table: TableProgress, compared: _Compared, load: SourceLoad, cancelled: threading.Event) -> int:
         """Compare a range that differs at another LSN, and write the rows that differ. Return the number of keys."""
-        patience_s = self.config_ref.current.limits.verifications.patience_s
-        options = VerifyOptions(repair=True, patience_s=patience_s, between=compared.found.between, load=load)
+        options = VerifyOptions(repair=True, patience_s=PATIENCE_S, between=compared.found.between, load=load)
         report: TableReport = self.verifier.run_in_turn(table.table, options, cancelled)
         if report.differences:
             _log.warning("%s differed from the source at %s in %d keys, whose rows were written again: %s",

@@ -14,6 +14,8 @@ RANGE_S: Final = 2.0
 """The seconds that one range should take at the source, whose snapshot is open for about that long."""
 OVERHEAD_S: Final = 0.1
 """The seconds that count for the snapshot and the catalog, which each range reads."""
+PATIENCE_S: Final = 60.0
+"""The longest wait for open transactions. Requests wait for the range that is compared."""
 FIRST_ROWS: Final = 50_000
 FEWEST_ROWS: Final = 10_000
 _GROWTH: Final = 4

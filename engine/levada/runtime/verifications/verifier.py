@@ -70,7 +70,7 @@ its changes for as long as it lasts.
 _APPENDED: Final = (
     "UPDATEs and DELETEs, which are not streamed of a table without a replica identity. Their rows are differences"
 )
-_AGAIN: Final = frozenset(
+AGAIN: Final = frozenset(
     {
         codes.TABLE_CHANGED,
         codes.COPY_YIELDED,
@@ -117,7 +117,7 @@ class Verifier:
             try:
                 return self._attempt(name, options, cancelled, last=attempt == attempts)
             except Transient as error:
-                if error.code not in _AGAIN or attempt == attempts:
+                if error.code not in AGAIN or attempt == attempts:
                     raise
                 _log.info("verifying %s again: %s", name, error.message)
                 if cancelled.wait(_RETRY_S):
