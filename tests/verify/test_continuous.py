@@ -130,6 +130,20 @@ def test_a_restart_continues_the_pass(replicated: Replicated) -> None:
     assert (proof(again).oldest, proof(again).differences) == (None, 0)
 
 
+def write_as_levada(shop: Shop, changes: list[str]) -> None:
+    """Write with the engine's properties, without which the table is parked (`foreign_write`)."""
+    newest = shop.sql("SELECT summary FROM {t}.snapshots ORDER BY committed_at DESC LIMIT 1")[0]["summary"]
+    prefix = "spark.sql.iceberg.snapshot-property."
+    names = [name for name in newest if name.startswith("levada")]
+    for name in names:
+        shop.spark.conf.set(f"{prefix}{name}", newest[name])
+    try:
+        shop.sql(";".join(changes))
+    finally:
+        for name in names:
+            shop.spark.conf.unset(f"{prefix}{name}")
+
+
 def test_iceberg_is_healed_by_range(shop: Shop) -> None:
     """A missing, an extra and a changed row of a table in Iceberg, whose key has a number, a text and a moment."""
     shop.db.execute(
@@ -144,7 +158,7 @@ def test_iceberg_is_healed_by_range(shop: Shop) -> None:
     assert (proof(found).differences, proof(found).rows) == (0, 130)
     changes = ["DELETE FROM {t} WHERE v = 'v77'", "UPDATE {t} SET v = 'theirs' WHERE v = 'v3'",
                "INSERT INTO {t} (n, b, at, v) VALUES (2, 'c', timestamp '2026-01-01 00:00:10', 'more')"]  # fmt: skip
-    shop.sql(";".join(changes))
+    write_as_levada(shop, changes)
     healed = shop.wait(lambda p: proof(p).differences >= 3)
     assert (proof(healed).differences, table(healed).phase) == (3, "Ready")
     assert table(healed).copy == table(found).copy
