@@ -16,6 +16,7 @@ import pyarrow.csv as pcsv
 
 from levada.copy.plan import BlockRange
 from levada.copy.range_reader import in_blocks, quote_table
+from levada.destinations.key_ranges import key_terms, key_texts, range_conditions
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, is_framed_by_length
 from levada.pgoutput.copybinary import text_expression
 from levada.schema import Column, ColumnType, Kind, resolve_type
@@ -62,6 +63,19 @@ class ChecksumSql:
         """Return the statement for the checksums of a range by key, of the rows in some chunks."""
         wanted = ", ".join(map(str, chunks))
         return self._by_key(part, f" WHERE key_hash % {self.comparison.chunks} IN ({wanted})")
+
+    def last_key(self, parts: Sequence[BlockRange], rows: int) -> str:
+        """Return the statement for the key of the last of the first ``rows`` rows of the comparison's range of keys.
+
+        It has no row if there are fewer.
+        """
+        key = self.comparison.key
+        texts = ", ".join(f"{text} AS t{i}" for i, text in enumerate(key_texts(key)))
+        terms = ", ".join(f"{term} AS o{i}" for i, term in enumerate(key_terms(key, utf8=self.utf8)))
+        of_parts = (f"SELECT {texts}, {terms} FROM ONLY {quote_table(p.leaf)}{self._where(p, None)}" for p in parts)
+        keys = " UNION ALL ".join(of_parts)
+        names, order = (", ".join(f"{name}{i}" for i in range(len(key))) for name in "to")
+        return f"SELECT {names} FROM ({keys}) AS keys ORDER BY {order} OFFSET {rows - 1} LIMIT 1"
 
     def _by_key(self, part: BlockRange, where: str, places: str | None = None) -> str:
         digests = "".join(f", sum({self._hash(f'f{i}')})" for i in range(len(self.comparison.columns)))
@@ -110,7 +124,9 @@ class ChecksumSql:
         return self._hash(self._joined([self._framed(c, self._canonical(c)) for c in self.comparison.identity]))
 
     def _conditions(self, part: BlockRange) -> list[str]:
-        return in_blocks(part) + ([f"({self.row_filter})"] if self.row_filter is not None else [])
+        comparison = self.comparison
+        chosen = range_conditions(comparison.key, comparison.between, utf8=self.utf8)
+        return [*in_blocks(part), *chosen, *([f"({self.row_filter})"] if self.row_filter is not None else [])]
 
     def _compared(self) -> str:
         """Return the hash that a row adds to a checksum: that of the row in the sample, and else that of its key."""

@@ -38,6 +38,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from levada.destinations.key_ranges import WHOLE, KeyRange
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.values import Lsn
 
@@ -87,6 +88,7 @@ class Comparison:
     belongs to the chunk of its key's hash. The values of a row are compared if its key belongs to the first ``sample``
     of `SAMPLE_PARTS` parts, counted from the part ``offset``. Of the other rows only the keys are compared.
 
+    ``between`` is the range of keys whose rows are compared.
     ``marked`` is None for a table whose deleted rows have no mark. If it is False, the destination leaves out the
     marked rows, and if it is True all others. ``keeps`` is True if rows that only the destination has are no
     differences.
@@ -99,6 +101,7 @@ class Comparison:
     offset: int = 0
     marked: bool | None = None
     keeps: bool = False
+    between: KeyRange = WHOLE
 
     @property
     def identity(self) -> tuple[Column, ...]:
