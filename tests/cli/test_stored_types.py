@@ -89,7 +89,7 @@ def test_a_type_that_a_column_does_not_take(items: Path, db: Database) -> None:
     assert on(items, "verify").exit_code == Exit.OK
 
 
-@pytest.mark.parametrize("name", ["text", "Decimal(39, 0)", "Decimal(0, 0)", "Decimal", "Uuid[]", ""])
+@pytest.mark.parametrize("name", ["text", "Decimal(39, 0)", "Decimal(0, 0)", "Decimal", "Uuid[]", "List(1)", "List(7)"])
 def test_names_that_no_type_has(manifest: Path, db: Database, name: str) -> None:
     """The manifest is invalid, and the message names the field."""
     write(manifest, db, {"id": name})

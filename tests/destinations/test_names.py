@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 
 import duckdb
 import pytest
@@ -104,6 +105,17 @@ def test_a_column_with_the_name_of_a_lists_elements_is_refused() -> None:
         assert is_refused(CHECKS["iceberg"], schema)
         assert not is_refused(CHECKS["ducklake"], schema)
     assert not is_refused(CHECKS["iceberg"], named("tags", "tags.element"))
+
+
+def test_a_column_with_the_name_of_a_part_of_a_nested_type_is_refused() -> None:
+    """At each depth of lists in lists, and for each field of a range."""
+    grid = ColumnType(Kind.ARRAY, element=ColumnType(Kind.ARRAY, element=ColumnType(Kind.TEXT)))
+    period = ColumnType(Kind.RANGE, element=ColumnType(Kind.DATE))
+    taken = {"v.element.element": grid, "v.lower": period, "V.IsEmpty": period}
+    for name, kind in taken.items():
+        nested = replace(column(2, "v", Kind.TEXT), type=kind)
+        assert is_refused(CHECKS["iceberg"], table(column(1, "id", Kind.INT8), nested, column(3, name, Kind.INT4)))
+        assert not is_refused(CHECKS["iceberg"], table(column(1, "id", Kind.INT8), nested, column(3, "v.x", Kind.INT4)))
 
 
 def test_case_is_that_of_javas_letters(spark: SparkSession) -> None:

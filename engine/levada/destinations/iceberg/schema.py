@@ -74,6 +74,8 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "uuid": pa.uuid(),
 }
 
+_RANGE_FIELDS: Final = [name for name, _ in ColumnType(Kind.RANGE, element=ColumnType(Kind.BOOL)).parts]
+
 CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
     (OP, "string"),
     (COMMIT_LSN, "long"),
@@ -345,7 +347,8 @@ def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
                 "element", _arrow_type(kind["element"], column), metadata={FIELD_ID: str(kind["element-id"])}
             )
             return pa.list_(element)
-        if kind["type"] == "struct" and all(isinstance(f["type"], str) for f in kind["fields"]):
+        # A struct of another writer may be nested further, and have fields that are required.
+        if kind["type"] == "struct" and [f["name"] for f in kind["fields"]] == _RANGE_FIELDS:
             return pa.struct([NestedField(f["id"], f["name"], f["type"]).arrow for f in kind["fields"]])
         raise _foreign_column(column, kind["type"])
     if found := _DECIMAL.fullmatch(kind):
