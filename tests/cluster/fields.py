@@ -148,6 +148,8 @@ PATCHES: dict[str, Any] = {
     "verify.everyHours": 24,
     "verify.samplePercent": 10,
     "verify.beforeSwap": True,
+    "verify.continuous.everyHours": 168,
+    "verify.continuous.maxSourceLoadPercent": 2,
     "driver.mode": "Cluster",
     "driver.image": "levada:other",
     "driver.resources.requests": {"cpu": "2"},

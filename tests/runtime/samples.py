@@ -20,6 +20,7 @@ from levada.status import (
     PassedLimit,
     PipelineState,
     Progress,
+    ProofProgress,
     SlotProgress,
     StagingProgress,
     TableProgress,
@@ -149,6 +150,13 @@ def verified(**changes: Any) -> VerifiedProgress:
     """Return a verification that found two keys."""
     fields = {"at": NOON, "lsn": Lsn(255), "rows": 1000, "equal": False, "differences": 2}
     return VerifiedProgress(**{**fields, **changes})
+
+
+def proof(**changes: Any) -> ProofProgress:
+    """Return a comparison by ranges whose second pass is under way."""
+    fields = {"oldest": NOON - timedelta(days=7), "began": NOON, "rows": 90, "source_seconds": 1.5, "differences": 3,
+              "at": NOON, "range_rows": 40, "range_seconds": 0.5}  # fmt: skip
+    return ProofProgress(**{**fields, **changes})
 
 
 def progress(*tables: TableProgress, **changes: Any) -> Progress:

@@ -77,6 +77,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "verify.everyHours": {"verify": {"everyHours": 7}},
     "verify.samplePercent": {"verify": {"samplePercent": 7}},
     "verify.beforeSwap": {"verify": {"beforeSwap": True}},
+    "verify.continuous.everyHours": {"verify": {"continuous": {"everyHours": 7}}},
+    "verify.continuous.maxSourceLoadPercent": {"verify": {"continuous": {"maxSourceLoadPercent": 7}}},
     "table.suspend": {"table": {"suspend": True}},
     "table.onUnstreamable": {"table": {"onUnstreamable": "Hold"}},
     "table.onPartitionGone": {"table": {"onPartitionGone": "Keep"}},

@@ -19,7 +19,12 @@ def full() -> Progress:
     """Return a snapshot in which every figure is known."""
     return samples.progress(
         samples.table("orders", error=samples.error(), phase="Errored"),
-        samples.table("items", catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0), verified=samples.verified()),
+        samples.table(
+            "items",
+            catch_up=CatchUpProgress(CatchUpState.CATCHING_UP, 90.0),
+            verified=samples.verified(),
+            proof=samples.proof(),
+        ),
         samples.table(
             "payments", copy=samples.copying(), phase="DataSync", copied_again=samples.error(), copied_rows="Part"
         ),

@@ -48,6 +48,7 @@ def full() -> Progress:
             verify_tried=samples.seconds(-10),
             verify_error=samples.error(code="lock_timeout"),
             verify_nonce=6,
+            proof=samples.proof(),
             pending_segments=3,
             pending_rows=1200,
             staged_bytes=1 << 20,

@@ -63,7 +63,9 @@ def dashboard(now: Progress, before: Progress | None = None, most_tables: int | 
         parts.append(tables(now, before, listed))
         parts += [_text(line, "dim") for line in unlisted_lines(now.tables, listed)]
     parts += [_text(line, "yellow") for line in (*memory_lines(now), *guard_lines(now), *differences(now))]
-    parts += [_text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now))]
+    parts += [
+        _text(line, "cyan") for line in (*renamed_tables(now), *notes(now), *copies(now), *resyncs(now), *proofs(now))
+    ]
     parts += [_text(line, "dim") for line in cut_lines(now)]
     parts += [_text(line, "red") for line in errors(now)]
     return Group(*parts)
@@ -232,6 +234,23 @@ def differences(now: Progress) -> Iterator[str]:
             count = f" in {counted(found.differences, 'key')}" if found.differences or not found.problem else ""
             problem = f": {found.problem}" if found.problem else ""
             yield f"{table.table}: differs from the source{count} at {found.lsn} ({utc_text(found.at)}){problem}"
+
+
+def proofs(now: Progress) -> Iterator[str]:
+    """Yield a line for each table that is compared range by range."""
+    for table in now.tables:
+        proof = table.proof
+        if proof is None:
+            continue
+        # The problem is that of the last attempt, and the next one follows by itself.
+        text = [f"every row proved since {utc_text(proof.oldest)}" if proof.oldest else "not every row proved yet"]
+        if proof.began is not None:
+            text.append(f"a pass has compared {counted(proof.rows, 'row')}")
+        if proof.differences:
+            text.append(f"{counted(proof.differences, 'key')} differed and were repaired")
+        if proof.problem:
+            text.append(f"not compared: {proof.problem}")
+        yield f"{table.table}: {', '.join(text)}"
 
 
 def resyncs(now: Progress) -> Iterator[str]:

@@ -63,9 +63,11 @@ class Capabilities:
     rows. Without it no JVM starts, and worker processes read them. ``keeps_ranges``: `Destination.write_table_rows`
     reads the rows by `TableRows.map_ranges`, whose finished ranges outlive the process. Without it an interrupted copy
     begins again. ``verifies``: `Destination.fixed` returns a version of a table whose checksums can be compared with
-    the source. Without it `levada verify` refuses the pipeline. ``repairs``: `Destination.repair` writes the rows of
-    some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table under names. Without it ``spec.cuts``
-    and `levada cut` are refused. ``erases``: `Destination.erase` removes rows from the current and all former states.
+    the source. Without it `levada verify` refuses the pipeline. ``verifies_ranges``: that version can be compared by
+    ranges of keys, see `levada.destinations.key_ranges`. Without it ``spec.verify.continuous`` is refused. ``repairs``:
+    `Destination.repair` writes the rows of some keys again. ``cuts``: `Destination.update_cuts` keeps states of a table
+    under names. Without it ``spec.cuts`` and `levada cut` are refused. ``erases``: `Destination.erase` removes rows
+    from the current and all former states.
     ``guards``: the destination keeps other writers from its tables until
     `Destination.release_table`. Without it a clean-up that retains the tables does not open the destination.
     ``finds_rows``: `Destination.keys_in` finds the rows of a partition by its bounds. ``keeps_deleted``: the
@@ -84,6 +86,7 @@ class Capabilities:
     spark: bool = False
     keeps_ranges: bool = False
     verifies: bool = False
+    verifies_ranges: bool = False
     repairs: bool = False
     cuts: bool = False
     erases: bool = False

@@ -18,6 +18,7 @@ TIME                            ``HH:MM:SS.ffffff``
 TIMESTAMP, TIMESTAMPTZ          Microseconds since 2000-01-01, as 8 bytes in hexadecimal
 UUID                            Lower-case text with hyphens
 ARRAY                           The framed elements between brackets
+RANGE                           ``empty``, or the framed bounds between the brackets of PostgreSQL's text
 =============================== ==================================================================================
 
 A *framed* value is its text and ``|``. A text of variable form has its length in UTF-8 bytes and ``:`` in front. NULL
@@ -37,6 +38,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from levada.destinations.key_ranges import WHOLE, KeyRange
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.values import Lsn
 
@@ -59,7 +61,7 @@ DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
 PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
 """The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
-_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
+_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE})
 
 
 def column_digest(attnum: int) -> str:
@@ -86,6 +88,7 @@ class Comparison:
     belongs to the chunk of its key's hash. The values of a row are compared if its key belongs to the first ``sample``
     of `SAMPLE_PARTS` parts, counted from the part ``offset``. Of the other rows only the keys are compared.
 
+    ``between`` is the range of keys whose rows are compared.
     ``marked`` is None for a table whose deleted rows have no mark. If it is False, the destination leaves out the
     marked rows, and if it is True all others. ``keeps`` is True if rows that only the destination has are no
     differences.
@@ -98,6 +101,7 @@ class Comparison:
     offset: int = 0
     marked: bool | None = None
     keeps: bool = False
+    between: KeyRange = WHOLE
 
     @property
     def identity(self) -> tuple[Column, ...]:

@@ -109,6 +109,17 @@ class GuardLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ContinuousConfig:
+    """The comparisons of tables by ranges. Each row is compared once in ``every_s`` seconds. 0: none is.
+
+    ``source_load`` is the share of the time for which one connection may be busy at the source, above 0 and at most 1.
+    """
+
+    every_s: float = 0.0
+    source_load: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyConfig:
     """The comparisons with the source that run without a request. ``every_s`` is their period in seconds, 0 for none.
 
@@ -119,6 +130,7 @@ class VerifyConfig:
     every_s: float = 0.0
     sample: float = 1.0
     before_swap: bool = False
+    continuous: ContinuousConfig = field(default_factory=ContinuousConfig)
 
 
 @dataclass(frozen=True, slots=True)

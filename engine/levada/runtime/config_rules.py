@@ -23,7 +23,7 @@ from levada.spec.guard import WalPercentLimits
 from levada.spec.model import Model
 from levada.spec.pipeline import PipelineMetadata, PipelineSpec
 from levada.spec.problems import bounds, value_problem
-from levada.spec.running import Apply, Batch, Copy, Cuts, Health, Retries, Verify
+from levada.spec.running import Apply, Batch, Continuous, Copy, Cuts, Health, Retries, Verify
 from levada.spec.source import Keepalive, PostgresServer, Publication, Slot, Source
 from levada.spec.table_sync import TableSyncFields
 from levada.status import GuardMeasure, GuardPolicy
@@ -104,6 +104,8 @@ NUMBERS: Final = (
     Number("retries.max_delay_s", Retries, "max_delay_seconds", fraction=True),
     Number("verify.every_s", Verify, "every_hours", unit=3600, fraction=True),
     Number("verify.sample", Verify, "sample_percent", unit=0.01, fraction=True),
+    Number("verify.continuous.every_s", Continuous, "every_hours", unit=3600, fraction=True),
+    Number("verify.continuous.source_load", Continuous, "max_source_load_percent", unit=0.01, fraction=True),
     Number("cuts.every_s", Cuts, "every_seconds", fraction=True, least="positive"),
     Number("cuts.keep", Cuts, "keep"),
 )

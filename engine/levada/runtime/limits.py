@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from levada.copy.guard import LockLimits
 from levada.copy.plan import RangeLimits
 from levada.segments.limits import BatchLimits
+from levada.verify.ranges import MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,14 @@ class VerificationLimits:
 
     A verification is tried with ``attempts`` snapshots, if the table changes or does not keep up. A repair writes rows
     ``rounds`` times, as each time a limited number of keys is examined. A verification of the schedule waits
-    ``patience_s`` for open transactions. One that is forgotten, for example a prepared one, is reported then.
+    ``patience_s`` for open transactions. One that is forgotten, for example a prepared one, is reported then. A
+    comparison by ranges takes at most ``range_rows`` rows at a time, whose hashes may be in memory.
     """
 
     attempts: int = 5
     rounds: int = 20
     patience_s: float = 3600.0
+    range_rows: int = MOST_ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.requests import check_table_settings
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.startup_requests import apply_requested_resyncs
+from levada.runtime.tables.verification_record import check_continuous
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.segments.staging import Staging
@@ -94,6 +95,7 @@ class Pipeline(PipelineRequests):
         require_valid(config)
         check_table_settings(config, destination)
         check_cuts(config, destination)
+        check_continuous(config, destination)
         super().__init__(config, store, destination)
         self._newest_config = config
         self._spark = spark

@@ -203,6 +203,20 @@ class Health(Model):
     """Seconds between two short Jobs that sample the slot's lag while no driver runs. 0: no such Job runs."""
 
 
+class Continuous(Model):
+    """Comparisons of each table range by range, all the time. Rows that differ are written again.
+
+    The destination must compare ranges of keys. Iceberg and PostgreSQL do.
+    """
+
+    every_hours: StrictInt = setting(Change.HOT, 0, ge=0, le=8760)
+    """Hours in which each row is compared once. 0: tables are not compared by ranges."""
+    max_source_load_percent: StrictInt = setting(Change.HOT, 1, ge=1, le=100)
+    """The percentage of the time for which one connection computes checksums at the source. Between two ranges nothing
+    is read. If it is too low for `everyHours`, the comparison of all rows takes longer.
+    """
+
+
 class Verify(Model):
     """Comparisons of the tables with the source, as `levada verify` makes them. Tables that differ are reported."""
 
@@ -216,6 +230,8 @@ class Verify(Model):
     """true: the shadow copy of a resync is compared with the source, all of its values, and replaces the table only if
     it is equal. Otherwise the resync ends with an error, and the table stays as it is. false: it is not compared.
     """
+    continuous: Continuous = setting(Change.HOT, {})
+    """Comparisons of each table range by range, all the time. Rows that differ are written again."""
 
 
 class Cuts(Model):

@@ -107,6 +107,32 @@ class VerifiedProgress(Part):
     """A difference of the table as a whole, such as a file that is missing. Empty if only keys differ."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofProgress(Part):
+    """The comparison of a table range by range, see `verify.continuous`."""
+
+    oldest: Time | None = None
+    """Each row was found equal to the source, or was repaired, at this time or later. Null before the end of the first
+    pass over all ranges.
+    """
+    began: Time | None = None
+    """The begin of the pass that is under way. Null between two passes."""
+    rows: int = 0
+    """The rows at the source that this pass has compared, or those of the last pass."""
+    source_seconds: Thousandths = 0.0
+    """The seconds for which this pass has kept the source busy, or those of the last pass."""
+    differences: int = 0
+    """The keys that were found to differ, and were repaired, since the table was copied."""
+    at: Time
+    """The time of the last range, or of the last attempt."""
+    range_rows: int = 0
+    """The rows of the last range."""
+    range_seconds: Thousandths = 0.0
+    """The seconds for which the last range kept the source busy."""
+    problem: str = ""
+    """The reason why the last attempt compared nothing. Empty if it did."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResyncProgress(Part):
     """A shadow copy. Its table stays readable and receives changes meanwhile."""
@@ -179,6 +205,8 @@ class TableProgress(Part):
     """The error of that comparison. Null if it succeeded or has not ended."""
     verify_nonce: int = 0
     """The value of `verifyNonce` that was handled last."""
+    proof: ProofProgress | None = None
+    """The comparison range by range since the table was copied. Null without one."""
     suspended: bool = False
     retry_nonce: int = 0
     """The value of `retryNonce` that was handled last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,11 +39,20 @@ _GONE = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
 
 @dataclass(slots=True)
+class SourceLoad:
+    """The seconds for which the source's server was busy with the statements of a comparison."""
+
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class SourceTable:
     """A published table in ``snapshot``, which the caller keeps open while ``guard`` holds the table's locks.
 
-    ``connections`` is the maximum number of connections. If ``cancelled`` is set, the methods raise Transient
-    ``verify_cancelled``. They raise Transient ``table_changed`` if the table changed since the snapshot.
+    ``connections`` is the maximum number of connections. With ``load``, the seconds are added up for which the server
+    is busy, over one connection and without parallel workers, and a leaf is read as one range. If ``cancelled`` is set,
+    the methods raise Transient ``verify_cancelled``. They raise Transient ``table_changed`` if the table changed since
+    the snapshot.
     """
 
     connection: PostgresConnection
@@ -53,6 +63,7 @@ class SourceTable:
     guard: TableGuard
     cancelled: threading.Event
     mask_keys: MaskKeyFiles = NO_KEY_FILES
+    load: SourceLoad | None = None
     _utf8: bool | None = field(default=None, init=False)
 
     def chunks(self, comparison: Comparison) -> pa.Table:
@@ -120,7 +131,19 @@ class SourceTable:
     @property
     def ranges(self) -> tuple[BlockRange, ...]:
         """The ranges of the table. Each row is in one of them."""
+        if self.load is not None:
+            # An index finds the keys of a range. Ranges of blocks would each search it.
+            return tuple(BlockRange(leaf.name, 0, None, leaf.bytes) for leaf in self.published.leaves)
         return plan_ranges(self.published.leaves, self.connections)
+
+    def last_key(self, comparison: Comparison, rows: int) -> tuple[str, ...] | None:
+        """Return the key of the last of the first ``rows`` rows of the comparison's range, None if there are fewer."""
+        parts = self.ranges
+        if not parts:
+            return None
+        layout = pa.schema([(f"t{i}", pa.string()) for i in range(len(comparison.key))])
+        found = self._run(self._sql(comparison).last_key(parts, rows), parts[0], layout).to_pylist()
+        return tuple(found[0].values()) if found else None
 
     def _sql(self, comparison: Comparison) -> ChecksumSql:
         if self._utf8 is None:
@@ -183,10 +206,12 @@ class SourceTable:
 
     def _slices(self, statement: str, part: BlockRange) -> Iterator[bytearray]:
         """Yield the result of a statement as CSV, in slices of whole rows."""
-        copy = f"COPY ({statement}) TO STDOUT (FORMAT csv)".encode()
+        copy, begun = f"COPY ({statement}) TO STDOUT (FORMAT csv)".encode(), time.monotonic()
         try:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn:
                 try:
+                    if self.load is not None:
+                        conn.execute("SET LOCAL max_parallel_workers_per_gather = 0")
                     for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}", self.check):
                         yield data
                 except LevadaError:
@@ -197,6 +222,9 @@ class SourceTable:
                     raise
         except NeedsOperator as error:
             raise self._changed(error) from error
+        finally:
+            if self.load is not None:
+                self.load.seconds += time.monotonic() - begun
 
     def _changed(self, error: NeedsOperator) -> LevadaError:
         if error.code not in _GONE:

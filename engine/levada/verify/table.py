@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from levada import codes
+from levada.destinations.key_ranges import WHOLE, KeyRange
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, FixedTable
 from levada.errors import DestinationChanged
 from levada.printable import counted
@@ -30,7 +31,7 @@ from levada.verify.differences import (
 from levada.verify.passes import REPAIRED_ROWS, Passes, first_chunks
 from levada.verify.report import TableReport
 from levada.verify.rows import RowDifferences
-from levada.verify.source_table import SourceTable
+from levada.verify.source_table import SourceLoad, SourceTable
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class VerifyOptions:
     case. ``examples`` is the highest number of differences that are described. With ``repair``, the rows of the keys
     that differ are written again. With ``show_values``, the described differences have the values that differ.
     ``patience_s`` is the longest wait in seconds for the transactions that are open when the verification begins.
+    ``between`` is the range of keys that is compared. With ``load``, the source is read as `SourceTable` describes.
     ``told`` is called with what is done next, in words.
     """
 
@@ -68,6 +70,8 @@ class VerifyOptions:
     show_values: bool = False
     patience_s: float = math.inf
     limits: CompareLimits = field(default_factory=CompareLimits)
+    between: KeyRange = WHOLE
+    load: SourceLoad | None = None
     told: Callable[[str], None] = field(default=lambda step: None)
 
 
@@ -161,7 +165,7 @@ def compare(
     A missing or damaged file at the destination is a difference, and no error. ``former`` is the result before the last
     change of a repair.
     """
-    comparison = _comparison(source, lake, schema, scope, options)
+    comparison = comparison_of(source, lake, schema, scope, options)
     comparisons = Passes(source, comparison, options.told, options.limits.repaired_rows)
     if former is not None and _is_same(former.comparisons.comparison, comparison):
         comparisons = former.comparisons
@@ -226,16 +230,18 @@ def _with_values(
     return with_values(comparison, examples, source.values(comparison, hashes), lake.values(comparison, hashes))
 
 
-def _comparison(
+def comparison_of(
     source: SourceTable, lake: FixedTable, schema: ReplicatedTableSchema, scope: Scope, options: VerifyOptions
 ) -> Comparison:
+    """Return what is compared of both sides."""
     compared = {c.attnum for c in scope.columns}
     key = schema.key_columns if compared.issuperset(schema.key) and not lake.is_history else ()
     rows = max(source.published.estimated_rows or 0, lake.estimated_rows)
     chunks = min(MAX_CHUNKS, max(MIN_CHUNKS, rows // options.limits.chunk_rows))
     parts = max(1, round(options.sample * SAMPLE_PARTS))
     marked, keeps = False if scope.marks else None, scope.keeps and bool(key)
-    return Comparison(scope.columns, key, chunks, parts, secrets.randbelow(SAMPLE_PARTS), marked, keeps)
+    offset = secrets.randbelow(SAMPLE_PARTS)
+    return Comparison(scope.columns, key, chunks, parts, offset, marked, keeps, options.between)
 
 
 def _examine(

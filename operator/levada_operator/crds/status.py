@@ -224,6 +224,14 @@ TABLE_SYNC_STATUS: Final = _object(
                 "differences": _integer("Keys that differed, also if they were repaired."),
             },
         ),
+        "proof": _object(
+            "The comparison range by range, see spec.verify.continuous.",
+            {
+                "oldest": _time("Each row was found equal, or was repaired, at this time or later."),
+                "differences": _integer("Keys that differed and were repaired, since the table was copied."),
+                "problem": _text("The reason why the last attempt compared nothing."),
+            },
+        ),
         "retryNonce": _integer("The last handled value of spec.retryNonce."),
         "resyncNonce": _integer("The last handled value of spec.resyncNonce."),
         "verifyNonce": _integer("The last handled value of spec.verifyNonce."),

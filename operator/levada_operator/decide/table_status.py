@@ -10,6 +10,7 @@ from levada.printable import counted
 from levada.status import (
     CopyProgress,
     ErrorProgress,
+    ProofProgress,
     ResyncProgress,
     ResyncStep,
     RetryPolicy,
@@ -43,6 +44,7 @@ _KEPT_UNREPORTED: Final = (
     "resyncNonce",
     "verifyNonce",
     "verified",
+    "proof",
     "sourceBytes",
 )
 """Fields that keep their value while the driver does not report the table."""
@@ -90,6 +92,8 @@ def table_status(
     status |= {name: nonce for name, nonce in nonces.items() if nonce}
     if report.verified is not None:
         status["verified"] = _verified(report.verified)
+    if report.proof is not None:
+        status["proof"] = _proof(report.proof)
     if report.resync is not None:
         status["resync"] = _resync(report.resync)
     if report.error is not None:
@@ -238,6 +242,12 @@ def _copy(phase: TableSyncPhase, copy: CopyProgress | None, before: dict[str, An
             "note": copy.note or None,
         }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _proof(proof: ProofProgress) -> dict[str, Any]:
+    """Return what changes once in a pass, because each write of a status is a write of the API server."""
+    times = {} if proof.oldest is None else {"oldest": timestamp(proof.oldest)}
+    return {**times, "differences": proof.differences, **({"problem": proof.problem} if proof.problem else {})}
 
 
 def _verified(verified: VerifiedProgress) -> dict[str, Any]:

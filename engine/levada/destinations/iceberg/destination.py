@@ -96,6 +96,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         spark=True,
         keeps_ranges=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         cuts=True,
         erases=True,

@@ -23,6 +23,7 @@ from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
 from levada.destinations.iceberg.metadata import VERIFY_TAG, Property, TableFacts
+from levada.destinations.iceberg.spark_ranges import in_range
 from levada.destinations.iceberg.spark_text import canonical_text, frame
 from levada.destinations.verification import (
     CHUNK,
@@ -329,12 +330,20 @@ class IcebergSnapshot(FixedTable):
     def _shown(self, comparison: Comparison, rows: DataFrame) -> DataFrame:
         """Return the rows that are compared."""
         name = self._read_as.get(DELETED_AT_ATTNUM)
+        if (chosen := self._range(comparison, rows)) is not None:
+            rows = rows.where(chosen)
         if comparison.marked is None:
             return rows
         if name is None:
             return rows.where(sf.lit(not comparison.marked))
         mark = sf.col(_quoted(name))
         return rows.where(mark.isNotNull() if comparison.marked else mark.isNull())
+
+    def _range(self, comparison: Comparison, rows: DataFrame) -> SparkColumn | None:
+        names = [self._read_as[c.attnum] for c in comparison.key]
+        typed = [(sf.lit(None), "", c) if n is None else (sf.col(_quoted(n)), rows.schema[n].dataType.simpleString(), c)
+                 for n, c in zip(names, comparison.key, strict=True)]  # fmt: skip
+        return in_range(typed, comparison.between)
 
     def marked_rows(self) -> int:
         """Return the number of rows with the mark of deleted ones."""

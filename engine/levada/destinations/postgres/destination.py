@@ -88,6 +88,7 @@ class PostgresDestination(FencedDestination[_Table]):
         watermark=True,
         replacement=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         erases=True,
         guards=True,

@@ -22,6 +22,7 @@ from levada.postgres.server_names import SOURCE, STORE, ServerNames
 from levada.postgres.tls import SESSION_ATTRS, SSL_MODES, trusted_certificates
 from levada.private import private_folder
 from levada.runtime.config import (
+    ContinuousConfig,
     CutSchedule,
     GuardLimit,
     PipelineConfig,
@@ -374,7 +375,13 @@ def _retries(spec: Retries) -> RetryLimits:
 
 
 def _verify(verify: VerifySpec) -> VerifyConfig:
-    return VerifyConfig(verify.every_hours * 3600.0, verify.sample_percent / 100, verify.before_swap)
+    continuous = verify.continuous
+    return VerifyConfig(
+        verify.every_hours * 3600.0,
+        verify.sample_percent / 100,
+        verify.before_swap,
+        ContinuousConfig(continuous.every_hours * 3600.0, continuous.max_source_load_percent / 100),
+    )
 
 
 def _guard_limits(guard: GuardSpec) -> tuple[GuardLimit, ...]:

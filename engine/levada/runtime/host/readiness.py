@@ -48,6 +48,7 @@ from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems, taken_places
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
+from levada.runtime.tables.verification_record import check_continuous
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
 from levada.stores.interface import OwnerRecord, TableAction, TableControls
@@ -355,6 +356,7 @@ def _destination_problems(
     try:
         with _opened(manifests, secrets, config) as destination:
             yield from _raised(lambda: check_cuts(config, destination))
+            yield from _raised(lambda: check_continuous(config, destination))
             for error, refused in _place_problems(config, destination, stored):
                 unknown = begun and not stored.copied_as
                 yield _problem(error, _warning_if(unknown or not refused))

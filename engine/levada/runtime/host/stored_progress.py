@@ -166,6 +166,7 @@ def _table(store: PipelineStore, id_: TableId, name: QualifiedTable, phase: Tabl
         name=name.name,
         phase=TablePhase.ERRORED if differs is not None else phase.name,
         verified=record.last,
+        proof=record.proof,
         error=error_progress(phase) if isinstance(phase, Errored) else differs,
     )
 

@@ -11,7 +11,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from levada import __version__
-from levada.status import CatchUpProgress, CopyProgress, PipelineState, Progress, TableProgress, VerifiedProgress
+from levada.status import (
+    CatchUpProgress,
+    CopyProgress,
+    PipelineState,
+    Progress,
+    ProofProgress,
+    TableProgress,
+    VerifiedProgress,
+)
 from levada.values import Lsn
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
@@ -151,6 +159,8 @@ def _tables(progress: Progress) -> Iterator[Metric]:
     yield each.gauge("table_verified_time_seconds", "Last verification, in Unix time", _of_verified(lambda v: v.at))
     yield each.gauge("table_verified_equal", "1 if it equalled the source then", _of_verified(lambda v: v.equal))
     yield each.gauge("table_verified_differences", "Keys that differed then", _of_verified(lambda v: v.differences))
+    yield each.gauge("table_proof_time_seconds", "Age of the oldest proof, in Unix time", _of_proof(lambda p: p.oldest))
+    yield each.counter("table_proof_differences", "Keys found to differ by ranges", _of_proof(lambda p: p.differences))
     yield each.gauge("table_copy_rows", "Rows copied so far", _of_copy(lambda c: c.rows))
     yield each.gauge("table_copy_bytes", "Bytes copied so far", _of_copy(lambda c: c.bytes))
     yield each.gauge("table_copy_ratio", "Completed part of the copy, 0 to 1", _of_copy(lambda c: c.percent / 100))
@@ -175,6 +185,10 @@ def _of_copy(value: Callable[[CopyProgress], Number]) -> Callable[[TableProgress
 
 def _of_verified(value: Callable[[VerifiedProgress], Number]) -> Callable[[TableProgress], Number]:
     return lambda table: None if table.verified is None else value(table.verified)
+
+
+def _of_proof(value: Callable[[ProofProgress], Number]) -> Callable[[TableProgress], Number]:
+    return lambda table: None if table.proof is None else value(table.proof)
 
 
 def _error_code(table: TableProgress) -> str | None:

@@ -118,6 +118,7 @@ def table_progress(record: TableRecord, registry: TableRegistry, now_us: int, de
         verify_tried=verification.tried,
         verify_error=verification.error,
         verify_nonce=verification.nonce,
+        proof=verification.proof,
         suspended=record.suspended,
         retry_nonce=controls.retry_nonce,
         resync_nonce=controls.resync_nonce,

@@ -29,11 +29,13 @@ from levada.runtime.verifications.messages import (
     CutWanted,
     HoldWanted,
     NotCompared,
+    NotProved,
+    Proved,
     VerificationBegan,
     VerificationEnded,
     Verified,
 )
-from levada.status import ErrorProgress, RetryPolicy
+from levada.status import ErrorProgress, ProofProgress, RetryPolicy
 from levada.stores.phases import DataSync, Errored, Init, Ready
 from levada.values import resync_command
 
@@ -57,6 +59,8 @@ class CutStage(Stage):
         parts.inbox.on(CutReleased, self._release)
         parts.inbox.on(NotCompared, self._not_compared)
         parts.inbox.on(Verified, self._verified)
+        parts.inbox.on(Proved, self._proved)
+        parts.inbox.on(NotProved, self._not_proved)
         parts.inbox.on(VerificationBegan, lambda began: self._note(began.table, tried=began.at))
         parts.inbox.on(VerificationEnded, lambda end: self._note(end.table, error=end.error, nonce=end.nonce))
 
@@ -102,6 +106,20 @@ class CutStage(Stage):
         elif error is not None and isinstance(record.phase, Ready):
             self._registry.phases.park(record, error)
         report.answer.set_result(None)
+
+    def _proved(self, report: Proved) -> None:
+        """Record the comparison of a range, unless the table is gone or was copied again meanwhile."""
+        record = self._registry.tables.get(report.held.table)
+        if record is None or record.copy.committed_at != report.held.copied_at:
+            report.answer.set_exception(_gone())
+            return
+        self._note(record.id, proof=report.proof, proved_key=report.key, proved_to=report.to)
+        report.answer.set_result(None)
+
+    def _not_proved(self, report: NotProved) -> None:
+        known = verification_record(self._store, report.table).proof or ProofProgress(at=report.at)
+        proof = replace(known, at=report.at, range_seconds=report.busy_s, problem=report.problem)
+        self._note(report.table, proof=proof)
 
     def _note(self, table: TableId, **changes: Any) -> None:
         """Record the begin or the end of a verification that the manifest asks for."""

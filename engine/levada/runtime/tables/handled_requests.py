@@ -60,9 +60,8 @@ class HandledRequests:
 
     def copied(self, record: TableRecord, verified: VerifiedProgress | None = None) -> None:
         """Record that the table was copied. Its last comparison is that of the copy, if that was compared."""
-        store_verification(
-            self._store, record.id, replace(self.verification(record), last=verified, error=None, differs=None)
-        )
+        known = replace(self.verification(record), last=verified, error=None, differs=None)
+        store_verification(self._store, record.id, replace(known, proof=None, proved_key="", proved_to=None))
 
     def follow_name(self, record: TableRecord, *, follows: bool) -> None:
         """Record whether the table's next copy has the place of its name, and not the one of its last copy."""

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from levada.status import ErrorProgress, VerifiedProgress
+from levada.errors import NeedsOperator
+from levada.status import ErrorProgress, ProofProgress, VerifiedProgress
 from levada.status.document import Part, Time
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Ready, TableReplicationPhase
 
 if TYPE_CHECKING:
+    from levada.destinations.interface import Destination
+    from levada.runtime.config import PipelineConfig
     from levada.values import TableId
     from levada.verify.report import TableReport
 
@@ -28,7 +31,8 @@ class VerificationRecord(Part):
 
     ``error`` is the error of that attempt, None if it succeeded or has not ended. ``nonce`` is the value of
     ``verifyNonce`` that was handled last. ``differs`` is the error of a table that was found to differ, until it is
-    repaired, copied again, or found equal in all its values.
+    repaired, copied again, or found equal in all its values. ``proof`` is the comparison range by range. Its pass is of
+    the keys of ``proved_key``, and has reached the key ``proved_to``.
     """
 
     last: VerifiedProgress | None = None
@@ -36,6 +40,9 @@ class VerificationRecord(Part):
     error: ErrorProgress | None = None
     nonce: int = 0
     differs: ErrorProgress | None = None
+    proof: ProofProgress | None = None
+    proved_key: str = ""
+    proved_to: tuple[str, ...] | None = None
 
     def compared(self, result: VerifiedProgress, found: ErrorProgress | None) -> VerificationRecord:
         """Return the record after a comparison. ``found`` is the error if the table differs.
@@ -82,6 +89,17 @@ def verified_progress(report: TableReport) -> VerifiedProgress:
         repaired=report.repaired,
         problem=next(iter(report.problems), ""),
     )
+
+
+def check_continuous(config: PipelineConfig, destination: Destination) -> None:
+    """Raise NeedsOperator ``verify_unsupported`` if tables shall be compared by ranges and the destination cannot."""
+    able = destination.capabilities.verifies_ranges and destination.capabilities.repairs
+    if config.verify.continuous.every_s and not able:
+        raise NeedsOperator(
+            "verify_unsupported",
+            f"the destination {destination.name} cannot compare and repair ranges of its tables",
+            hint="remove spec.verify.continuous from the manifest, or use a destination of docs/verify.md",
+        )
 
 
 @lru_cache(_REMEMBERED)

@@ -12,7 +12,7 @@ from levada.runtime.tables.cut_state import Held
 from levada.values import Lsn, QualifiedTable, TableId
 
 if TYPE_CHECKING:
-    from levada.status import ErrorProgress, VerifiedProgress
+    from levada.status import ErrorProgress, ProofProgress, VerifiedProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,29 @@ class Verified(Ask[None]):
     held: Held
     result: VerifiedProgress | None
     error: LevadaError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proved(Ask[None]):
+    """A thread has compared a range of keys. The answer is an error if the table is another one now.
+
+    ``key`` and ``to`` are ``proved_key`` and ``proved_to`` of `VerificationRecord`.
+    """
+
+    held: Held
+    proof: ProofProgress
+    key: str
+    to: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotProved(Message):
+    """A thread could not compare a range of keys, for which it kept the source busy for ``busy_s`` seconds."""
+
+    table: TableId
+    problem: str
+    busy_s: float
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

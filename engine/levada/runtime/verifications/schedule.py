@@ -39,7 +39,7 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     if progress.state != PipelineState.RUNNING:
         return None
     # The progress may be older than a configuration that suspends a table and requests its verification.
-    able = [t for t in progress.tables if _is_able(t) and not config.table(t.table).suspended]
+    able = [t for t in progress.tables if is_able(t) and not config.table(t.table).suspended]
     for table in able:
         nonce = config.table(table.table).verify_nonce
         if nonce not in (0, table.verify_nonce) and not _was_interrupted(table, progress, now):
@@ -47,7 +47,7 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     if not config.verify.every_s:
         return None
     period = timedelta(seconds=config.verify.every_s)
-    if _waits_for_turn(progress.tables, period, now) or any(_trails(t, config) for t in progress.tables):
+    if _waits_for_turn(progress.tables, period, now) or any(trails(t, config) for t in progress.tables):
         return None
     due = [t for t in able if _due_at(t, period, now) <= now]
     if not due:
@@ -64,13 +64,14 @@ def pending_comparisons(progress: Progress, config: PipelineConfig) -> list[Tabl
     return [t for t in tables if not (t.suspended or t.resync or config.table(t.table).suspended)]
 
 
-def _is_able(table: TableProgress) -> bool:
+def is_able(table: TableProgress) -> bool:
+    """Return True if the table is at a state that can be compared: it is Ready, or was found to differ."""
     if table.suspended or table.is_parked or not (table.differs or table.phase == TablePhase.READY):
         return False
     return table.resync is None or table.resync.step == ResyncStep.GIVEN_UP
 
 
-def _trails(table: TableProgress, config: PipelineConfig) -> bool:
+def trails(table: TableProgress, config: PipelineConfig) -> bool:
     """Return True if the table is behind, and is not kept there by a person or an error."""
     follows = not (table.suspended or table.is_parked)
     return follows and table.lag_seconds is not None and table.lag_seconds > 2 * config.freshness_s

@@ -17,6 +17,7 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import error_progress
 from levada.runtime.tables.retries import as_levada_error, park
 from levada.runtime.tables.rules import awaits_comparison
+from levada.runtime.verifications.continuous import ContinuousVerifier
 from levada.runtime.verifications.messages import NotCompared, VerificationBegan, VerificationEnded
 from levada.runtime.verifications.schedule import Due, next_verification, pending_comparisons
 from levada.runtime.verifications.verifier import Verifier
@@ -41,6 +42,7 @@ class VerificationScheduler:
         self._config_ref = config_ref
         self._progress = progress
         self._verifier = verifier
+        self._continuous = ContinuousVerifier(config_ref, verifier)
         self._inbox = verifier.inbox
         self._stopping = verifier.stopping
         self._waits_for: datetime | None = None
@@ -71,6 +73,10 @@ class VerificationScheduler:
             due = next_verification(progress, self._config_ref.current, datetime.now(UTC))
             if due is not None:
                 self._verify(due)
+                continue
+            self._cancelled = cancelled = threading.Event()
+            if self._continuous.step(progress, cancelled):
+                self._waits_for = datetime.now(UTC)
 
     def _repair(self, table: TableProgress) -> bool:
         """Compare a table that missed changes, and write the rows that differ. Return False if it is not its turn yet.

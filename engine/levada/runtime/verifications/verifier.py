@@ -17,6 +17,7 @@ from levada import codes
 from levada.copy.guard import GUARDS, hold_table
 from levada.copy.range_reader import RangeReader
 from levada.destinations.interface import Destination, TableMode
+from levada.destinations.key_ranges import WHOLE
 from levada.destinations.verification import FixedTable
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.postgres.append_publication import read_state
@@ -55,7 +56,7 @@ from levada.stores.phases import Errored
 from levada.values import Lsn, QualifiedTable, SnapshotId, TableId, resync_command
 from levada.verify.report import NotRepaired, TableReport, difference
 from levada.verify.source_table import SourceTable
-from levada.verify.table import Compared, VerifyOptions, compare, scope_of
+from levada.verify.table import Compared, Scope, VerifyOptions, compare, scope_of
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ its changes for as long as it lasts.
 _APPENDED: Final = (
     "UPDATEs and DELETEs, which are not streamed of a table without a replica identity. Their rows are differences"
 )
-_AGAIN: Final = frozenset(
+AGAIN: Final = frozenset(
     {
         codes.TABLE_CHANGED,
         codes.COPY_YIELDED,
@@ -110,13 +111,13 @@ class Verifier:
     def run_in_turn(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
         """Compare one table as `run` does, for a caller that has the turn."""
         if not self.destination.capabilities.verifies:
-            raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
+            raise unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
         attempts = self.config_ref.current.limits.verifications.attempts
         for attempt in range(1, attempts + 1):
             try:
                 return self._attempt(name, options, cancelled, last=attempt == attempts)
             except Transient as error:
-                if error.code not in _AGAIN or attempt == attempts:
+                if error.code not in AGAIN or attempt == attempts:
                     raise
                 _log.info("verifying %s again: %s", name, error.message)
                 if cancelled.wait(_RETRY_S):
@@ -133,7 +134,7 @@ class Verifier:
 
         check = self._interrupt(name, cancelled)
         if not self.destination.capabilities.verifies:
-            raise _unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
+            raise unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
         with self.turns.wait(check), ExitStack() as opened:
             config = self.config_ref.current
             self._await_transactions(config, check)
@@ -161,15 +162,10 @@ class Verifier:
     def _attempt(
         self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event, *, last: bool
     ) -> TableReport:
-        with self._moment(name, options, cancelled) as moment:
-            if not (last or moment.held.parked) and self._is_behind(moment):
-                self.inbox.put(CatalogChanged())
-                raise Transient(
-                    "verify_not_reached",
-                    f"the stream has not reached a change of the columns of {name} yet",
-                    hint="verify it when the pipeline is not far behind: levada status MANIFEST",
-                )
-            able = options.repair and self._unrepairable(moment) is None
+        with self.moment(name, options, cancelled) as moment:
+            if options.load is not None or not (last or moment.held.parked):
+                self.require_columns(moment)
+            able = options.repair and self.why_unrepairable(moment) is None
             found = self._compare(moment, moment.lake, replace(options, repair=able))
             # A parked one that is equal may be that of a repair that did not end. If it is not, it stays parked.
             if options.repair and (moment.held.parked or not found.report.equal):
@@ -192,6 +188,9 @@ class Verifier:
         Transient ``table_changed`` if the table was copied again meanwhile.
         """
         held, name, error = moment.held, moment.schema.name, self._error(moment, found)
+        if error is None and found.comparisons.comparison.between != WHOLE:
+            # A range that is equal says nothing about the other rows.
+            return found.report
         self._report(held, name, verified_progress(found.report), error, cancelled)
         return replace(found.report, parked=held.parked or (error.code if found.damage and error else ""))
 
@@ -204,7 +203,7 @@ class Verifier:
             # They were deleted at the source, which is not streamed.
             return None
         hint = f"copy it again: {resync_command(name)}"
-        if self._unrepairable(moment) is None:
+        if self.why_unrepairable(moment) is None:
             hint = f"write its rows again: levada verify MANIFEST --table {name.argument} --repair. Or {hint}"
         if damage is not None:
             return DestinationChanged(damage.code, damage.message, hint=hint)
@@ -223,12 +222,17 @@ class Verifier:
     def _compare(
         self, moment: Moment, lake: FixedTable, options: VerifyOptions, former: Compared | None = None
     ) -> Compared:
-        scope = scope_of(moment.schema, self._known(moment), lake, moment.target)
-        if not scope.columns:
-            raise _unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
+        scope = self.scope(moment, lake)
         if moment.schema.identity is IdentityKind.MISSING:
             scope = replace(scope, not_compared=(*scope.not_compared, _APPENDED))
         return compare(moment.source, lake, moment.schema, scope, moment.lsn, options, former)
+
+    def scope(self, moment: Moment, lake: FixedTable) -> Scope:
+        """Return what is compared. Raise NeedsOperator ``verify_unsupported`` if that is nothing."""
+        scope = scope_of(moment.schema, self._known(moment), lake, moment.target)
+        if not scope.columns:
+            raise unsupported(moment.schema.name, "it has no columns in common with the table at the destination")
+        return scope
 
     def _known(self, moment: Moment) -> ReplicatedTableSchema:
         """Return the version of the table that the stream had reached at the moment's LSN."""
@@ -239,12 +243,22 @@ class Verifier:
         """Return True if the stream had not reached a change of the table's columns at the moment's LSN."""
         return _columns(self._known(moment)) != _columns(moment.schema)
 
+    def require_columns(self, moment: Moment) -> None:
+        """Raise Transient ``verify_not_reached`` if the stream had not reached a change of the columns."""
+        if self._is_behind(moment):
+            self.inbox.put(CatalogChanged())
+            raise Transient(
+                "verify_not_reached",
+                f"the stream has not reached a change of the columns of {moment.schema.name} yet",
+                hint="verify it when the pipeline is not far behind: levada status MANIFEST",
+            )
+
     def _require_repairable(self, moment: Moment) -> None:
         name = moment.schema.name
-        if (why := self._unrepairable(moment)) is not None:
+        if (why := self.why_unrepairable(moment)) is not None:
             raise NeedsOperator("verify_unrepairable", f"{name} cannot be repaired: {why}", hint=resync_command(name))
 
-    def _unrepairable(self, moment: Moment) -> str | None:
+    def why_unrepairable(self, moment: Moment) -> str | None:
         """Return why the table cannot be repaired, None if it can."""
         if not self.destination.capabilities.repairs:
             return f"the destination {self.destination.name} cannot write single rows again"
@@ -255,7 +269,11 @@ class Verifier:
         return "the stream has not reached a change of its columns" if self._is_behind(moment) else None
 
     @contextmanager
-    def _moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[Moment]:
+    def moment(self, name: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> Iterator[Moment]:
+        """Bring a table to one LSN on both sides, for a caller that has the turn. Raise the errors of `run`.
+
+        The table is held for the block if ``options.repair`` is set.
+        """
         config, check = self.config_ref.current, self._interrupt(name, cancelled)
         self._await_transactions(config, self._patient(name, check, options.patience_s))
         held = self._hold(name, cancelled)
@@ -263,6 +281,13 @@ class Verifier:
         release = Release(lambda: self.inbox.put(CutReleased(held.table, repaired.is_set())), self.max_held_s)
         versions = ExitStack()
         try:
+            if options.load is not None and held.parked:
+                # Nothing brings it to an LSN, and its missing changes are not those of a range.
+                raise Transient(
+                    "verify_not_ready",
+                    f"table {name} is parked, so its ranges are not compared",
+                    hint="levada status MANIFEST",
+                )
             with export_snapshot(config.source, copy_slot_name(config.name, held.table), check) as snapshot:
                 if release.done:
                     raise self._not_reached(name)
@@ -280,10 +305,11 @@ class Verifier:
                     if not (release.keep() if options.repair else release.now()):
                         # It was released before, so that it may have applied more.
                         raise self._not_reached(name)
-                    policy, connections = config.on_unrepresentable, config.copy_connections
-                    keys = config.mask_keys
+                    policy, keys, load = config.on_unrepresentable, config.mask_keys, options.load
+                    connections = config.copy_connections if load is None else 1
+                    source, wanted = config.source, cancelled
                     yield Moment(
-                        SourceTable(config.source, snapshot, published, connections, policy, guard, cancelled, keys),
+                        SourceTable(source, snapshot, published, connections, policy, guard, wanted, keys, load),
                         schema,
                         target,
                         lake,
@@ -405,7 +431,7 @@ class Verifier:
             state = read_state(connection, names, [table])
             membership = None if table in state.appended else state.members.get(table)
             if membership is not None and ROW_OPERATIONS.difference(membership.publication.operations):
-                raise _unsupported(name, "its publication does not publish all of INSERT, UPDATE and DELETE")
+                raise unsupported(name, "its publication does not publish all of INSERT, UPDATE and DELETE")
             if records and table in state.members:
                 record_membership(self.store, table, state.members[table].to_text())
             description = read_table_description(connection, table)
@@ -423,9 +449,9 @@ class Verifier:
     def _require_comparable(self, target: TableTarget) -> None:
         settings = last_copy_settings(self.store.get_table_controls(target.id))
         if settings is not None and (why := settings.lack):
-            raise _unsupported(target.schema.name, why)
+            raise unsupported(target.schema.name, why)
         if target.schema.key and self.destination.effective_mode(target) is TableMode.CHANGELOG:
-            raise _unsupported(
+            raise unsupported(
                 target.schema.name, "its mode is Changelog, which keeps every change and not only the last rows"
             )
 
@@ -434,7 +460,8 @@ def _columns(schema: ReplicatedTableSchema) -> list[tuple[object, ...]]:
     return [(c.attnum, c.name, c.type) for c in schema.columns]
 
 
-def _unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
+def unsupported(name: QualifiedTable, why: str) -> NeedsOperator:
+    """Return the error of a table that cannot be compared."""
     return NeedsOperator("verify_unsupported", f"{name} cannot be compared with the source: {why}")
 
 

@@ -1,0 +1,99 @@
+"""The rules of the comparison of tables range by range: which table is next, how many rows, and when. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from levada.runtime.config import ContinuousConfig, PipelineConfig
+from levada.runtime.verifications.schedule import is_able, trails
+from levada.status import PipelineState, Progress, ProofProgress, ResyncStep, TablePhase, TableProgress
+
+RANGE_S: Final = 2.0
+"""The seconds that one range should take at the source, whose snapshot is open for about that long."""
+OVERHEAD_S: Final = 0.1
+"""The seconds that count for the snapshot and the catalog, which each range reads."""
+PATIENCE_S: Final = 60.0
+"""The longest wait for open transactions. Requests wait for the range that is compared."""
+FIRST_ROWS: Final = 50_000
+FEWEST_ROWS: Final = 10_000
+_GROWTH: Final = 4
+RETRY: Final = timedelta(minutes=10)
+"""The time after which a table is tried again that could not be compared."""
+
+
+def next_table(progress: Progress, config: PipelineConfig, now: datetime) -> TableProgress | None:
+    """Return the table of which a range is compared now, None if none is due.
+
+    Only tables that are Ready are compared. Nothing is while a table is copied, resynced, or trails the source. The
+    tables take turns, so that a large one does not keep the others from theirs.
+    """
+    continuous = config.verify.continuous
+    if not continuous.every_s or progress.state != PipelineState.RUNNING:
+        return None
+    if rests_until(progress, continuous) > now or any(_is_busy(t, config) for t in progress.tables):
+        return None
+    able = [t for t in progress.tables if is_able(t) and not (t.differs or config.table(t.table).suspended)]
+    due = [t for t in able if _is_due(t.proof, continuous, now)]
+    return min(due, key=lambda t: (0.0 if t.proof is None else t.proof.at.timestamp(), t.table), default=None)
+
+
+def rests_until(progress: Progress, continuous: ContinuousConfig) -> datetime:
+    """Return the time until which nothing is compared, so that the source's load has the allowed share of the time."""
+    ends = (p.at + timedelta(seconds=rest_s(p.range_seconds, continuous)) for t in progress.tables if (p := t.proof))
+    return max(ends, default=progress.started_at)
+
+
+def rest_s(busy_s: float, continuous: ContinuousConfig) -> float:
+    """Return the seconds to rest after the source was busy for so many."""
+    return busy_s * (1 / continuous.source_load - 1)
+
+
+def next_rows(last: ProofProgress | None, most: int) -> int:
+    """Return the number of rows of the next range, at most ``most``, by the time of the last one at the source."""
+    if last is None or not last.range_rows:
+        return min(most, FIRST_ROWS)
+    wanted = last.range_rows * RANGE_S / max(last.range_seconds, RANGE_S / _GROWTH)
+    return round(min(most, max(FEWEST_ROWS, wanted)))
+
+
+def begun(last: ProofProgress | None, now: datetime) -> ProofProgress:
+    """Return the progress of a pass that begins now."""
+    known = last or ProofProgress(at=now)
+    return replace(known, began=now, rows=0, source_seconds=0.0, at=now, problem="")
+
+
+def advanced(
+    now: ProofProgress, rows: int, busy_s: float, differences: int, at: datetime, *, ended: bool
+) -> ProofProgress:
+    """Return the progress after a range. If it was the last one of the pass, each row is as old as its begin."""
+    return replace(
+        now,
+        oldest=now.began if ended else now.oldest,
+        began=None if ended else now.began,
+        rows=now.rows + rows,
+        source_seconds=now.source_seconds + busy_s,
+        differences=now.differences + differences,
+        at=at,
+        range_rows=rows or now.range_rows,
+        range_seconds=busy_s,
+        problem="",
+    )
+
+
+def _is_due(proof: ProofProgress | None, continuous: ContinuousConfig, now: datetime) -> bool:
+    if proof is None or proof.at > now:
+        return True
+    if proof.problem:
+        return now - proof.at >= RETRY
+    # Without a begin, the last pass began at the time of the oldest row.
+    under_way = proof.began is not None or proof.oldest is None
+    return under_way or now - (proof.oldest or now) >= timedelta(seconds=continuous.every_s)
+
+
+def _is_busy(table: TableProgress, config: PipelineConfig) -> bool:
+    """Return True if the table is copied or trails."""
+    copied = table.phase in (TablePhase.INIT, TablePhase.DATA_SYNC) and not table.suspended
+    resynced = table.resync is not None and table.resync.step != ResyncStep.GIVEN_UP
+    return copied or resynced or trails(table, config)
