@@ -90,8 +90,8 @@ def test_first_copies_share_their_number_with_running_ones() -> None:
     running, shadow = record(DataSync(), number=4), record(Ready(), number=5)
     running.begin(Job.COPY)
     shadow.resync.step = Step.COPYING
-    assert copies_to_start(waiting, 2, 1) == waiting[:2]
-    assert copies_to_start([*waiting, running], 2, 1) == waiting[:1]
+    assert copies_to_start(waiting, 2, 1) == [[r] for r in waiting[:2]]
+    assert copies_to_start([*waiting, running], 2, 1) == [waiting[:1]]
     assert copies_to_start([*waiting, running, shadow], 2, 1) == []
     assert copies_to_start([*waiting, running, shadow], 1, 1) == []
 
@@ -100,9 +100,9 @@ def test_tables_whose_first_copy_waits() -> None:
     """It waits for another session of the stream, for the end of a suspension and for who may begin."""
     plain, later, suspended = record(Init()), record(Init(), number=2), record(Init(), number=3, suspended=True)
     later.copy.after_session = 2
-    assert copies_to_start([plain, later, suspended], 4, 1) == [plain]
-    assert copies_to_start([plain, later, suspended], 4, 2) == [plain, later]
-    assert copies_to_start([plain, later], 4, 2, lambda table: table is later) == [later]
+    assert copies_to_start([plain, later, suspended], 4, 1) == [[plain]]
+    assert copies_to_start([plain, later, suspended], 4, 2) == [[plain], [later]]
+    assert copies_to_start([plain, later], 4, 2, lambda table: table is later) == [[later]]
 
 
 def test_tables_to_which_changes_are_applied() -> None:

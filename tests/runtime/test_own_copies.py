@@ -205,4 +205,4 @@ def test_the_smallest_table_is_copied_first() -> None:
         if size is not None:
             record.own = replace(record.own, code="table_rewritten", bytes=size)
         records.append(record)
-    assert [r.id for r in copies_to_start(records, 3, 0)] == [4, 2, 3]
+    assert [[r.id for r in group] for group in copies_to_start(records, 3, 0)] == [[4], [2], [3]]

@@ -257,12 +257,25 @@ def read_table_description(
     with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
         row = conn.execute(query + sql.SQL(" WHERE c.oid = %s"), [int(table_id)]).fetchone()
     if row is None:
-        raise NeedsOperator(
-            "table_missing",
-            f"there is no table with OID {int(table_id)} in {conn.info.dbname}",
-            hint="create the table, or exclude it in spec.tables",
-        )
+        raise table_missing(conn, table_id)
     return TableDescription.from_json(row[0])
+
+
+def table_missing(conn: psycopg.Connection[Any], table_id: TableId) -> NeedsOperator:
+    """Return the error of a table that does not exist."""
+    return NeedsOperator(
+        "table_missing",
+        f"there is no table with OID {int(table_id)} in {conn.info.dbname}",
+        hint="create the table, or exclude it in spec.tables",
+    )
+
+
+def describe_tables(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> Mapping[TableId, TableDescription]:
+    """Return the catalog's descriptions of those tables that exist."""
+    query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = ANY (%s::oid[])")
+    with source_errors("reading the schemas of tables"), qualified_names(conn):
+        rows = conn.execute(query, [[int(t) for t in tables]]).fetchall()
+    return {(its := TableDescription.from_json(row[0])).id: its for row in rows}
 
 
 @source_errors("reading the schema of a table")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -21,10 +21,10 @@ WHERE d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid > 0 AND d.desc
     AND c.relkind IN ('r', 'p') AND NOT a.attisdropped
 """
 # A condition of its own: with one that may be absent, a generic plan reads all comments for each table.
-_OF_TABLE: Final = _COMMENTS + " AND d.objoid = %(table)s"
+_OF_TABLES: Final = _COMMENTS + " AND d.objoid = ANY (%(tables)s::oid[])"
 
 
-@source_errors("reading the comments of tables")
+@source_errors("reading the comments of all tables")
 def read_mask_comments(connection: psycopg.Connection[Any]) -> Mapping[QualifiedTable, MaskComments]:
     """Return the comments of all tables that have some."""
     return _read(connection, None)
@@ -33,13 +33,26 @@ def read_mask_comments(connection: psycopg.Connection[Any]) -> Mapping[Qualified
 @source_errors("reading the comments of a table")
 def read_table_comments(connection: psycopg.Connection[Any], table: TableId) -> MaskComments:
     """Return the comments of one table."""
-    return next(iter(_read(connection, table).values()), MaskComments())
+    return next(iter(read_comments_of(connection, [table]).values()), MaskComments())
 
 
-def _read(connection: psycopg.Connection[Any], table: TableId | None) -> Mapping[QualifiedTable, MaskComments]:
+@source_errors("reading the comments of tables")
+def read_comments_of(
+    connection: psycopg.Connection[Any], tables: Collection[TableId]
+) -> Mapping[QualifiedTable, MaskComments]:
+    """Return the comments of those of the tables that have some."""
+    return _read(connection, tables)
+
+
+def _read(
+    connection: psycopg.Connection[Any], tables: Collection[TableId] | None
+) -> Mapping[QualifiedTable, MaskComments]:
     found: dict[QualifiedTable, dict[str, str]] = {}
-    query, parameters = (_COMMENTS, {}) if table is None else (_OF_TABLE, {"table": table})
-    for schema, name, column, text in connection.execute(query, parameters):
+    if tables is None:
+        rows = connection.execute(_COMMENTS)
+    else:
+        rows = connection.execute(_OF_TABLES, {"tables": [int(t) for t in tables]})
+    for schema, name, column, text in rows:
         found.setdefault(QualifiedTable(schema, name), {})[column] = text
     comments = {name: MaskComments.of(texts) for name, texts in found.items()}
     return {name: its for name, its in sorted(comments.items()) if its.entries}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,12 +27,12 @@ _POSITION: Final = (
 _BY_INDEX: Final = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
 
 _IDENTITY_INDEXES: Final = """
-SELECT indexrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_index
-WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident) ORDER BY 1
+SELECT indrelid::bigint, indexrelid::bigint, xmin::text::bigint FROM pg_catalog.pg_index
+WHERE indrelid = ANY(%s::oid[]) AND (indisprimary OR indisreplident)
 """
 
 # The access method heap has the OID 2 in every database.
-_OTHER_METHODS: Final = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[]) AND relam <> 2 LIMIT 1"
+_OTHER_METHODS: Final = "SELECT oid FROM pg_catalog.pg_class WHERE oid = ANY(%s::oid[]) AND relam <> 2"
 
 _EMPTY: Final = """
 SELECT l.oid::bigint FROM pg_catalog.pg_class l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.oid
@@ -103,20 +103,24 @@ class StorageSnapshot:
 
 
 @source_errors("reading the indexes of the replica identity")
-def read_identity_indexes(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> list[list[int]]:
-    """Return the primary keys and identity indexes of relations, each with the version of its catalog row.
+def read_identity_indexes(
+    conn: psycopg.Connection[Any], relations: Collection[TableId]
+) -> Mapping[TableId, Sequence[Sequence[int]]]:
+    """Return the primary keys and identity indexes by relation, each with the version of its catalog row.
 
     The version changes if another index becomes the replica identity, also if that is undone.
     """
-    rows = conn.execute(_IDENTITY_INDEXES, [[int(r) for r in relations]]).fetchall()
-    return [list(row) for row in rows]
+    found: dict[TableId, list[list[int]]] = {}
+    for relation, *index in conn.execute(_IDENTITY_INDEXES, [[int(r) for r in relations]]).fetchall():
+        found.setdefault(TableId(relation), []).append(index)
+    return found
 
 
 @source_errors("reading the access methods of the table")
-def are_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> bool:
-    """Return True if all relations are heaps, in which an unchanged row keeps its place until the file is rewritten."""
-    row = conn.execute(_OTHER_METHODS, [[int(r) for r in relations]]).fetchone()
-    return row is None
+def read_no_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId]) -> frozenset[TableId]:
+    """Return the relations that are no heap. In one, an unchanged row keeps its place until the file is rewritten."""
+    rows = conn.execute(_OTHER_METHODS, [[int(r) for r in relations]]).fetchall()
+    return frozenset(TableId(oid) for (oid,) in rows)
 
 
 @source_errors("reading the storage of a table")

@@ -111,17 +111,30 @@ def require_copyable(
     The codes are ``select_privilege_missing``, ``row_security``, ``reserved_column_name`` and
     ``generated_columns_published``.
     """
-    generated = False
-    for found in read_table_properties(conn, {table}):
-        generated = found.has_generated
+    for error in copy_errors(conn, publication, {table: excluded}).values():
+        raise error
+
+
+@source_errors("checking whether tables can be copied")
+def copy_errors(
+    conn: psycopg.Connection[Any], publication: str, tables: Mapping[QualifiedTable, AbstractSet[str]]
+) -> Mapping[QualifiedTable, NeedsOperator]:
+    """Return the errors that `require_copyable` raises, by table. ``tables`` has the excluded columns of each."""
+    errors: dict[QualifiedTable, NeedsOperator] = {}
+    generated = set[QualifiedTable]()
+    for found in read_table_properties(conn, tables.keys()):
+        if found.has_generated:
+            generated.add(found.name)
         for problem in () if found.readable else reading_problems(found, _role(conn)):
-            raise NeedsOperator(problem.code, problem.message, hint=f"{problem.hint}; then levada retry MANIFEST TABLE")
-        for error in column_errors(found, excluded):
-            raise error
+            hint = f"{problem.hint}; then levada retry MANIFEST TABLE"
+            errors.setdefault(found.name, NeedsOperator(problem.code, problem.message, hint=hint))
+        for error in column_errors(found, tables[found.name]):
+            errors.setdefault(found.name, error)
     # It reads all tables of the publication.
-    for name, columns in published_generated_columns(conn, publication).items() if generated else ():
-        if name == table:
-            raise generated_error(publication, table, columns)
+    streamed = published_generated_columns(conn, publication) if generated else {}
+    for name in generated.intersection(streamed):
+        errors.setdefault(name, generated_error(publication, name, streamed[name]))
+    return errors
 
 
 def _role(conn: psycopg.Connection[Any]) -> str:

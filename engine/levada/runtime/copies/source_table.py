@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 
+from levada.capture.requirements import table_not_published
 from levada.copy.kept import Basis
-from levada.errors import Transient
-from levada.postgres.catalog import read_column_names, read_table_description
+from levada.errors import LevadaError, Transient
+from levada.postgres.append_publication import PublicationNames, list_published, read_state
+from levada.postgres.catalog import describe_tables, read_column_names, table_missing
 from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
-from levada.postgres.mask_comments import read_table_comments
+from levada.postgres.mask_comments import read_comments_of
 from levada.postgres.slots import ExportedSnapshot
-from levada.postgres.storage import are_heaps, read_identity_indexes
-from levada.postgres.table_checks import require_copyable
+from levada.postgres.storage import read_identity_indexes, read_no_heaps
+from levada.postgres.table_checks import copy_errors
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.append_record import publication_names
-from levada.runtime.tables.publication_gaps import published_table, read_membership, record_membership
+from levada.runtime.tables.publication_gaps import membership_text, record_membership
 from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.table_names import table_renamed
 from levada.schema import ReplicatedTableSchema
@@ -38,6 +41,7 @@ from levada.values import QualifiedTable, TableId
 if TYPE_CHECKING:
     from levada.postgres.catalog import PublishedTable
     from levada.postgres.description import TableDescription
+    from levada.postgres.membership import PublicationState
     from levada.runtime.config import PipelineConfig
 
 _log = logging.getLogger(__name__)
@@ -59,6 +63,30 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True)
+class WantedTable:
+    """A table, and the settings of its copy."""
+
+    table: TableId
+    name: QualifiedTable
+    settings: CopySettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Catalog:
+    """The entries of tables in the catalog. ``indexes`` and ``no_heaps`` are of relations, ``errors`` of copies."""
+
+    started_at: str
+    names: PublicationNames
+    published: Mapping[TableId, PublishedTable]
+    errors: Mapping[QualifiedTable, LevadaError]
+    state: PublicationState
+    descriptions: Mapping[TableId, TableDescription]
+    comments: Mapping[QualifiedTable, MaskComments]
+    indexes: Mapping[TableId, Sequence[Sequence[int]]]
+    no_heaps: frozenset[TableId]
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTables:
     """Reads tables of the source. ``sessions`` are its connections for that."""
 
@@ -74,50 +102,106 @@ class SnapshotTables:
         record_membership(self.store, table, found.membership)
         return found
 
+    def read_all(
+        self, snapshot: ExportedSnapshot, wanted: Sequence[WantedTable], wait_s: float
+    ) -> Mapping[TableId, SourceTable | LevadaError]:
+        """Do the same as `read` for several tables. The arguments are those of `look_at`."""
+        found = self.look_at(snapshot, wanted, wait_s)
+        with self.store.together():
+            for table, its in found.items():
+                if isinstance(its, SourceTable):
+                    record_membership(self.store, table, its.membership)
+        return found
+
     def look(
         self, snapshot: ExportedSnapshot, table: TableId, name: QualifiedTable, settings: CopySettings
     ) -> SourceTable:
         """Return the table's state in a snapshot. Raise the errors of a copy that may not be made."""
-        config = self.config_ref.current
+        found = self.look_at(snapshot, [WantedTable(table, name, settings)])[table]
+        if isinstance(found, LevadaError):
+            raise found
+        return found
+
+    def look_at(
+        self, snapshot: ExportedSnapshot, wanted: Sequence[WantedTable], wait_s: float | None = None
+    ) -> Mapping[TableId, SourceTable | LevadaError]:
+        """Return the state of tables in a snapshot, or the error of a copy that may not be made, of each of them.
+
+        Raise errors that concern all of them, such as a lock that is not granted within ``wait_s``.
+        """
+        begin = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}"
         with self.sessions.session() as connection, connection.transaction():
-            begin = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}"
             connection.execute(sql.SQL(begin).format(snapshot.name), prepare=False)
-            started_at = SourceRecord(self.store).require_verified(connection)
-            names = publication_names(config, self.store)
-            published = published_table(connection, names, table, name)
-            if published.name != name and not config.is_selected(published.name):
-                raise table_renamed(name, published.name)
-            _require_filter(config, published)
-            require_copyable(connection, config.publication.name, name, settings.excluded_columns)
-            if settings.copy_where and (refused := condition_error(connection, name, settings.copy_where)) is not None:
-                raise refused
-            membership = read_membership(connection, names, table, name)
-            description = read_table_description(connection, table)
-            if missing := self.require_excluded(connection, table, name, settings.excluded_columns):
-                _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
-            if (flaw := flaw_error(name, description.storage.flaws)) is not None:
-                raise flaw
-            description.require_streamed_key(published.column_attnums)
-            schema = description.schema(
-                columns=published.column_attnums,
-                exclude=settings.excluded_columns,
-                policy=config.on_unrepresentable,
-                types=settings.stored_types,
-            )
-            self._require_comments(read_table_comments(connection, table), name, settings)
-            schema = self._masked(connection, schema, settings.masks)
-            basis = Basis(
-                server=(started_at, config.slot.name),
-                settings=(settings.to_text(), config.on_unrepresentable.value),
-                publication=(membership, published.row_filter),
-                table=(
-                    schema.to_json(),
-                    _versions(description.storage),
-                    read_identity_indexes(connection, {table, *description.storage.leaves}),
-                ),
-            ).to_text()
-            rows_stay = are_heaps(connection, description.storage.leaves.keys())
-            return SourceTable(published, description, schema, basis, rows_stay, membership)
+            if wait_s is not None:
+                connection.execute(f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'", prepare=False)
+            catalog = self._read(connection, wanted)
+            found: dict[TableId, SourceTable | LevadaError] = {}
+            for one in wanted:
+                try:
+                    found[one.table] = self._found(connection, catalog, one)
+                except LevadaError as error:
+                    if connection.info.transaction_status != pq.TransactionStatus.INTRANS:
+                        raise
+                    found[one.table] = error
+            return found
+
+    def _read(self, connection: psycopg.Connection[Any], wanted: Sequence[WantedTable]) -> _Catalog:
+        """Read what the catalog has on the tables, by as many queries as for one."""
+        config, tables = self.config_ref.current, [one.table for one in wanted]
+        started_at = SourceRecord(self.store).require_verified(connection)
+        names = publication_names(config, self.store)
+        published = {t.id: t for t in list_published(connection, names, tables)}
+        excluded = {one.name: one.settings.excluded_columns for one in wanted}
+        errors = copy_errors(connection, config.publication.name, excluded)
+        state = read_state(connection, names, tables)
+        descriptions = describe_tables(connection, tables)
+        comments = read_comments_of(connection, tables)
+        leaves = {leaf for its in descriptions.values() for leaf in its.storage.leaves}
+        indexes = read_identity_indexes(connection, leaves.union(tables))
+        no_heaps = read_no_heaps(connection, leaves)
+        return _Catalog(started_at, names, published, errors, state, descriptions, comments, indexes, no_heaps)
+
+    def _found(self, connection: psycopg.Connection[Any], catalog: _Catalog, wanted: WantedTable) -> SourceTable:
+        config, table, name, settings = self.config_ref.current, wanted.table, wanted.name, wanted.settings
+        published = catalog.published.get(table)
+        if published is None:
+            raise table_not_published(connection, catalog.names.main, [name])
+        if published.name != name and not config.is_selected(published.name):
+            raise table_renamed(name, published.name)
+        _require_filter(config, published)
+        if (unreadable := catalog.errors.get(name)) is not None:
+            raise unreadable
+        if settings.copy_where and (refused := condition_error(connection, name, settings.copy_where)) is not None:
+            raise refused
+        membership = membership_text(connection, catalog.state, table, name)
+        description = catalog.descriptions.get(table)
+        if description is None:
+            raise table_missing(connection, table)
+        if missing := self.require_excluded(connection, table, name, settings.excluded_columns):
+            _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
+        if (flaw := flaw_error(name, description.storage.flaws)) is not None:
+            raise flaw
+        description.require_streamed_key(published.column_attnums)
+        schema = description.schema(
+            columns=published.column_attnums,
+            exclude=settings.excluded_columns,
+            policy=config.on_unrepresentable,
+            types=settings.stored_types,
+        )
+        self._require_comments(catalog.comments.get(description.name, MaskComments()), name, settings)
+        schema = self._masked(connection, schema, settings.masks)
+        leaves = description.storage.leaves.keys()
+        basis = Basis(
+            server=(catalog.started_at, config.slot.name),
+            settings=(settings.to_text(), config.on_unrepresentable.value),
+            publication=(membership, published.row_filter),
+            table=(
+                schema.to_json(),
+                _versions(description.storage),
+                sorted(list(index) for relation in {table, *leaves} for index in catalog.indexes.get(relation, ())),
+            ),
+        ).to_text()
+        return SourceTable(published, description, schema, basis, catalog.no_heaps.isdisjoint(leaves), membership)
 
     def _masked(
         self, connection: psycopg.Connection[Any], schema: ReplicatedTableSchema, masks: TableMasks

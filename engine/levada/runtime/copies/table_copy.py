@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -85,7 +86,8 @@ class TableCopy:
     """The connections that export snapshots, by default a new one for each copy."""
 
     @property
-    def _source(self) -> SnapshotTables:
+    def source(self) -> SnapshotTables:
+        """Return the reader of tables in the snapshot of a copy."""
         return SnapshotTables(self.config_ref, self.store, self.sessions)
 
     @property
@@ -104,9 +106,10 @@ class TableCopy:
             self.walsenders.close()
 
     @contextmanager
-    def _snapshot(self, table: TableId, plan: CopyPlan) -> Iterator[ExportedSnapshot]:
+    def snapshot(self, table: TableId, *, metadata: bool) -> Iterator[ExportedSnapshot]:
+        """Export a snapshot for the copy of a table. With ``metadata`` it has a time."""
         config, began = self.config_ref.current, None
-        if plan.settings.metadata:
+        if metadata:
             # Before the snapshot, so that no later change has an earlier commit time than the rows of the copy.
             with self.sessions.session() as connection:
                 began = read_clock(connection)
@@ -136,12 +139,33 @@ class TableCopy:
             except Transient as error:
                 note = self._why_outdated(table, error)
         former = self.make_room(table, name, plan)
-        config = self.config_ref.current
-        with (
-            self._snapshot(table, plan) as snapshot,
-            self._rows(snapshot, table, name, plan, cancelled, since, note=note) as (rows, storage),
+        with self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot:
+            return self.copy_at(snapshot, table, name, plan, former, cancelled, started, since, note=note)
+
+    def copy_at(
+        self,
+        snapshot: ExportedSnapshot,
+        table: TableId,
+        name: QualifiedTable,
+        plan: Recreate | ReplaceInPlace,
+        former: ReplicatedTableSchema | None,
+        cancelled: threading.Event,
+        started: Callable[[SnapshotRows], None],
+        since: Lsn | None,
+        *,
+        note: str = "",
+        read: SourceTable | None = None,
+        wait_s: float = math.inf,
+    ) -> Copied:
+        """Copy the table from a snapshot, after `make_room` has returned ``former``.
+
+        ``read`` is the table's state in the snapshot, if it was read. Wait at most ``wait_s`` seconds for its locks.
+        """
+        with self._rows(snapshot, table, name, plan, cancelled, since, note=note, read=read, wait_s=wait_s) as (
+            rows,
+            storage,
         ):
-            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            mark = Watermark(self.config_ref.current.name, self.epoch, snapshot.lsn)
             started(rows)
             if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
@@ -188,7 +212,7 @@ class TableCopy:
         """
         config = self.config_ref.current
         with (
-            self._snapshot(table, plan) as snapshot,
+            self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
         ):
             started(rows)
@@ -243,7 +267,7 @@ class TableCopy:
     ) -> Copied | None:
         config = self.config_ref.current
         with (
-            self._snapshot(table, plan) as snapshot,
+            self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, kept, note=note) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
@@ -272,7 +296,7 @@ class TableCopy:
         former = self.store.get_table_schema(table, NEWEST_VERSION)
         if former is not None and former.excluded:
             with self.sessions.session() as connection:
-                self._source.require_excluded(connection, table, name, plan.settings.excluded_columns)
+                self.source.require_excluded(connection, table, name, plan.settings.excluded_columns)
         if former is not None:
             perform(self.destination.check_place, self._target(plan.settings, replace(former, name=name)))
             if isinstance(plan, Recreate):
@@ -411,13 +435,15 @@ class TableCopy:
         kept: KeptCopy | None = None,
         *,
         note: str = "",
+        read: SourceTable | None = None,
+        wait_s: float = math.inf,
     ) -> Iterator[tuple[SnapshotRows, TableStorage]]:
         """Lock the table against DDL while its rows are read. Yield the rows and the storage that they are in.
 
         Raise Transient ``copy_outdated`` if ``kept`` has another basis.
         """
         config = self.config_ref.current
-        read = self._source.read(snapshot, table, name, plan.settings)
+        read = read or self.source.read(snapshot, table, name, plan.settings)
         published, schema, policy = read.published, read.schema, config.on_unrepresentable
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, changed_part(kept.basis, read.basis))
@@ -430,7 +456,8 @@ class TableCopy:
         limits = config.limits.ranges
         if not self.destination.capabilities.copies_in_process:
             limits = replace(limits, in_process_bytes=0)
-        with hold_table(self.sessions, published, schema, read.description, config.limits.locks) as guard:
+        locks = replace(config.limits.locks, wait_s=min(wait_s, config.limits.locks.wait_s))
+        with hold_table(self.sessions, published, schema, read.description, locks) as guard:
             kind = SnapshotRows if keeping is None else partial(ResumableRows, keeping=keeping)
             rows = kind(
                 self.tasks,

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from levada.postgres.table_checks import require_copyable
 from levada.postgres.table_locks import require_unlocked
+from levada.runtime.copies.group import BegunCopy, CopyGroup, Postponed
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.staged_changes import ChangesWanted
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopyEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
-from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace, Shadow
+from levada.runtime.tables.copy_plan import Recreate, Shadow
 from levada.runtime.tables.kept_copies import keep_segments, kept_copy, store_kept_copy
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import copies_to_start, needs_resync
+from levada.schema.table import NEWEST_VERSION
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.workers import table_worker
 from levada.threads import MarkedPool
 
 if TYPE_CHECKING:
     from levada.copy.progress import RunningCopy
-    from levada.values import Lsn, QualifiedTable, TableId
+    from levada.values import TableId
 
 
 class CopyStage(Stage):
@@ -37,7 +39,7 @@ class CopyStage(Stage):
         super().__init__(parts)
         self._copier = copier
         self._stopping = False
-        self._running = 0
+        self._running = self._groups = 0
         self._wanted: dict[tuple[TableId, bool], ChangesWanted] = {}
         self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
         parts.inbox.on(CopyStarted, self._copy_started)
@@ -54,21 +56,41 @@ class CopyStage(Stage):
             self._answer(request)
         at_once, backlog = self._config_ref.current.copy_tables, self._registry.backlog
         due = copies_to_start(
-            self._registry.tables.values(), at_once, sessions, lambda r: not paused or backlog.holds(r.id)
+            self._registry.tables.values(),
+            at_once,
+            sessions,
+            lambda r: not paused or backlog.holds(r.id),
+            self._may_share,
         )
         if due:
             with self._store.together():
-                begun = [self._begin(record) for record in due]
-            for arguments in begun:
-                self._running += 1
-                self._pool.submit(self._run, *arguments)
+                begun = [self._begin_group(records) for records in due]
+            for copies in begun:
+                self._running += len(copies)
+                self._pool.submit(self._run_all, copies)
         if not self._running:
             self._copier.close_idle()
 
-    def _begin(
-        self, record: TableRecord
-    ) -> tuple[TableId, QualifiedTable, Recreate | ReplaceInPlace, threading.Event, Lsn | None, bool]:
-        """Put the table into its copy. Return the arguments of `_run`."""
+    def _may_share(self, record: TableRecord) -> bool:
+        """Return True if the table's copy can be one of a group: it drops nothing, and continues nothing."""
+        if record.copy.alone or self._config_ref.current.table(record.name).dedicated_copy:
+            return False
+        plan = self._registry.next_copy.plan(record)
+        if not isinstance(plan, Recreate) or plan.former is not None or plan.settings.copy_where:
+            return False
+        newest = self._store.get_table_schema(record.id, NEWEST_VERSION)
+        return newest is None and kept_copy(self._store, record.id) is None
+
+    def _begin_group(self, records: Sequence[TableRecord]) -> list[BegunCopy]:
+        self._groups += 1
+        begun = []
+        for record in records:
+            record.copy.group = self._groups if len(records) > 1 else 0
+            begun.append(self._begin(record))
+        return begun
+
+    def _begin(self, record: TableRecord) -> BegunCopy:
+        """Put the table into its copy."""
         record.copy.cancelled.clear()
         record.copy.outdated = False
         plan = self._registry.next_copy.plan(record)
@@ -81,24 +103,32 @@ class CopyStage(Stage):
         resumes = self._destination.capabilities.keeps_ranges
         since = keep_segments(self._store, backlog, record.id, staged, resumes=resumes)
         elsewhere = self._config_ref.current.table(record.name).dedicated_copy and not self._lacks_changes(record)
-        return record.id, record.name, plan, record.copy.cancelled, since, elsewhere
+        return BegunCopy(record.id, record.name, plan, record.copy.cancelled, since, elsewhere)
 
     def _lacks_changes(self, record: TableRecord) -> bool:
         """Return True if all ranges of an interrupted copy are finished, so that only this process can complete it."""
         kept = kept_copy(self._store, record.id)
         return kept is not None and len(kept.ranges) == len(kept.plan.ranges())
 
-    def _run(  # in a pool
-        self,
-        table: TableId,
-        name: QualifiedTable,
-        plan: Recreate | ReplaceInPlace,
-        cancelled: threading.Event,
-        since: Lsn | None,
-        elsewhere: bool,
-    ) -> None:
+    def started(self, table: TableId, rows: RunningCopy) -> None:
+        """Send the message of a copy that has its snapshot. From any thread."""
+        self._inbox.put(CopyStarted(table, rows))
+
+    def ended(self, table: TableId, outcome: Copied | Postponed | BaseException) -> None:
+        """Send the message of a copy that has ended. From any thread."""
+        self._inbox.put(CopyEnded(table, outcome))
+
+    def _run_all(self, copies: Sequence[BegunCopy]) -> None:  # in a pool
+        if len(copies) == 1:
+            self._run(copies[0])
+        else:
+            CopyGroup(self._copier, copies, self).run()
+
+    def _run(self, begun: BegunCopy) -> None:  # in a pool
+        table, name, plan, cancelled, since = begun.table, begun.name, begun.plan, begun.cancelled, begun.since
+
         def started(rows: RunningCopy) -> None:
-            self._inbox.put(CopyStarted(table, rows))
+            self.started(table, rows)
 
         try:
             # First, so that the copy that the destination has stays if the table cannot be read.
@@ -106,15 +136,15 @@ class CopyStage(Stage):
                 publication = self._config_ref.current.publication.name
                 require_copyable(connection, publication, name, plan.settings.excluded_columns)
                 require_unlocked(connection, name)
-            if elsewhere:
+            if begun.elsewhere:
                 ended = self._dedicated().run(table, name, plan, cancelled, started, since)
                 copied = ended or self._copier.complete(table, name, plan, cancelled, started)
             else:
                 copied = self._copier.run(table, name, plan, cancelled, started, since)
         except BaseException as error:
-            self._inbox.put(CopyEnded(table, error))
+            self.ended(table, error)
         else:
-            self._inbox.put(CopyEnded(table, copied))
+            self.ended(table, copied)
 
     def _dedicated(self) -> DedicatedCopy:
         config = self._config_ref.current
@@ -143,6 +173,7 @@ class CopyStage(Stage):
         record.end()
         self._running -= 1
         copy = record.copy
+        copy.group = 0
         self._wanted.pop((record.id, False), None)
         if copy.running is not None:
             copy.finished, copy.running = copy.running.progress(), None
@@ -158,7 +189,8 @@ class CopyStage(Stage):
             elif not self._stopping:
                 self._registry.phases.restart_copy(record)
             return
-        if copy.outdated:
+        if isinstance(outcome, Postponed) or copy.outdated:
+            copy.alone = isinstance(outcome, Postponed) and outcome.alone
             self._registry.phases.restart_copy(record)
             return
         with self._store.together():

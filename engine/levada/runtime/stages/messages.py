@@ -12,6 +12,7 @@ from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
+from levada.runtime.copies.group import Postponed
 from levada.runtime.copies.table_copy import Copied
 from levada.runtime.inbox import Ask, Message, Recorded
 from levada.runtime.tables.silent_columns import Columns, Unmarked
@@ -43,10 +44,10 @@ class CopyStarted(Message):
 
 @dataclass(frozen=True, slots=True)
 class CopyEnded(Message):
-    """A copy is durable at the destination, or failed."""
+    """A copy is durable at the destination, is postponed, or failed."""
 
     table: TableId
-    outcome: Copied | BaseException
+    outcome: Copied | Postponed | BaseException
 
 
 @dataclass(slots=True)

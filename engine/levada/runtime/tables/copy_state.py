@@ -28,6 +28,10 @@ class CopyState:
     """Set when the running copy must end early. The thread of the copy waits for it."""
     outdated: bool = False
     """True if the running copy may be of a WAL history that the source no longer has."""
+    group: int = 0
+    """The number of the running copies that share a thread and a snapshot with this one, 0 if it has its own."""
+    alone: bool = False
+    """True if the next copy must have a snapshot of its own, because the table is not small."""
     after_session: int = 0
     """The number of the replication session that must begin before the next copy."""
     committed_at: datetime | None = None

@@ -54,17 +54,16 @@ def published_table(
     raise table_not_published(connection, names.main, [name])
 
 
-def read_membership(
-    connection: psycopg.Connection[Any], names: PublicationNames, table: TableId, name: QualifiedTable
+def membership_text(
+    connection: psycopg.Connection[Any], state: PublicationState, table: TableId, name: QualifiedTable
 ) -> str:
-    """Return the table's membership in the publication as the snapshot of its copy sees it, as text.
+    """Return the table's membership in the publication as text. ``state`` is of the snapshot of its copy.
 
     Raise NeedsOperator ``table_not_published``, or ``publication_operations`` if the publication does not publish all
     of INSERT, UPDATE and DELETE, unless it is the second one. Raise Transient ``append_identified`` for a table of that
     one which has got a replica identity, so that all of its changes can be streamed.
     """
-    state, publication = read_state(connection, names, [table]), names.main
-    membership = state.members.get(table)
+    publication, membership = state.name, state.members.get(table)
     if membership is None:
         raise find_gap(None, state, table) or _dropped(name)
     if table in state.appended:

@@ -73,8 +73,12 @@ def resyncs_to_start(
 
 
 def copies_running(tables: Iterable[TableRecord]) -> int:
-    """Return the number of tables that are copied now. Shadow copies count until they have replaced their tables."""
-    return sum(r.busy is Job.COPY or r.resync.step not in (Step.NO_COPY, Step.WAITING) for r in tables)
+    """Return the number of copies that run now. Shadow copies count until they have replaced their tables.
+
+    Copies that are made one after the other from one snapshot count as one.
+    """
+    running = [r for r in tables if r.busy is Job.COPY or r.resync.step not in (Step.NO_COPY, Step.WAITING)]
+    return len({r.copy.group or -int(r.id) for r in running})
 
 
 def is_outdated(shadow: ShadowCopy, newest: ReplicatedTableSchema | None) -> bool:

@@ -65,13 +65,21 @@ def continues(phase: TableReplicationPhase) -> bool:
     return not needs_resync(phase) and not isinstance(at_restart(phase), Init)
 
 
+GROUP: Final = 32
+"""The highest number of tables whose copies share a snapshot."""
+
+
 def copies_to_start(
     tables: Iterable[TableRecord],
     at_once: int,
     sessions: int,
     may_begin: Callable[[TableRecord], bool] = lambda record: True,
-) -> list[TableRecord]:
+    may_share: Callable[[TableRecord], bool] = lambda record: False,
+) -> list[list[TableRecord]]:
     """Return the tables whose first copies begin now. ``sessions`` is the number of replication sessions so far.
+
+    The tables of each list share a snapshot, and ``may_share`` returns False for a table that may not. They are only
+    as many as wait for each of the copies that run at a time.
 
     At most ``at_once`` copies run at a time, shadow copies included. ``may_begin`` returns False for a table whose copy
     has to wait. Copies that are made again by themselves come last, the smallest first.
@@ -81,7 +89,17 @@ def copies_to_start(
     idle = [r for r in known if not r.busy and not r.suspended and not r.resync.has_copy]
     waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session and may_begin(r)]
     waiting.sort(key=lambda r: (bool(r.own.code), r.own.bytes or 0))
-    return waiting[: max(0, free)]
+    size = min(GROUP, -(-len(waiting) // max(1, at_once)))
+    groups: list[list[TableRecord]] = []
+    for record in waiting:
+        last = groups[-1] if groups else []
+        if last and len(last) < size and may_share(last[0]) and may_share(record):
+            last.append(record)
+        elif len(groups) < free:
+            groups.append([record])
+        else:
+            break
+    return groups
 
 
 def wants_apply(record: TableRecord, pending: Pending) -> bool:
