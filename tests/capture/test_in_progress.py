@@ -105,6 +105,14 @@ def test_what_is_rolled_back_is_left_out(tmp_path: Path) -> None:
     assert not stream.outdated
 
 
+def test_a_rollback_of_what_was_never_sent(tmp_path: Path) -> None:
+    """A server may roll back a transaction, or a part of one, of which it has sent nothing. Others are read as ever."""
+    small = transaction(3, 9, 1)
+    source = FakeStream([aborted(5, 5), *small, aborted(6, 61), aborted(6, 6)])
+    stream = TransactionsInProgress(source, tmp_path, server_version=180_000, limits=InProgressLimits(free=0))
+    assert read(stream, source) == small
+
+
 def test_the_partitions_of_what_is_left(tmp_path: Path) -> None:
     """A partition is described after its root, also if a rolled-back subtransaction had the first row of it."""
     root, leaf, other = (relation(oid, f"t{oid}", id="int4") for oid in (20, 21, 22))

@@ -201,6 +201,7 @@ def test_a_crash_of_the_server(own: Database, tmp_path: Path) -> None:
     assert capture.column("a", "id") == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("written", [0, 1, 400])
 def test_a_restored_server(own: Database, tmp_path: Path, written: int) -> None:
     """A server that was put back to an earlier state is refused, however far its new WAL reaches."""

@@ -61,6 +61,7 @@ def store(request: pytest.FixtureRequest, db: Database, monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.sampled
 def test_no_command_changes_what_another_pipeline_owns(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: tuple[Any, Content]
 ) -> None:

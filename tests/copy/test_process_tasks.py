@@ -163,6 +163,7 @@ run_tasks(ProcessTasks(), [hang] * 3, "t", parallel=3, cancelled=threading.Event
 """
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def lake(request: pytest.FixtureRequest) -> Lake:
     return found
 
 
+@pytest.mark.sampled
 def test_copy_then_changes(lake: Lake) -> None:
     """A copy and a batch of changes leave the last state of each row.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, LiteralString, cast
 
 import psycopg
 import pytest
+from psycopg.types.range import Range
 from tests.destinations.openings import open_postgres
 from tests.rigs.clear_values import files_with
 from tests.rigs.database import Database
@@ -120,7 +122,7 @@ class PartitionedIceberg(IcebergDestination):
 
 def _with_settings(target: TableTarget) -> TableTarget:
     """Return the target with partitions by its key and by one other column, which an added column changes."""
-    unfit = (Kind.FLOAT4, Kind.FLOAT8, Kind.ARRAY)
+    unfit = (Kind.FLOAT4, Kind.FLOAT8, Kind.ARRAY, Kind.RANGE)
     fitting = [c for c in target.schema.columns if c.type.kind not in unfit and not c.type.native]
     names = {c.attnum: f"`{c.name.replace('`', '``')}`" for c in fitting}
     buckets = [f"bucket(3, {names[c.attnum]})" for c in fitting[:2] if c.type.kind is not Kind.BOOL]
@@ -227,6 +229,15 @@ def _search_postgres(db: Database, text: str) -> list[str]:
     return [p for p in places if db.query(cast("LiteralString", query.format(p, text))) != [(0,)]]
 
 
+def _without_range(value: Any) -> Any:
+    """Return a range as the struct of other destinations. A numrange has bounds of any number of digits, as text."""
+    if not isinstance(value, Range):
+        return value
+    bounds = [str(b) if isinstance(b, Decimal) else b for b in (value.lower, value.upper)]
+    names = ("lower", "upper", "lower_inc", "upper_inc", "isempty")
+    return dict(zip(names, (*bounds, value.lower_inc, value.upper_inc, value.isempty), strict=True))
+
+
 def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:
     with db.connect(row_factory=psycopg.rows.dict_row, options="-c timezone=UTC") as connection:
         found = connection.execute(
@@ -245,5 +256,5 @@ def _read_postgres(db: Database, target: TableTarget) -> list[dict[str, Any]]:
         query = psycopg.sql.SQL("SELECT {} FROM {}").format(
             psycopg.sql.SQL(", ").join(shown), psycopg.sql.Identifier(found[0]["schema"], target.name.name)
         )
-        rows = connection.execute(query).fetchall()
+        rows = [{n: _without_range(v) for n, v in row.items()} for row in connection.execute(query).fetchall()]
     return fold_changelog(target.schema, rows) if any(c["name"] == OP for c in found) else rows

@@ -132,6 +132,7 @@ def term_of(transform: str, column: str) -> str:
     return column if function == "identity" else f"{function}s({column})"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k in _OF_EACH_RUN else pytest.mark.nightly) for k in KINDS]
 )

@@ -8,12 +8,14 @@ _IDENTITY: Final = frozenset({
     "replica identity", "identity of partitions", "drop key", "add key", "replace key", "unique index", "drop index",
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
     "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
+    "partition in the place of one", "attach partition for a while", "detach partition for a while",
 })  # fmt: skip
 """Statements that can change what identifies a row."""
 _PARTITION: Final = frozenset({
     "attach partition", "detach partition", "drop partition", "truncate partition", "create partition", "drop table",
     "widen column", "retype column", "rewrite", "truncate", "swap tables", "add computed column", "add identity column",
-    "persistence", "domain", "drop expression", "add generated column",
+    "persistence", "domain", "drop expression", "add generated column", "detach partition for a while",
+    "attach partition for a while", "partition in the place of one",
 })  # fmt: skip
 _VALUES: Final = frozenset({
     "retype column", "widen column", "add computed column", "add identity column", "drop expression", "domain",
@@ -22,7 +24,8 @@ _VALUES: Final = frozenset({
 """Statements that change values of rows which are there."""
 _NAMES: Final = frozenset({
     "rename table", "swap tables", "create table", "create partitioned table", "set schema", "rename schema",
-    "attach partition", "detach partition", "create partition",
+    "attach partition", "detach partition", "create partition", "detach partition for a while",
+    "attach partition for a while", "partition in the place of one",
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
     "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",

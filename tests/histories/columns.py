@@ -59,7 +59,7 @@ def add_computed_column(draw: Draw) -> Made:
     return table, [f"ALTER TABLE {table.sql} ADD COLUMN {_name(draw)} {kind} DEFAULT {COMPUTED[kind]}"]
 
 
-@statement("add identity column", 0.4)
+@statement("add identity column", 0.7)
 def add_identity_column(draw: Draw) -> Made:
     """Add a column that numbers the rows."""
     table = draw.table(lambda t: not t.parent)
@@ -159,12 +159,14 @@ def change_nullability(draw: Draw) -> Made:
     return table, [f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} {how} NOT NULL"]
 
 
-@statement("drop expression", 0.5)
+@statement("drop expression", 0.8)
 def drop_expression(draw: Draw) -> Made:
-    """Let a generated column be one like others."""
+    """Let a generated column be one like others, if need be one that is new."""
     table = draw.table(lambda t: not t.parent)
-    column = draw.one([c for c in table.columns if c.generated])
-    return table, [f"ALTER TABLE {table.sql} ALTER COLUMN {quoted(column.name)} DROP EXPRESSION"]
+    generated = [c.name for c in table.columns if c.generated]
+    name = quoted(draw.one(generated) if generated else draw.new("g"))
+    made = [] if generated else [f"ALTER TABLE {table.sql} ADD COLUMN {name} int GENERATED ALWAYS AS (1) STORED"]
+    return table, [*made, f"ALTER TABLE {table.sql} ALTER COLUMN {name} DROP EXPRESSION"]
 
 
 @statement("storage", 0.7)
@@ -186,16 +188,22 @@ def change_type(draw: Draw) -> Made:
             f"ALTER TYPE {{s}}.mood ADD VALUE IF NOT EXISTS '{draw.new('mood')}'",
             f"ALTER TYPE {{s}}.mood RENAME TO {draw.new('mood')}",
             "ALTER TYPE {s}.mood RENAME VALUE 'good' TO 'better'",
+            "ALTER TYPE {s}.mood SET SCHEMA b_{s}",
             "ALTER TYPE {s}.pair ADD ATTRIBUTE z int CASCADE",
+            "ALTER TYPE {s}.pair RENAME ATTRIBUTE y TO z CASCADE",
+            "ALTER TYPE {s}.pair DROP ATTRIBUTE y CASCADE",
+            "ALTER DOMAIN {s}.positive SET DEFAULT 7",
             "ALTER DOMAIN {s}.positive DROP CONSTRAINT IF EXISTS positive_check",
         ))
     ]  # fmt: skip
 
 
-@statement("drop type", 0.8)
+@statement("drop type", 1)
 def drop_type(draw: Draw) -> Made:
-    """Drop a type with the columns that have it."""
+    """Drop a type with the columns that have it, if need be one that is new."""
     kinds = ("{s}.mood", "{s}.pair", "{s}.positive")
-    table = draw.one([t for t in draw.model.tables if any(c.type in kinds for c in t.columns)])
-    kind = draw.one([c.type for c in table.columns if c.type in kinds])
-    return table, [f"DROP {'DOMAIN' if kind.endswith('positive') else 'TYPE'} {kind} CASCADE"]
+    table = draw.table(lambda t: not t.parent)
+    there = [c.type for c in table.columns if c.type in kinds]
+    kind = draw.one(there or kinds)
+    made = [] if there else [f"ALTER TABLE {table.sql} ADD COLUMN {draw.new('d')} {kind}"]
+    return table, [*made, f"DROP {'DOMAIN' if kind.endswith('positive') else 'TYPE'} {kind} CASCADE"]

@@ -25,6 +25,8 @@ _TOUCHING: Final = ("update", "update", "move key", "delete", "insert", "upsert"
 """Kinds that change rows of a table after a statement of another kind has changed the table."""
 _UNMET: Final = 3
 """The factor by which kinds are drawn more often that have not met each other yet."""
+_OF_PARTITIONS: Final = 0.3
+"""The share of histories that change the partitions of a table for certain, besides those that do by chance."""
 _EMPTYING: Final = ("delete all", "truncate")
 _ENDS: Final[tuple[list[str | None], ...]] = (
     [],
@@ -60,6 +62,11 @@ def swarm(rng: random.Random, met: Set[Meeting]) -> dict[str, float]:
     of_rows = rng.sample(sorted(OF_ROWS), rng.randint(3, 8))
     others: list[str] = []
     wanted, left = rng.choice((1, 2, 2, 3, 4, 8)), sorted(KINDS.keys() - OF_ROWS)
+    if rng.random() < _OF_PARTITIONS:
+        # Most kinds leave a partition where it is, so that two that move one rarely meet by themselves.
+        moving = [kind for kind in left if "partition" in kind]
+        others = rng.choices(moving, [KINDS[kind][0] for kind in moving])
+        left.remove(others[0])
     while len(others) < wanted:
         others += rng.choices(left, [KINDS[kind][0] * (_UNMET if _news(kind, others, met) else 1) for kind in left])
         left.remove(others[-1])

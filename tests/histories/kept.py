@@ -101,3 +101,64 @@ KEPT: Final = (
     _history((_KEYED, _ROWS), (("publication", f"{_OUT}; {_IN}", _TABLE), _AGAIN)),
     _history((_KEYED, _ROWS), (("publication", _OUT, _TABLE), _AGAIN, ("publication", _IN, _TABLE))),
 )
+
+_PARTED: Final = "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, c1 text) PARTITION BY RANGE (k1)"
+_FIRST: Final = "FOR VALUES FROM (1) TO (10)"
+_SECOND: Final = "FOR VALUES FROM (10) TO (20)"
+_THIRD: Final = "FOR VALUES FROM (20) TO (30)"
+_PARTS: Final = (
+    ("create partitioned table", _PARTED, ""),
+    ("create partitioned table", f"CREATE TABLE {{s}}.t1_1 PARTITION OF {{s}}.t1 {_FIRST}", ""),
+    ("create partitioned table", f"CREATE TABLE {{s}}.t1_2 PARTITION OF {{s}}.t1 {_SECOND}", ""),
+    ("create table", "CREATE TABLE {s}.loose (k1 int PRIMARY KEY, c1 text)", ""),
+    ("insert", "INSERT INTO {s}.t1 SELECT i, 'first' FROM generate_series(1, 19) i", _TABLE),
+    ("insert", "INSERT INTO {s}.loose VALUES (21, 'first'), (22, 'first')", '{s}."loose"'),
+)
+_AWAY: Final = "detach partition for a while"
+_THERE: Final = "attach partition for a while"
+
+
+def _together(kind: str, *statements: str) -> History:
+    """Return a history of partitions, with one transaction that changes them."""
+    changes = ((kind, statement, _TABLE) for statement in statements)
+    return _history(_PARTS, (("begin", "BEGIN", ""), *changes, ("commit", "COMMIT", ""), _LATER))
+
+
+_LATER: Final = ("update", "UPDATE {s}.t1 SET c1 = 'later' WHERE k1 = 2", _TABLE)
+
+RETURNING: Final = (
+    # A partition has other rows when it returns.
+    _together(
+        _AWAY,
+        "ALTER TABLE {s}.t1 DETACH PARTITION {s}.t1_1",
+        "UPDATE {s}.t1_1 SET c1 = 'apart' WHERE k1 > 3",
+        "DELETE FROM {s}.t1_1 WHERE k1 = 1",
+        f"ALTER TABLE {{s}}.t1 ATTACH PARTITION {{s}}.t1_1 {_FIRST}",
+    ),
+    # Two partitions exchange their places.
+    _together(
+        _AWAY,
+        "ALTER TABLE {s}.t1 DETACH PARTITION {s}.t1_1",
+        "ALTER TABLE {s}.t1 DETACH PARTITION {s}.t1_2",
+        "TRUNCATE {s}.t1_2",
+        "UPDATE {s}.t1_1 SET k1 = k1 + 10, c1 = 'moved'",
+        f"ALTER TABLE {{s}}.t1 ATTACH PARTITION {{s}}.t1_1 {_SECOND}",
+        f"ALTER TABLE {{s}}.t1 ATTACH PARTITION {{s}}.t1_2 {_FIRST}",
+        "INSERT INTO {s}.t1 VALUES (2, 'new')",
+    ),
+    # Rows that were streamed with a partition leave with it.
+    _together(
+        _THERE,
+        f"CREATE TABLE {{s}}.t1_3 PARTITION OF {{s}}.t1 {_THIRD}",
+        "INSERT INTO {s}.t1 VALUES (20, 'new')",
+        "DROP TABLE {s}.t1_3",
+    ),
+    # A table of the pipeline that is a partition for a while has what was written then.
+    _together(
+        _THERE,
+        f"ALTER TABLE {{s}}.t1 ATTACH PARTITION {{s}}.loose {_THIRD}",
+        "UPDATE {s}.t1 SET c1 = 'as a partition' WHERE k1 > 20",
+        "ALTER TABLE {s}.t1 DETACH PARTITION {s}.loose",
+    ),
+)
+"""Histories in which a partition leaves or enters its table for a moment. They are played without the event trigger."""

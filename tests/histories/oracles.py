@@ -26,6 +26,11 @@ _UNFILLED: Final = frozenset({"add computed column", "add identity column", "col
 """Statements that give existing rows values which no change shows. A changelog has NULL for them."""
 _KEYS: Final = frozenset({"replace key", "add key", "drop key"})
 """Statements that give a table another key."""
+_CHANGING: Final = frozenset({
+    "update", "upsert", "move key", "swap keys", "delete", "delete all", "merge", "replace key", "drop key",
+    "replica identity", "identity of partitions", "attach partition for a while", "detach partition for a while",
+})  # fmt: skip
+"""Statements that update or delete rows, or do so before the table has no identity any more."""
 _NARROWED: Final = """
 SELECT true FROM pg_publication_rel r CROSS JOIN LATERAL to_jsonb(r) j
 WHERE r.prrelid = %s AND (j ->> 'prqual' IS NOT NULL OR j ->> 'prattrs' IS NOT NULL)
@@ -76,7 +81,9 @@ class Look:
         watched = self.world.watched(table)
         if watched is None:
             return "is gone"
-        if self.world.form.keep and not watched.key:
+        if self.world.form.append and not watched.key and _CHANGING & self.player.kinds(table["id"]):
+            return ""  # updates and deletes of tables that are only appended to are not seen
+        if self.world.form.keeps and not watched.key:
             return ""  # without a key no row that is kept can be told from others
         if watched.changelog and _KEYS & self.player.kinds(table["id"]):
             return ""  # a delete has the key of its time, and no reader finds its row by the newest one

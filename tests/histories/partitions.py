@@ -16,13 +16,16 @@ _BOUNDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "bigint": (("2", "4", "9223372036854775807"), ("1, 2", "3, 9223372036854775807")),
     "text": (("'K1'", "'k1'", "'k2'"), ("'k1', 'K1'", "''", "'k2', 'é'")),
     "date": (("'0001-01-01'", "'1970-01-01'", "'2024-02-29'", "'9999-12-31'"), ("'2024-02-29'", "'0001-01-01'")),
-    "timestamp with time zone": (("'1900-01-01 01:00+01'", "'2024-02-29 12:00'", "'2024-03-01'"), ()),
+    "timestamp with time zone": (
+        ("'1900-01-01 00:00:00+00'", "'2024-02-29 12:00:00+00'", "'2024-03-01 00:00:00+00'"),
+        (),
+    ),
     "uuid": (("'00000000-0000-0000-0000-000000000000'", "'6f1a2b3c-0000-4000-8000-000000000001'"), ()),
     "boolean": ((), ("true", "false")),
     "numeric": (("0", "1.5", "1e31"), ("1.50", "0")),
     "{s}.mood": ((), ("'good'", "'bad'")),
 }
-"""Values that divide the keys of a type by RANGE, and lists of its keys."""
+"""Values that divide the keys of a type by RANGE, and lists of its keys, as PostgreSQL prints them."""
 _HASHES: Final = ("FOR VALUES WITH (MODULUS 2, REMAINDER 0)", "FOR VALUES WITH (MODULUS 2, REMAINDER 1)")
 
 
@@ -48,6 +51,17 @@ def _bounds(parent: Table) -> tuple[str, ...]:
     if not set(kinds) <= _BOUNDS.keys():
         raise ImpossibleError
     return (*(_listed(kinds[0]) if strategy == "LIST" else _ranges(kinds)), "DEFAULT")
+
+
+def _bound(draw: Draw, parent: Table) -> str:
+    """Return bounds of a new partition, most often those that no partition has."""
+    taken = {_plain(t.bound) for t in draw.model.tables if t.parent == parent.sql}
+    free = [b for b in _bounds(parent) if _plain(b) not in taken]
+    return draw.one(_bounds(parent) if draw.odds(0.1) else free)
+
+
+def _plain(bound: str) -> str:
+    return bound.replace("'", "").lower()
 
 
 def _levels(draw: Draw, table: Table) -> int:
@@ -93,7 +107,7 @@ def create_partition(draw: Draw) -> Made:
     parent = draw.table(lambda t: t.kind == "p")
     deeper = f" PARTITION BY RANGE ({draw.one(('k1', 'k2'))})" if _levels(draw, parent) < 3 and draw.odds(0.3) else ""
     name = draw.new("part")
-    made = [f"CREATE TABLE {{s}}.{name} PARTITION OF {parent.sql} {draw.one(_bounds(parent))}{deeper}"]
+    made = [f"CREATE TABLE {{s}}.{name} PARTITION OF {parent.sql} {_bound(draw, parent)}{deeper}"]
     if deeper:
         made.append(f"CREATE TABLE {{s}}.{name}_d PARTITION OF {{s}}.{name} DEFAULT")
     return parent, made
@@ -106,7 +120,7 @@ def attach_partition(draw: Draw) -> Made:
     loose = [t for t in draw.model.tables if t.name.startswith(("part", "p1_", "p2_")) and not t.parent]
     if loose and draw.odds(0.6):
         part = draw.one(loose)
-        return part, [f"ALTER TABLE {parent.sql} ATTACH PARTITION {part.sql} {draw.one(_bounds(parent))}"]
+        return part, [f"ALTER TABLE {parent.sql} ATTACH PARTITION {part.sql} {_bound(draw, parent)}"]
     name = draw.new("part")
     columns = [c for c in parent.columns if c.writable and (c.name in parent.key or not c.nullable)]
     row = ", ".join(value(draw.rng, c.type, key=c.name in parent.key or c.name.startswith("k")) for c in columns)
@@ -115,7 +129,7 @@ def attach_partition(draw: Draw) -> Made:
     return parent, [
         f"CREATE TABLE {{s}}.{name} (LIKE {parent.sql} INCLUDING ALL)",
         *rows,
-        f"ALTER TABLE {parent.sql} ATTACH PARTITION {{s}}.{name} {draw.one(_bounds(parent))}",
+        f"ALTER TABLE {parent.sql} ATTACH PARTITION {{s}}.{name} {_bound(draw, parent)}",
     ]
 
 
@@ -125,6 +139,100 @@ def detach_partition(draw: Draw) -> Made:
     part = draw.table(lambda t: t.is_partition)
     concurrently = " CONCURRENTLY" if draw.odds(0.1) else ""
     return part, [f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}{concurrently}"]
+
+
+def _root(draw: Draw, part: Table) -> Table:
+    """Return the root of a partition."""
+    root = part
+    while root.is_partition and (above := draw.model.named(root.parent)) is not None:
+        root = above
+    return root
+
+
+def _row(draw: Draw, table: Table) -> str:
+    """Return the INSERT of a row into a table, without its end."""
+    columns = [c for c in table.columns if c.writable and (c.name in table.key or c.name.startswith(("k", "c")))]
+    if not columns:
+        raise ImpossibleError
+    row = ", ".join(value(draw.rng, c.type, key=c.name in table.key or c.name.startswith("k")) for c in columns)
+    return f"INSERT INTO {table.sql} ({', '.join(quoted(c.name) for c in columns)}) VALUES ({row})"
+
+
+def _fill(draw: Draw, table: Table, rows: int) -> str:
+    """Return a statement that inserts those rows for which the table has a place."""
+    blocks = [f"BEGIN {_row(draw, table)}; EXCEPTION WHEN others THEN NULL; END;" for _ in range(rows)]
+    return f"DO $do$ BEGIN {' '.join(blocks)} END $do$"
+
+
+def _change(draw: Draw, table: Table) -> str:
+    """Return a statement that changes rows of a table by its own name."""
+    others = [c for c in table.columns if c.writable and c.name not in table.key and not c.name.startswith("k")]
+    kind = draw.one(("update", "update", "update", "insert", "delete", "truncate"))
+    if kind == "update" and others:
+        column = draw.one(others)
+        return f"UPDATE {table.sql} SET {quoted(column.name)} = {value(draw.rng, column.type)}"
+    if kind == "insert":
+        return f"{_row(draw, table)} ON CONFLICT DO NOTHING"
+    return f"TRUNCATE {table.sql}" if kind == "truncate" else f"DELETE FROM {table.sql}"
+
+
+def _around(draw: Draw, part: Table, away: list[str]) -> list[str]:
+    """Return the statements, most often as one transaction, sometimes with rows of the root before and after them."""
+    root = _root(draw, part)
+    before, after = ([_fill(draw, root, 2)] if draw.odds(0.4) else [] for _ in range(2))
+    return away if draw.odds(0.25) else ["; ".join((*before, *away, *after))]
+
+
+@statement("detach partition for a while", 5)
+def detach_for_a_while(draw: Draw) -> Made:
+    """Detach a partition with some rows, change it and attach it again, sometimes with other bounds."""
+    part = draw.table(lambda t: t.is_partition)
+    above = draw.model.named(part.parent)
+    bound = _bound(draw, above) if above is not None and draw.odds(0.15) else part.bound
+    away = [
+        f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}",
+        *(_change(draw, part) for _ in range(draw.one((1, 1, 2)))),
+        f"ALTER TABLE {part.parent} ATTACH PARTITION {part.sql} {bound}",
+    ]
+    return part, [_fill(draw, part, 6), *_around(draw, part, away)]
+
+
+@statement("attach partition for a while", 4)
+def attach_for_a_while(draw: Draw) -> Made:
+    """Create or attach a partition, change it and detach or drop it again."""
+    parent = draw.table(lambda t: t.kind == "p")
+    loose = [
+        t for t in draw.model.tables if t.kind == "r" and not t.parent and t.name.startswith(("part", "p1_", "p2_"))
+    ]
+    bound = _bound(draw, parent)
+    if loose and draw.odds(0.5):
+        name = draw.one(loose).sql
+        made = [f"ALTER TABLE {parent.sql} ATTACH PARTITION {name} {bound}"]
+    else:
+        name = f"{{s}}.{draw.new('part')}"
+        made = [f"CREATE TABLE {name} PARTITION OF {parent.sql} {bound}"]
+    changes = [_fill(draw, parent, 8)]
+    plain = [c.name for c in parent.columns if c.writable and c.name.startswith("c")]
+    changes += [f"UPDATE {parent.sql} SET {quoted(draw.one(plain))} = DEFAULT"] if plain and draw.odds(0.5) else []
+    end = draw.one((f"ALTER TABLE {parent.sql} DETACH PARTITION {name}", f"DROP TABLE {name}"))
+    return parent, _around(draw, parent, [*made, *changes, end])
+
+
+@statement("partition in the place of one", 2)
+def partition_in_the_place_of_one(draw: Draw) -> Made:
+    """Detach or drop a partition, and create another one with its bounds, or attach it as one of another table."""
+    part = draw.table(lambda t: t.is_partition)
+    others = [t for t in draw.model.tables if t.kind == "p" and t.sql not in (part.parent, part.sql)]
+    if others and draw.odds(0.3):
+        other = draw.one(others)
+        away = [
+            f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}",
+            f"ALTER TABLE {other.sql} ATTACH PARTITION {part.sql} {_bound(draw, other)}",
+        ]
+        return part, _around(draw, part, away)
+    gone = draw.one((f"ALTER TABLE {part.parent} DETACH PARTITION {part.sql}", f"DROP TABLE {part.sql}"))
+    away = [gone, f"CREATE TABLE {{s}}.{draw.new('part')} PARTITION OF {part.parent} {part.bound}"]
+    return part, [_fill(draw, part, 3), *_around(draw, part, away)]
 
 
 @statement("drop partition", 3)

@@ -22,6 +22,10 @@ WORLDS: Final = {
     "renamed_table_vanishes": ("ducklake-18", "vanished"),
     "partition_value_wraps": ("iceberg-18-partitioned", "hides rows"),
     "names_folded_in_one_step": ("iceberg-18", "for one"),
+    "columns_without_a_row_are_not_marked": ("ducklake-16-notrigger", "columns"),
+    "a_generated_key_identifies_rows": ("ducklake-16", ""),
+    "a_list_is_repeated_zero_times": ("iceberg-18", "internal_error"),
+    "an_emptied_table_is_rewritten": ("ducklake-18", "table_rewritten"),
     "a_partition_that_returns_is_the_same": ("ducklake-16-notrigger", ""),
     "a_partition_that_was_streamed_is_forgotten": ("ducklake-16-notrigger", "rows in the lake"),
 }

@@ -11,13 +11,17 @@ KIND = "publication"
 
 @statement(KIND, 3)
 def change_publication(draw: Draw) -> Made:
-    """Take a table out of the publication, and add it again at once, later, or with a part of its rows or columns."""
+    """Take a table out of the publication, and add it again at once, later, or with a part of its rows or columns.
+
+    Two such parts may follow each other.
+    """
     table = draw.table(lambda t: not t.is_partition)
     drop, add = (f"ALTER PUBLICATION {PUBLICATION} {what} TABLE ONLY {table.sql}" for what in ("DROP", "ADD"))
-    filtered = f"{add} WHERE ({_filter(draw, table)})" if draw.model.major >= 15 else add
-    listed = f"{add} ({', '.join(quoted(n) for n in _listed(draw, table))})" if draw.model.major >= 15 else add
-    ways = ([drop], [add], [drop, add], [f"{drop}; {add}"], [f"{drop}; {filtered}"], [f"{drop}; {listed}"])
-    return table, draw.one(ways)
+    if draw.model.major < 15:
+        return table, draw.one(([drop], [add], [drop, add], [f"{drop}; {add}"]))
+    parts = [f"WHERE ({_filter(draw, table)})", f"({', '.join(quoted(n) for n in _listed(draw, table))})", ""]
+    first, then = (f"{drop}; {add} {draw.one(parts)}" for _ in range(2))
+    return table, draw.one(([drop], [add], [drop, add], [f"{drop}; {add}"], [first], [first, then]))
 
 
 def _listed(draw: Draw, table: Table) -> list[str]:

@@ -30,6 +30,7 @@ _META: Final = {
     "_levada_unchanged": pa.list_(pa.string()),
 }
 """The columns of a changelog that `folded` needs."""
+_MARK: Final = "_levada_deleted_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class IcebergReader:
     folder: Path
     changelog: bool = False
     version: int = 2
+    keep: bool = False
+    """True if the lake keeps rows that the source has no more."""
 
     @property
     def section(self) -> dict[str, Any]:
@@ -108,7 +111,8 @@ class IcebergReader:
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         schema, _, name = table.place.partition(".")
         found = open_lake_table(self.folder / "warehouse" / schema / name)
-        different = compare(source, found.scan().to_arrow(), table) or _taken_for_one(source, table)
+        different = compare(source, found.scan().to_arrow(), table, table.key if self.keep else ())
+        different = different or _taken_for_one(source, table)
         return different or _hidden(found)
 
     def close(self) -> None:
@@ -155,10 +159,12 @@ class PostgresReader:
 def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched, key: Sequence[str] = ()) -> str:
     """Compare what a reader of a lake has read with the source.
 
-    With a ``key``, rows are left out whose keys the source has no more.
+    Rows that are marked as deleted are left out, and with a ``key`` those whose keys the source has no more.
     """
     if table.changelog:
         found = folded(found, table.key)
+    elif _MARK in found.column_names:
+        found = found.filter(pc.is_null(found[_MARK])).drop_columns(_MARK)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
     found = found.cast(pa.schema(texts))
     if key:

@@ -74,17 +74,48 @@ def insert_many(draw: Draw) -> Made:
     ]
 
 
-@statement("copy", 3)
+@statement("insert much", 1.5)
+def insert_much(draw: Draw) -> Made:
+    """Insert rows of more bytes than PostgreSQL decodes in memory, so that it sends them before they are committed."""
+    table = draw.table(lambda t: bool(t.key), calm=True)
+    text = draw.column(table, lambda c: c.type == "text" and c.writable)
+    numbers = ("integer", "bigint", "numeric")
+    counted = draw.one([n for n in table.key if table.column(n).type in numbers and table.column(n).writable])
+    columns = [c for c in table.columns if c.writable and (c.name in table.key or c is text or not c.nullable)]
+    long = "(SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 40) j)"
+    values = [long if c is text else "i" if c.name == counted else _value(draw, table, c) for c in columns]
+    names, first = ", ".join(quoted(c.name) for c in columns), draw.one((1000, 1100, 2000))
+    return table, [
+        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(values)} FROM generate_series({first}, {first + 119}) i"
+        " ON CONFLICT DO NOTHING"
+    ]
+
+
+_NUMBERS = ("integer", "smallint", "bigint")
+_PLAIN = (*_NUMBERS, "boolean")
+"""Types whose values COPY takes as SQL has them."""
+
+
+def _copied_into(table: Table) -> bool:
+    """Return True if rows of plain values have a place in the table."""
+    needed = [c for c in table.columns if c.writable and not c.nullable]
+    return all(c.type in _PLAIN for c in needed) and any(c.type in _PLAIN and c.writable for c in table.columns)
+
+
+def _copied(draw: Draw, table: Table, column: Column) -> str:
+    """Return a value for COPY. One bad row leaves all others out, so that most keys are new."""
+    if column.name in _identifying(table) and column.type in _NUMBERS and draw.odds(0.8):
+        return str(draw.rng.randrange(1000, 30000))
+    text = _value(draw, table, column)
+    return r"\N" if text == "NULL" else text
+
+
+@statement("copy", 4)
 def copy(draw: Draw) -> Made:
     """Copy rows in, of columns whose values need no quotes."""
-    table = draw.table(calm=True)
-    plain = ("integer", "smallint", "bigint", "boolean")
-    columns = [c for c in table.columns if c.writable and (c.type in plain or c.name in table.key)]
-    if not columns or not {c.type for c in columns} <= set(plain):
-        raise ImpossibleError
-    rows = "\n".join(
-        "\t".join(r"\N" if (v := _value(draw, table, c)) == "NULL" else v for c in columns) for _ in range(2)
-    )
+    table = draw.table(_copied_into, calm=True)
+    columns = [c for c in table.columns if c.writable and (c.type in _PLAIN or not c.nullable)]
+    rows = "\n".join("\t".join(_copied(draw, table, c) for c in columns) for _ in range(draw.one((1, 2, 5))))
     return table, [f"COPY {table.sql} ({', '.join(quoted(c.name) for c in columns)}) FROM STDIN\n{rows}\n"]
 
 
@@ -162,7 +193,7 @@ def truncate(draw: Draw) -> Made:
     return table, [f"TRUNCATE {table.sql}{draw.one(('', '', ' RESTART IDENTITY', ' CASCADE'))}"]
 
 
-@statement("merge", 2)
+@statement("merge", 4)
 def merge(draw: Draw) -> Made:
     """Merge a row."""
     table = draw.table(lambda t: len(t.key) == 1, calm=True)

@@ -37,6 +37,10 @@ def shortened(finding: Finding, play: Play) -> Finding | None:
         elif size == 1:
             break
         size = max(1, min(size // 2, len(best.history.steps) // 4))
+    for _ in range(_ROUNDS):
+        if (shorter := _shown(best, list(_of_fewer_parts(best.history)), best.plan, play)) is None:
+            break
+        best = shorter
     return best
 
 
@@ -52,6 +56,27 @@ def _of_fewer_tables(history: History) -> Iterator[History]:
         steps = tuple(s for s in history.steps if not others & {s.table, *_CREATED.findall(s.sql)})
         alone = tuple(s for s in steps if s.table or s.sql.split()[0] not in _CONTROL)
         yield from (replace(history, steps=some) for some in (steps, alone) if 0 < len(some) < len(history.steps))
+
+
+def parts_of(sql: str) -> list[str]:
+    """Return the statements that a step sends together. The body of a DO is a part of one."""
+    parts: list[str] = []
+    for text in sql.split("; "):
+        if parts and parts[-1].count("$") % 4:
+            parts[-1] += f"; {text}"
+        else:
+            parts.append(text)
+    return parts
+
+
+def _of_fewer_parts(history: History) -> Iterator[History]:
+    """Yield the history without one half or one statement of each step that sends several together."""
+    for number, step in enumerate(history.steps):
+        parts = parts_of(step.sql)
+        for size in sorted({(len(parts) + 1) // 2, 1}) if len(parts) > 1 else ():
+            for start in range(0, len(parts), size):
+                fewer = replace(step, sql="; ".join(parts[:start] + parts[start + size :]))
+                yield replace(history, steps=(*history.steps[:number], fewer, *history.steps[number + 1 :]))
 
 
 def _round(best: Finding, size: int, play: Play) -> Finding | None:
@@ -89,7 +114,8 @@ def _shown(finding: Finding, histories: Sequence[History], plan: Plan, play: Pla
 
 
 def _length(finding: Finding) -> int:
-    return len(finding.history.steps)
+    """Return the number of statements."""
+    return sum(len(parts_of(step.sql)) for step in finding.history.steps)
 
 
 def _chunks(spans: Sequence[tuple[int, int]], size: int) -> Iterable[Sequence[tuple[int, int]]]:

@@ -99,11 +99,19 @@ def unique_index(draw: Draw) -> Made:
     ]  # fmt: skip
 
 
-@statement("drop index", 0.4)
+@statement("drop index", 0.8)
 def drop_index(draw: Draw) -> Made:
-    """Drop a unique index, which may be the replica identity."""
-    table = draw.table(lambda t: bool(t.indexes) and MARK in t.schema)
-    return table, [f"DROP INDEX {table.schema}.{quoted(draw.one(table.indexes).name)}"]
+    """Drop a unique index, which may be the replica identity, if need be one that is new."""
+    table = draw.table(lambda t: t.kind == "r" and MARK in t.schema)
+    if table.indexes:
+        return table, [f"DROP INDEX {table.schema}.{quoted(draw.one(table.indexes).name)}"]
+    columns = [c for c in table.columns if not c.nullable and not c.generated and c.type != "jsonb"]
+    name = draw.new("i")
+    return table, [
+        f"CREATE UNIQUE INDEX {name} ON {table.sql} ({quoted(draw.one(columns).name)})",
+        f"ALTER TABLE {table.sql} REPLICA IDENTITY USING INDEX {name}",
+        f"DROP INDEX {table.schema}.{name}",
+    ]
 
 
 @statement("rename table", 3)

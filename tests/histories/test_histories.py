@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from tests.histories.batch import Batch
 from tests.histories.findings import Plan
-from tests.histories.kept import KEPT
+from tests.histories.kept import KEPT, RETURNING
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
@@ -19,6 +19,15 @@ def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process:
         form = Form(server=_major_version(server.uri()))
         with world(server, form) as made:
             found = Batch(made, Plan(("settled", "killed"))).play([*SEEDS, *KEPT])
+    assert not found, "\n\n".join(map(str, found))
+
+
+def test_partitions_return_without_the_event_trigger(start_postgres: StartPostgres, own_process: None) -> None:
+    """A table is equal after partitions left it for a moment, also if only two looks at the catalog show it."""
+    with start_postgres() as server:
+        form = Form(server=_major_version(server.uri()), destination="postgres", trigger=False, resync=True)
+        with world(server, form) as made:
+            found = Batch(made, Plan(("settled",))).play(RETURNING)
     assert not found, "\n\n".join(map(str, found))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.histories.findings import Finding, Plan
 from tests.histories.history import History, Step
-from tests.histories.shrink import shortened
+from tests.histories.shrink import parts_of, shortened
 
 
 def _finding(history: History, plan: Plan) -> Finding:
@@ -33,3 +33,16 @@ def test_a_finding_that_another_history_caused() -> None:
     """A history that shows nothing by itself is not shortened."""
     history = History(1, (Step("insert", "1"),))
     assert shortened(_finding(history, Plan()), lambda histories, plan: []) is None
+
+
+def test_statements_of_one_step() -> None:
+    """A step that sends several statements together keeps those that matter. The body of a DO stays whole."""
+    block = "DO $do$ BEGIN BEGIN INSERT 1; END; BEGIN INSERT 2; END; END $do$"
+    step = Step("insert", "; ".join([block, *map(str, range(9)), "DO $$ BEGIN UPDATE 1; UPDATE 2; END $$"]))
+
+    def play(histories: Sequence[History], plan: Plan) -> list[Finding]:
+        return [_finding(h, plan) for h in histories if h.steps and {block, "3", "7"} <= set(parts_of(h.steps[-1].sql))]
+
+    found = shortened(_finding(History(1, (step,)), Plan()), play)
+    assert found is not None
+    assert [s.sql for s in found.history.steps] == [f"{block}; 3; 7"]

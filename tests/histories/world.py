@@ -29,7 +29,19 @@ SETTLED_S: Final = 30.0
 """A table that is not parked is equal this long after the last statement."""
 _ROOT: Final = Path(__file__).parents[2]
 _POLLS: Final = (sys.executable, str(Path(__file__).with_name("short_polls.py")))
-_WORDS: Final = ("resync", "changelog", "partitioned", "external", "switched", "leaves", "keep", "v3")
+_WORDS: Final = (
+    "resync",
+    "changelog",
+    "partitioned",
+    "external",
+    "switched",
+    "leaves",
+    "keep",
+    "v3",
+    "mark",
+    "ignore",
+    "append",
+)
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -65,6 +77,12 @@ class Form:
     """True if the publication streams the partitions for themselves at all times."""
     keep: bool = False
     """True if the rows of partitions that are gone stay in the lake."""
+    mark: bool = False
+    """True if deleted rows stay in the lake, with the time at which they were deleted."""
+    ignore: bool = False
+    """True if deleted rows stay in the lake as they were."""
+    append: bool = False
+    """True if tables without an identity are replicated as well."""
     v3: bool = False
     """True if Iceberg tables have format version 3."""
 
@@ -77,6 +95,11 @@ class Form:
     def by_hand(self) -> bool:
         """Return True if the publication is made by hand, so that nothing keeps any table out of it."""
         return self.external or self.leaves
+
+    @property
+    def keeps(self) -> bool:
+        """Return True if the lake keeps rows that the source has no more, and does not mark them."""
+        return self.keep or self.ignore
 
     @classmethod
     def parse(cls, text: str) -> Form:
@@ -245,7 +268,8 @@ def server(version: int) -> Iterator[EmbeddedPostgres]:
     """A server of a version for any number of worlds."""
     from tests.servers.postgres import server_options
 
-    settings = {"max_prepared_transactions": "20", "max_connections": "300"}
+    # Little memory for decoding, so that transactions of many rows are sent before they end.
+    settings = {"max_prepared_transactions": "20", "max_connections": "300", "logical_decoding_work_mem": "64kB"}
     with temporary_postgres(**server_options(version), settings=settings) as running:
         yield running
 
@@ -262,8 +286,8 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     # A start without any table is refused.
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
-        "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog, form.keep),
-        "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2),
+        "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog, form.keeps),
+        "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2, form.keeps),
         "postgres": lambda: PostgresReader(lake, form.changelog),
         "memory": lambda: MemoryReader(folder),
     }
@@ -273,6 +297,8 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
             "include": [{"schema": "*_h", "name": "*"}],
             "onUnstreamable": _on_unstreamable(form),
             **({"onPartitionGone": "Keep"} if form.keep else {}),
+            **({"deletes": "Mark" if form.mark else "Ignore"} if form.mark or form.ignore else {}),
+            **({"keyless": "Append"} if form.append else {}),
         },
         "destination": made.reader.section,
         "freshnessSeconds": 1,

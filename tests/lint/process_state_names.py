@@ -38,6 +38,7 @@ PROCESS_STATE: Final[Mapping[str, str]] = {
     "engine/levada/local/java.py:_version": "its arguments have the time of the file",
     "engine/levada/logs.py:_fields": _PUT_BACK,
     "engine/levada/mask_keys.py:_read": _PUT_BACK,
+    "engine/levada/spec/plugins.py:_installed": _OF_ARGUMENTS,
     "engine/levada/postgres/client_key.py:_folder": "a folder of the process for files of different names",
     "engine/levada/postgres/kept_sessions.py:SESSIONS": "it keeps sessions by database, and each test has its own",
     "engine/levada/runtime/config_rules.py:_getter": _OF_ARGUMENTS,

@@ -32,7 +32,8 @@ are those after 9999 up to there.
 Generated columns are not replicated: the source computes them from the other columns.
 
 `columns.types` of a TableSync [chooses other types](guides/stored-types.md) for columns: text for any, a decimal for a
-numeric without precision, a list for a vector.
+numeric without precision, a list for a vector, lists in lists for arrays with several dimensions, a
+struct for a range.
 
 ## Reading a changelog
 

@@ -127,6 +127,7 @@ def test_a_configmap_that_was_deleted_or_changed_approves_nothing(gone: bool) ->
     assert not accept(replace(seen, owned=OwnedObjects(other))).waits
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("gone", [True, False], ids=["deleted", "changed"])
 def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
     gone: bool,

@@ -44,6 +44,7 @@ def rows(page: Page) -> list[str]:
     return page.locator("#tables-body .name").all_text_contents()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("size", "scheme"),
     [

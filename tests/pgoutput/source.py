@@ -99,9 +99,10 @@ def connect(db: Database) -> psycopg.Connection[Any]:
 def types(conn: psycopg.Connection[Any]) -> dict[int, TypeInfo]:
     """Describe the types that are not built in."""
     found = conn.execute(
-        "SELECT oid::int8, typname, typtype, typbasetype::int8, typtypmod FROM pg_type WHERE oid >= 16384"
+        "SELECT oid::int8, typname, typtype, typbasetype::int8, typtypmod,"
+        " CASE typcategory WHEN 'A' THEN typelem::int8 ELSE 0 END FROM pg_type WHERE oid >= 16384"
     ).fetchall()
-    return {oid: TypeInfo(oid, name, kind, base, typmod) for oid, name, kind, base, typmod in found}
+    return {row[0]: TypeInfo(*row) for row in found}
 
 
 def read_schema(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from tests.pgoutput.source import Resolver, connect, copy, create_slot, decoded, printed, read_schema, stream, types
 from tests.rigs.database import Database
 
+from levada.destinations.postgres.copy_text import value_text
 from levada.pgoutput.changes import TableChanges
 from levada.pgoutput.decoder import Decoder
 from levada.schema.changes import UNREPRESENTABLE
+from levada.schema.stored_types import StoredTypes, with_stored_types
 
 VALUES = 40
 CHARACTERS = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
@@ -33,6 +36,15 @@ class Case:
     refused: str = "false"
     """An SQL condition over ``v``: the value has no place in the Arrow type."""
     read: Callable[[pa.Array], list[Any]] = lambda array: array.to_pylist()
+    stored: str = ""
+    """The type that the manifest chooses."""
+    made: str = ""
+    """The SQL expression of the value of a text ``e``, instead of a cast."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the test's case."""
+        return f"{self.sql} as {self.stored}" if self.stored else self.sql
 
 
 def integers(bits: int) -> st.SearchStrategy[str]:
@@ -98,11 +110,56 @@ def arrays(elements: st.SearchStrategy[str], *odd: str) -> st.SearchStrategy[str
     return lists | st.sampled_from(["{}", "{NULL}", *odd])
 
 
+def nested(elements: st.SearchStrategy[str], dimensions: int) -> st.SearchStrategy[str]:
+    """Return literals of arrays with so many dimensions, and arrays of another form."""
+
+    def filled(sizes: list[int]) -> st.SearchStrategy[str]:
+        if len(sizes) == 1:
+            return st.lists(st.none() | elements, min_size=sizes[0], max_size=sizes[0]).map(literal)
+        inner = st.lists(filled(sizes[1:]), min_size=sizes[0], max_size=sizes[0])
+        return inner.map(lambda found: "{" + ",".join(found) + "}")
+
+    sizes = st.lists(st.integers(1, 3), min_size=dimensions, max_size=dimensions)
+    other = st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda s: len(s) != dimensions).flatmap(filled)
+    bounds = sizes.flatmap(lambda s: filled(s).map(lambda text: "".join(f"[2:{n + 1}]" for n in s) + "=" + text))
+    return sizes.flatmap(filled) | st.just("{}") | other | bounds
+
+
+def odd_dimensions(dimensions: int) -> str:
+    """Return the condition of an array that is no list of lists with so many dimensions."""
+    lower = "".join(f" OR array_lower(v, {d}) <> 1" for d in range(1, dimensions + 1))
+    return f"(array_ndims(v) <> {dimensions}{lower})"
+
+
 TIME = "(extract(epoch FROM v::time) * 1000000)::int8"
 MICROSECONDS = f"((v::date - '1970-01-01'::date)::numeric * 86400000000 + {TIME})::text"
 TOO_LATE = "(NOT isfinite(v) OR v > '294247-01-10 04:00:54.775807+00')"
 MULTIPLE = "(array_ndims(v) > 1 OR array_lower(v, 1) <> 1)"
 ODD_ARRAYS = ("{{1,2},{3,4}}", "[0:1]={1,2}", "{{1}}", "[2:2]={7}")
+
+
+def _shortest(seconds: re.Match[str]) -> str:
+    return f"{seconds[1]}.{seconds[2]}" if seconds[2] else seconds[1]
+
+
+def of_range(kind: str, bound: str, texts: st.SearchStrategy[str], odd: str = "false") -> Case:
+    """Return the case of a range type, whose structs must have PostgreSQL's text. It quotes timestamps, in a zone."""
+    pairs = st.tuples(st.just("") | texts, st.just("") | texts, st.sampled_from(["[]", "[)", "(]", "()"])).map("|".join)
+    made = (
+        f"(SELECT CASE WHEN e IS NULL THEN NULL WHEN e = 'empty' THEN 'empty'::{kind} WHEN a > b THEN {kind}(b, a, f)"
+        f" ELSE {kind}(a, b, f) END FROM (SELECT nullif(split_part(e, '|', 1), '')::{bound} AS a,"
+        f" nullif(split_part(e, '|', 2), '')::{bound} AS b, split_part(e, '|', 3) AS f) AS parts)"
+    )
+    refused = " OR ".join(f"coalesce({odd.replace('v', side)}, false)" for side in ("lower(v)", "upper(v)"))
+    printed = "replace(replace(concat(v), '\"', ''), '+00', '')"
+
+    def read(array: pa.Array) -> list[Any]:
+        found = value_text(array, pa.string()).to_pylist()
+        # PostgreSQL prints a timestamp without zeros at the end.
+        return [t and re.sub(r"(:\d\d)\.(\d*?)0*(?=[ ,)\]])", _shortest, t) for t in found]
+
+    return Case(kind, pairs | st.just("empty"), printed, f"({refused})", read, stored="Range", made=made)
+
 
 CASES = [
     Case("bool", st.sampled_from(["t", "f"])),
@@ -161,10 +218,35 @@ CASES = [
         f"EXISTS (SELECT FROM unnest(v) v WHERE {TOO_LATE})",
         lambda a: [None if v is None else numbers(v) for v in (s.values for s in a)],
     ),
+    Case("int4[]", nested(integers(32), 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case("text[]", nested(TEXTS, 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case(
+        "text[]",
+        nested(st.sampled_from(["{", '},"\\', "NULL", "[", ",", ""]), 3),
+        "v",
+        odd_dimensions(3),
+        stored="List(3)",
+    ),
+    Case("float8[]", nested(st.floats(allow_nan=False).map(repr), 2), "v", odd_dimensions(2), stored="List(2)"),
+    Case("mood[]", nested(st.sampled_from(["glad", "so so"]), 2), "v::text[]", odd_dimensions(2), stored="List(2)"),
+    Case(
+        "numeric(9,3)[]",
+        nested(decimals(9, 3), 3),
+        "v",
+        f"({odd_dimensions(3)} IS TRUE OR 'NaN' = ANY (v))",
+        stored="List(3)",
+    ),
+    of_range("int4range", "int4", integers(31)),
+    of_range("int8range", "int8", integers(63)),
+    of_range("numrange", "numeric", decimals(30, 12)),
+    of_range("daterange", "date", DATES.filter(lambda d: not d.startswith("5874897")), "NOT isfinite(v)"),
+    of_range("tsrange", "timestamp", STAMPS, TOO_LATE.replace("+00", "")),
+    of_range("tstzrange", "timestamptz", STAMPS, TOO_LATE),
+    Case("bool[]", nested(st.sampled_from(["t", "f"]), 6), "v", odd_dimensions(6), stored="List(6)"),
 ]
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.sql)
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
 def typed(request: pytest.FixtureRequest, db: Database) -> Iterator[tuple[Case, psycopg.Connection[Any]]]:
     """A table ``t`` with a column of the type, published."""
     with connect(db) as conn:
@@ -191,10 +273,14 @@ def test_a_value_is_what_postgresql_prints(typed: tuple[Case, psycopg.Connection
     case, conn = typed
     texts = data.draw(st.lists(st.none() | case.texts, min_size=VALUES, max_size=VALUES))
     conn.execute("TRUNCATE t")
+    made = case.made or f"e::{case.sql}"
     conn.execute(
-        f"INSERT INTO t SELECT k - 1, e::{case.sql} FROM unnest(%s::text[]) WITH ORDINALITY u(e, k)".encode(), [texts]
+        f"INSERT INTO t SELECT k - 1, {made} FROM unnest(%s::text[]) WITH ORDINALITY u(e, k)".encode(), [texts]
     )
-    schema = read_schema(conn, "t", types(conn))
+    catalog = types(conn)
+    schema = read_schema(conn, "t", catalog)
+    if case.stored:
+        schema = with_stored_types(schema, StoredTypes.of({"v": case.stored}), catalog)
     changes = [
         item.rows
         for item in Decoder(Resolver({schema.id: schema})).decode(stream(conn)).items

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import yaml
 from psycopg import sql
 from tests.rigs.database import Database
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from levada.cli import main
@@ -20,8 +23,26 @@ from levada.values import TableId
 
 
 def levada(*arguments: object) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(main, list(map(str, arguments)))
+    """Run a command in this process. As `CliRunner.invoke`, which makes the whole command line for each run."""
+    runner, command = CliRunner(), _command()
+    name, code, failure = runner.get_default_prog_name(command), 0, None
+    with runner.isolation() as streams:
+        try:
+            command.main(args=list(map(str, arguments)), prog_name=name)
+        except SystemExit as end:
+            code = int(end.code or 0)
+            failure = end if code else None
+        except Exception as error:
+            code, failure = 1, error
+        sys.stdout.flush()
+        sys.stderr.flush()
+        written = [stream.getvalue() for stream in streams]
+    return Result(runner, *written, return_value=None, exit_code=code, exception=failure)
+
+
+@cache
+def _command() -> Any:
+    return get_command(main)
 
 
 def manifest_of(db: Database, **spec: Any) -> dict[str, Any]:

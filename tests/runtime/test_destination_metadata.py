@@ -81,6 +81,7 @@ class Service(Recording):
         self.keep(table, replace(known, applied=schema.snapshot_id, applying=None))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["memory", "postgres"])
 def test_a_destination_keeps_its_metadata(rig: Rig, db: Database, kind: str) -> None:
     """Names of copies and a schema change by half are found after a restart, and leave with the table."""

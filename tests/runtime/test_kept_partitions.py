@@ -21,6 +21,7 @@ def resync(made: Partitioned, nonce: int, kept: Rows) -> None:
     made.settle(kept)
 
 
+@pytest.mark.sampled
 def test_rows_stay_without_their_partition(made: Partitioned) -> None:
     """DETACH, DROP and TRUNCATE of leaves, sub-trees and DEFAULT ones leave all rows, and so does a resync."""
     db = made.db

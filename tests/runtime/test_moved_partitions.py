@@ -21,6 +21,7 @@ from levada.values import Durability, Lsn, Watermark
 __all__ = ["made"]
 
 
+@pytest.mark.sampled
 def test_rows_leave_with_their_partition(made: Partitioned) -> None:
     """DETACH and DROP of leaves, of sub-trees and of DEFAULT ones remove their rows. The source is not read."""
     db = made.db
@@ -117,6 +118,7 @@ def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPa
     assert made.copies() == []
 
 
+@pytest.mark.sampled
 def test_rows_leave_an_emptied_partition(made: Partitioned) -> None:
     """TRUNCATE of partitions removes their rows, although it is not in the stream, and rows that come later stay."""
     db = made.db
@@ -155,6 +157,7 @@ def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
     assert made.copies()
 
 
+@pytest.mark.sampled
 def test_rows_enter_with_their_partition(made: Partitioned) -> None:
     """ATTACH of leaves, sub-trees and DEFAULT ones copies their rows alone, whatever is written around it."""
     db = made.db

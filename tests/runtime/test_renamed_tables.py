@@ -37,6 +37,7 @@ def app(rig: Rig, db: Database, tmp_path: Path) -> Rig:
     return rig
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "stopped"])
 @pytest.mark.parametrize(
     ("away", "back", "now"),

@@ -20,15 +20,16 @@ TYPES = {
     "id": (23, "integer"), "f": (701, "double precision"), "n": (1700, "numeric"),
     "m": (1700, "numeric(9,2)"), "p": (PRICE, "price"),
     "v": (VECTOR, 'public."vector"(3)'), "h": (VECTOR + 1, "halfvec"), "o": (VECTOR + 2, "sparsevec(3)"),
-    "u": (2950, "uuid"), "t": (1184, "timestamp with time zone"),
+    "u": (2950, "uuid"), "t": (1184, "timestamp with time zone"), "a": (1231, "numeric(9,2)[]"),
+    "r": (3912, "daterange"),
 }  # fmt: skip
-MODIFIERS = {"m": ((9 << 16) | 2) + 4}
+MODIFIERS = dict.fromkeys("ma", ((9 << 16) | 2) + 4)
 
 
 def version(*key: str) -> ReplicatedTableSchema:
     """Return a version of a table with these columns in its key."""
     columns = tuple(
-        Column(i, name, resolve_type(oid, MODIFIERS.get(name, -1), CATALOG), kind, oid)
+        Column(i, name, resolve_type(oid, MODIFIERS.get(name, -1), CATALOG), kind, oid, MODIFIERS.get(name, -1))
         for i, (name, (oid, kind)) in enumerate(TYPES.items(), 1)
     )
     numbers = tuple(c.attnum for c in columns if c.name in key)
@@ -50,6 +51,10 @@ def test_types_that_columns_take() -> None:
         assert chosen(name, "Decimal(38, 9)") == chosen(name, "Decimal(38,9)") == ColumnType(Kind.DECIMAL, 38, 9)
     assert chosen("v", "List").notation is Notation.VECTOR
     assert chosen("h", "List").notation is Notation.HALFVEC
+    assert chosen("r", "Range") == ColumnType(Kind.RANGE, element=ColumnType(Kind.DATE))
+    nested = chosen("a", "List(3)")
+    assert (nested.depth, nested.scalar) == (3, ColumnType(Kind.DECIMAL, 9, 2))
+    assert str(nested.arrow) == f"list<element: {chosen('a', 'List(2)').arrow}>"
     assert chosen("u", "Uuid", "u") == ColumnType(Kind.UUID, native=True)
     assert chosen("t", "Text", "t") == ColumnType(Kind.TEXT)
     assert chosen("n", "Decimal(9, 0)", "n") == ColumnType(Kind.DECIMAL, 9, 0)
@@ -60,6 +65,8 @@ def test_types_that_columns_take() -> None:
     [
         ("id", "Decimal(9, 0)", ()), ("t", "Decimal(9, 0)", ()), ("n", "Decimal(2, 3)", ()), ("n", "List", ()),
         ("o", "List", ()), ("p", "List", ()), ("v", "Uuid", ()), ("id", "Uuid", ()),
+        ("r", "Range", ("r",)), ("id", "Range", ()), ("r", "List(2)", ()),
+        ("a", "List", ()), ("id", "List(2)", ()), ("v", "List(2)", ()), ("a", "List(2)", ("a",)), ("t", "List(2)", ()),
         ("v", "List", ("v",)), ("f", "Text", ("f",)), ("m", "Text", ("id", "m")),
     ],
 )  # fmt: skip

@@ -77,6 +77,7 @@ def test_only_rows_that_enter_or_leave_are_written(replicated: Replicated) -> No
     assert_rows(replicated, "v BETWEEN 3 AND 7")
 
 
+@pytest.mark.sampled
 def test_filters_that_change_under_writers(shop: Replicated) -> None:
     """At the end the table is equal, also if the process ended in the middle of each comparison."""
     shop.db.execute(*TABLE)

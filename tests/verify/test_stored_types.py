@@ -106,6 +106,110 @@ def test_a_vector_as_a_list(shop: Shop) -> None:
     assert not shop.verify().equal
 
 
+GRIDS: LiteralString = """
+    (1, '{{1,2},{NULL,-4}}', '{{"a,b","}"},{NULL,""}}', '{{{NaN,-0}}}', '{{0.01},{-1.10}}', '{{2024-01-01,NULL}}',
+        '{{sad},{NULL}}', '{{00:00:00.000001}}', '{{"\\\\x00ff"}}'),
+    (2, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'), (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)"""
+ODD_GRIDS: LiteralString = """
+    (11, '{1,2}', '{{{x}}}', '{{1}}', '{{NaN}}', '{{infinity},{2024-01-01}}', '[2:2][1:1]={{sad}}', '{{24:00}}',
+        '{x}')"""
+
+
+def test_arrays_of_several_dimensions_as_nested_lists(shop: Shop) -> None:
+    """Equal in the copy and in the stream. Other dimensions and bounds are NULL under that policy, as odd elements."""
+    shop.policy = OnUnrepresentable.NULL
+    kinds = {
+        "i": "int",
+        "t": "text",
+        "f": "real",
+        "n": "numeric(38,9)",
+        "d": "date",
+        "m": "mood",
+        "c": "time",
+        "b": "bytea",
+    }
+    choose(shop, {name: "List(3)" if name == "f" else "List(2)" for name in kinds})
+    columns = ", ".join(f"{name} {kind}[]" for name, kind in kinds.items())
+    shop.db.execute(
+        TYPES[0],
+        f"CREATE TABLE t (id int PRIMARY KEY, {columns})",  # type: ignore[arg-type]  # made of constants
+        "INSERT INTO t VALUES " + GRIDS + "," + ODD_GRIDS,
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute(
+        "INSERT INTO t SELECT id + 100, i, t, f, n, d, m, c, b FROM t",
+        "ALTER TABLE t ADD added int[] DEFAULT '{5}'",
+        "INSERT INTO t (id, i) VALUES (200, '{{7}}')",
+    )
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert report.source_rows == report.lake_rows == 9
+    described = {c: t for c, t, _ in shop.sql("DESCRIBE {t}")}
+    assert (described["i"], described["f"]) == ("array<array<int>>", "array<array<array<float>>>")
+    read = {row.id: row for row in shop.sql("SELECT * FROM {t}")}
+    for first in (0, 100):
+        assert (read[first + 1].i, read[first + 1].t) == ([[1, 2], [None, -4]], [["a,b", "}"], [None, ""]])
+        assert (read[first + 2].i, read[first + 3].i) == ([], None)
+        assert all(read[first + 11][name] is None for name in kinds)
+    metadata = max((shop.folder / "lake").rglob("v*.metadata.json"), key=lambda p: int(p.name.split(".")[0][1:]))
+    found = StaticTable.from_metadata(str(metadata)).scan(row_filter=EqualTo("id", 101)).to_arrow().to_pylist()
+    assert (found[0]["i"], found[0]["t"]) == ([[1, 2], [None, -4]], [["a,b", "}"], [None, ""]])
+    for number, name in enumerate(kinds):
+        shop.sql(f"UPDATE {{t}} SET {name} = array() WHERE id = {1 + 100 * (number % 2)}")
+    assert {d.key: set(d.columns) for d in shop.verify().examples} == {
+        ("1",): {*list(kinds)[::2]},
+        ("101",): {*list(kinds)[1::2]},
+    }
+
+
+RANGES: LiteralString = """
+    (1, '[1,5)', '[-9223372036854775808,)', '[0.10,NaN]', '[0044-03-15 BC,9999-12-31]',
+        '(2024-01-01,2024-01-01 00:00:00.000001]', '(,1900-01-01 00:00+00]'),
+    (2, 'empty', 'empty', 'empty', 'empty', 'empty', 'empty'), (3, '(,)', '(,)', '(,)', '(,)', '(,)', '(,)'),
+    (4, NULL, NULL, NULL, NULL, NULL, NULL), (11, '[7,7]', NULL, NULL, '[2024-01-01,infinity]', NULL, '[-infinity,)')"""
+
+
+def test_ranges_as_structs(shop: Shop) -> None:
+    """Equal in the copy and in the stream. A range with an infinite date is NULL under that policy."""
+    shop.policy = OnUnrepresentable.NULL
+    kinds = {"i": "int4", "l": "int8", "n": "num", "d": "date", "s": "ts", "z": "tstz"}
+    choose(shop, dict.fromkeys([*kinds, "added"], "Range"))
+    columns = ", ".join(f"{name} {kind}range" for name, kind in kinds.items())
+    shop.db.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, {columns})",  # type: ignore[arg-type]  # made of constants
+        "INSERT INTO t VALUES " + RANGES,
+    )
+    shop.start()
+    shop.wait_caught_up()
+    shop.db.execute(
+        "INSERT INTO t SELECT id + 100, i, l, n, d, s, z FROM t",
+        "UPDATE t SET i = '[8,9)' WHERE id = 2",
+        "ALTER TABLE t ADD added int4range DEFAULT '[1,2)'",
+        "INSERT INTO t (id, i) VALUES (200, '[3,4)')",
+    )
+    report = shop.verify()
+    assert report.equal, report.examples
+    assert report.source_rows == report.lake_rows == 11
+    read = {row.id: row for row in shop.sql("SELECT id, i, n, z, added, d IS NULL AS no_d FROM {t}")}
+    for first in (0, 100):
+        assert tuple(read[first + 1].i) == (1, 5, True, False, False)
+        assert tuple(read[first + 1].n) == ("0.10", "NaN", True, True, False)
+        assert tuple(read[first + 3].i) == (None, None, False, False, False)
+        assert (read[first + 4].i, read[first + 11].no_d, read[first + 11].z) == (None, True, None)
+    assert tuple(read[102].z) == (None, None, False, False, True)
+    assert shop.sql("SELECT id FROM {t} WHERE i.lower = 8 AND NOT i.isempty") == [(2,)]
+    metadata = max((shop.folder / "lake").rglob("v*.metadata.json"), key=lambda p: int(p.name.split(".")[0][1:]))
+    [found] = StaticTable.from_metadata(str(metadata)).scan(EqualTo("id", 2), ("i",)).to_arrow().to_pylist()
+    assert found["i"] == {"lower": 8, "upper": 9, "lower_inc": True, "upper_inc": False, "isempty": False}
+    assert {tuple(row.added) for row in read.values()} == {(1, 2, True, False, False)}
+    shop.sql(
+        "UPDATE {t} SET s = named_struct('lower', s.lower, 'upper', s.upper, 'lower_inc', true,"
+        " 'upper_inc', s.upper_inc, 'isempty', false) WHERE id IN (1, 101)"
+    )
+    assert {(d.key, d.columns) for d in shop.verify().examples} == {(("1",), ("s",)), (("101",), ("s",))}
+
+
 def md5_of(text: str) -> str:
     """Return the digits of PostgreSQL's md5."""
     return hashlib.md5(text.encode()).hexdigest()  # as the source's statement

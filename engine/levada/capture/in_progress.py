@@ -24,6 +24,8 @@ from levada.pgoutput.streamed import StreamCommit
 from levada.values import Lsn
 
 _START, _STOP, _COMMIT, _ABORT = (bytes([kind]) for kind in b"SEcA")
+_OUTSIDE: Final = frozenset((_START, _COMMIT, _ABORT))
+"""Kinds of version 2 that are in no block. A server can roll back a transaction of which it has sent nothing."""
 _KIND: Final = slice(HEADER, HEADER + 1)
 _TELLING: Final = frozenset({streamed.RELATION, streamed.LOGICAL})
 _CODEC: Final = "lz4"
@@ -118,7 +120,7 @@ class TransactionsInProgress:
             messages, self._pending = self._pending, []
             if not messages:
                 messages = self._stream.receive(max_messages, max_bytes, timeout_s)
-            if self._block is None and not self._kept and not any(m[_KIND] == _START for m in messages):
+            if self._block is None and not self._kept and _OUTSIDE.isdisjoint(m[_KIND] for m in messages):
                 return messages
             complete = self._sorted(messages)
             if complete or not self._replaying:

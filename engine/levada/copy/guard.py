@@ -155,8 +155,7 @@ class TableGuard:
             return Transient("copy_cancelled", f"the copy of {name} has ended")
         try:
             found = read_stored_table(self._connection, self._description.id)
-            with source_errors(f"comparing table {name} with its copy"):
-                names = self._connection.execute(_NAMES, [[int(leaf.id) for leaf in self._published.leaves]]).fetchall()
+            names = self._names_of_leaves(found)
         except LevadaError as error:
             return error
         if found is None:
@@ -174,6 +173,15 @@ class TableGuard:
             == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
         )
         return None if same else table_changed(name)
+
+    def _names_of_leaves(
+        self, found: tuple[QualifiedTable, TableStorage] | None
+    ) -> Collection[tuple[TableId, str, str]]:
+        table, leaves = self._description.id, [int(leaf.id) for leaf in self._published.leaves]
+        if found is not None and leaves == [table]:
+            return [(table, found[0].schema, found[0].name)]
+        with source_errors(f"comparing table {self._published.name} with its copy"):
+            return self._connection.execute(_NAMES, [leaves]).fetchall()
 
     def _watch(self) -> None:  # runs in the watcher thread
         leaves = [int(leaf.id) for leaf in self._published.leaves]
@@ -244,9 +252,9 @@ def lock_leaves(
     doing = f"locking table {published.name}"
     try:
         with source_errors(doing):
-            if conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-                conn.execute("BEGIN READ ONLY")
-            conn.execute(f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'")
+            idle = conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            limit = f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'"
+            conn.execute(f"BEGIN READ ONLY; {limit}" if idle else limit, prepare=False)
             for leaf in published.leaves:
                 name = sql.Identifier(leaf.name.schema, leaf.name.name)
                 # A prepared one would fail once a column has another type.

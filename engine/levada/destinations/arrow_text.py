@@ -48,6 +48,8 @@ def canonical_text(values: pa.Array, kind: ColumnType) -> pa.Array:
         case Kind.ARRAY:
             assert kind.element is not None
             return _array_text(values, kind.element)
+        case Kind.RANGE:
+            return _range_text(values, kind)
     return values.cast(pa.string())
 
 
@@ -58,7 +60,7 @@ def shown_text(values: pa.Array, kind: ColumnType) -> pa.Array:
             return decimal_text(values)
         case Kind.BYTEA:
             return pa.array([None if v is None else "\\x" + v.hex() for v in values.to_pylist()], pa.string())
-        case Kind.ARRAY:
+        case Kind.ARRAY | Kind.RANGE:
             return pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())
     return values.cast(pa.string())
 
@@ -69,6 +71,14 @@ def _array_text(values: pa.ListArray, element: ColumnType) -> pa.Array:
     offsets = pc.subtract(values.offsets, pa.scalar(first, pa.int32()))
     lists = pa.ListArray.from_arrays(offsets, frames, mask=values.is_null())
     return pc.binary_join_element_wise("[", pc.binary_join(lists, ""), "]", "")
+
+
+def _range_text(values: pa.StructArray, kind: ColumnType) -> pa.Array:
+    assert kind.element is not None
+    lower, upper, lower_inc, upper_inc, empty = values.flatten()
+    first, last = pc.if_else(lower_inc, "[", "("), pc.if_else(upper_inc, "]", ")")
+    text = pc.binary_join_element_wise(first, framed(lower, kind.element), framed(upper, kind.element), last, "")
+    return pc.if_else(empty, "empty", text)
 
 
 def _hexadecimal(numbers: npt.NDArray[Any], where: pa.Array) -> pa.Array:

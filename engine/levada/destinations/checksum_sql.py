@@ -207,6 +207,8 @@ class ChecksumSql:
                 text = f"encode(timestamptz_send({value}), 'hex')"
             case Kind.ARRAY:
                 return self._array(value, kind, column)
+            case Kind.RANGE:
+                return self._range(value, kind, column)
             case Kind.TEXT:
                 return (
                     f"CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END"
@@ -237,11 +239,24 @@ class ChecksumSql:
             else f"CASE WHEN {odd} THEN NULL ELSE {text} END"
         )
 
+    def _range(self, value: str, kind: ColumnType, column: Column) -> str:
+        assert kind.element is not None
+        bounds = [f"lower({value})", f"upper({value})"]
+        lower, upper = (self._frame(self._text(b, kind.element, column, element=True), kind.element) for b in bounds)
+        first = f"CASE WHEN lower_inc({value}) THEN '[' ELSE '(' END"
+        last = f"CASE WHEN upper_inc({value}) THEN ']' ELSE ')' END"
+        text = f"CASE WHEN isempty({value}) THEN 'empty' ELSE {first} || {lower} || {upper} || {last} END"
+        odd = [o for b in bounds if (o := unrepresentable(b, kind.element)) is not None]
+        null = " OR ".join([f"{value} IS NULL", *(odd if self.policy is OnUnrepresentable.NULL else [])])
+        return f"CASE WHEN {null} THEN NULL ELSE {text} END"
+
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None
         if kind.notation is not Notation.ARRAY:
             # The cast of pgvector, which a destination's column of type real[] takes too.
             value, column = f"({value}::real[])", replace(column, type_oid=_REAL_ARRAY)
+        if kind.depth > 1:
+            return self._nested_array(value, kind, column)
         element = f"{value}[{_INDEX}]" if _is_subscripted(column) else _ELEMENT
         framed = self._frame(self._text(element, kind.element, column, element=True), kind.element)
         if _is_subscripted(column):
@@ -249,12 +264,35 @@ class ChecksumSql:
         else:
             elements = f"unnest({value}) WITH ORDINALITY AS u({_ELEMENT}, {_INDEX})"
         text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {_INDEX}) FROM {elements}), '') || ']'"
-        # Without the policy Null, an array that a list cannot hold keeps a text that no list has.
         odd = f"array_ndims({value}) > 1 OR array_lower({value}, 1) <> 1"
-        whole = "NULL" if self.policy is OnUnrepresentable.NULL else f"concat({value})"
         inner = unrepresentable(element, kind.element)
-        if inner is not None and self.policy is OnUnrepresentable.NULL:
-            odd += f" OR EXISTS (SELECT FROM {elements} WHERE {inner})"
+        return self._whole_array(value, text, odd, None if inner is None else f"SELECT FROM {elements} WHERE {inner}")
+
+    def _nested_array(self, value: str, kind: ColumnType, column: Column) -> str:
+        """Return the text of lists in lists. The position at each depth has a name of its own."""
+        indexes = [f"{_INDEX}{i}" for i in range(1, kind.depth + 1)]
+        element = value + "".join(f"[{i}]" for i in indexes)
+        text, level = self._text(element, kind.scalar, column, element=True), kind.scalar
+        loops = [f"generate_subscripts({value}, {d}) AS u{d}({index})" for d, index in enumerate(indexes, 1)]
+        for index, loop in zip(reversed(indexes), reversed(loops), strict=True):
+            framed = self._frame(text, level)
+            text = f"('[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {index}) FROM {loop}), '') || ']')"
+            level = ColumnType(Kind.ARRAY, element=level)
+        lower = "".join(f" OR array_lower({value}, {d}) <> 1" for d in range(1, kind.depth + 1))
+        inner = unrepresentable(element, kind.scalar)
+        odd = f"array_ndims({value}) <> {kind.depth}{lower}"
+        found = None if inner is None else f"SELECT FROM {', '.join(loops)} WHERE {inner}"
+        return self._whole_array(value, text, odd, found)
+
+    def _whole_array(self, value: str, text: str, odd: str, odd_elements: str | None) -> str:
+        """Return ``text``, or another one for an array that a list cannot hold.
+
+        Without the policy Null, it keeps a text that no list has. ``odd_elements`` selects from its elements those that
+        their type cannot hold.
+        """
+        whole = "NULL" if self.policy is OnUnrepresentable.NULL else f"concat({value})"
+        if odd_elements is not None and self.policy is OnUnrepresentable.NULL:
+            odd += f" OR EXISTS ({odd_elements})"
         return f"CASE WHEN {value} IS NULL THEN NULL WHEN {odd} THEN {whole} ELSE {text} END"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -127,6 +128,14 @@ def lists(values: pa.Array, elements: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
     nested = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(lengths)])), elements)
     return or_null(joined("[", pc.binary_join(nested, _constant(",")), "]"), values.is_valid())
+
+
+def objects(names: Sequence[str], parts: Sequence[pa.Array], valid: pa.Array) -> pa.Array:
+    """Return JSON objects, and ``null`` where ``valid`` is False. ``parts`` has the JSON of each field by row."""
+    pieces: list[pa.Array | str] = []
+    for name, part in zip(names, parts, strict=True):
+        pieces += [f'{"," if pieces else "{"}"{name}":', part]
+    return or_null(joined(*pieces, "}"), valid)
 
 
 def _large(values: pa.Array) -> pa.Array:

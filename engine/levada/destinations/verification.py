@@ -18,6 +18,7 @@ TIME                            ``HH:MM:SS.ffffff``
 TIMESTAMP, TIMESTAMPTZ          Microseconds since 2000-01-01, as 8 bytes in hexadecimal
 UUID                            Lower-case text with hyphens
 ARRAY                           The framed elements between brackets
+RANGE                           ``empty``, or the framed bounds between the brackets of PostgreSQL's text
 =============================== ==================================================================================
 
 A *framed* value is its text and ``|``. A text of variable form has its length in UTF-8 bytes and ``:`` in front. NULL
@@ -60,7 +61,7 @@ DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
 PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
 """The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
-_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
+_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE})
 
 
 def column_digest(attnum: int) -> str:

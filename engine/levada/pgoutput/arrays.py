@@ -1,6 +1,7 @@
 """PostgreSQL's array literals, decoded to Arrow lists by the column (PostgreSQL manual, "Arrays").
 
-One-dimensional arrays with lower bound 1 become lists. A list cannot hold any other array, so it is unrepresentable.
+Arrays with as many dimensions as the column's type has lists in each other become lists, if each lower bound is 1. Any
+other array is unrepresentable, except for an empty one, which has no dimensions and is an empty list.
 """
 
 from __future__ import annotations
@@ -26,22 +27,35 @@ def decode_array(values: Values, column: ColumnType, decode: ElementDecoder) -> 
     A row is unrepresentable as a whole if a single element is.
     """
     assert column.element is not None
-    first = values.first_bytes()
-    nested = (first == _OPEN) & (values.buffer.bytes[values.start + 1] == _OPEN)
-    refused = values.only_valid(nested | (first == _SQUARE))
+    refused = values.only_valid(_has_other_form(values, column.depth))
     kept = values.where(~refused) if refused.any() else values
-    elements, counts = _elements(kept)
+    nested = column.depth > 1
+    elements, counts = _elements(kept, nested=nested)
     child = _decoded(elements, counts, column.element, decode)
     if child.refused is not None:
         refused |= _marked(len(values), _row_of(child.refused.rows, counts))
         kept = values.where(~refused)
-        elements, counts = _elements(kept)
+        elements, counts = _elements(kept, nested=nested)
         child = _decoded(elements, counts, column.element, decode)
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     validity = None if kept.valid is None else bitmap(kept.valid)
     array = pa.Array.from_buffers(column.arrow, len(values), [validity, pa.py_buffer(offsets)], children=[child.array])
     return Decoded(array, values.refuse(refused))
+
+
+def _has_other_form(values: Values, depth: int) -> Bools:
+    """Return a mask of the arrays with another number of dimensions or another lower bound than 1.
+
+    PostgreSQL quotes an element that begins with a brace, so braces at the beginning are those of dimensions.
+    """
+    octets = values.buffer.bytes
+    other: Bools = octets[values.start + depth] == _OPEN
+    for level in range(1, depth):
+        other |= octets[values.start + level] != _OPEN
+    other &= (octets[values.start + 1] != _CLOSE) | (values.length != len("{}"))
+    bounds: Bools = values.first_bytes() == _SQUARE
+    return bounds | other
 
 
 def _decoded(elements: Values, counts: Ints, kind: ColumnType, decode: ElementDecoder) -> Decoded:
@@ -62,9 +76,10 @@ def _marked(size: int, at: Ints) -> Bools:
     return mask
 
 
-def _elements(values: Values) -> tuple[Values, Ints]:
-    """Return the elements as values in their own buffer, without quotes and escapes, and the number of elements per
-    row.
+def _elements(values: Values, *, nested: bool) -> tuple[Values, Ints]:
+    """Return the elements as values in their own buffer, and the number of elements per row.
+
+    Elements have no quotes and escapes any more. Those that are ``nested`` arrays stay as they are.
     """
     rows = np.arange(len(values)) if values.valid is None else np.flatnonzero(values.valid)
     counts = np.zeros(len(values), np.int64)
@@ -76,6 +91,11 @@ def _elements(values: Values) -> tuple[Values, Ints]:
     inside = (np.cumsum(quotes) & 1).astype(np.bool_)
     _check_braces(data, first, last, inside, rows)
     bounds = (data == _COMMA) & ~inside
+    if nested:
+        level = _level(data, inside)
+        if (unbalanced := level[last] != 0).any():
+            raise RowError(int(rows[unbalanced.argmax()]), "an invalid array")
+        bounds &= level == 1
     bounds[first] = bounds[last] = True
     at = np.flatnonzero(bounds)
     # An element lies between two bounds, except between the end of one literal and the start of the next.
@@ -85,11 +105,20 @@ def _elements(values: Values) -> tuple[Values, Ints]:
     some = (last - first)[row] > 1
     left, right, row = left[some], right[some], row[some]
     counts[rows] = np.bincount(row, minlength=len(rows))
+    if nested:
+        return Values(WireBuffer(data.tobytes() + PADDING), left, right - left), counts
     quoted = quotes[left]
     _check_elements(data, left, right, quotes, quoted, rows[row])
     buffer = WireBuffer(data.tobytes() + PADDING)
     valid = quoted | (right - left != 4) | (buffer.view(">u4")[left] != _NULL)
     return _without_escapes(buffer, data, escaping, left + quoted, right - quoted, valid), counts
+
+
+def _level(data: Bytes, text: Bools) -> Ints:
+    """Return the number of braces that are open at each byte. Braces within a ``text`` are characters."""
+    steps = (data == _OPEN).astype(np.int64) - (data == _CLOSE)
+    steps[text] = 0
+    return np.cumsum(steps)
 
 
 def _literals(values: Values, rows: Ints) -> tuple[Bytes, Ints, Ints]:

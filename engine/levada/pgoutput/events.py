@@ -340,6 +340,10 @@ def _python(column: pa.Array, kind: ColumnType) -> Any:
     try:
         return column.to_pylist()
     except (ValueError, OverflowError):
+        if kind.parts:
+            fields = [_python(f, part) for f, (_, part) in zip(column.flatten(), kind.parts, strict=True)]
+            rows = (dict(zip((name for name, _ in kind.parts), row, strict=True)) for row in zip(*fields, strict=True))
+            return [row if valid else None for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True)]
         if kind.element is not None:
             return [_python(v.values, kind.element) if v.is_valid else None for v in column]
         return [_scalar(v, kind.kind) for v in column]

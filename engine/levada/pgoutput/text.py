@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from levada.errors import DecodeError
 from levada.pgoutput.arrays import decode_array
+from levada.pgoutput.ranges import decode_range
 from levada.pgoutput.temporal import date_days, timestamp_us
 from levada.pgoutput.vectors import decode_vector
 from levada.pgoutput.wire import (
@@ -244,6 +245,10 @@ def _array(values: Values, column: ColumnType) -> Decoded:
     return decode_vector(values, column, decode_text)
 
 
+def _range(values: Values, column: ColumnType) -> Decoded:
+    return decode_range(values, column, decode_text)
+
+
 _DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {
     Kind.BOOL: _bool,
     Kind.INT2: _castable,
@@ -262,4 +267,5 @@ _DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {
     Kind.UUID: _strings,
     Kind.JSON: _strings,
     Kind.ARRAY: _array,
+    Kind.RANGE: _range,
 }

@@ -17,6 +17,7 @@ from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDes
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.silence import WatchedConnection
 from levada.postgres.streamed import SCHEMAS_VERSION, leaves_of, streamed_relations
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
@@ -138,11 +139,12 @@ def published_tables(
     returned table that another session has locked. Raise NeedsOperator ``publication_missing``.
     """
     limits = _LIMITS if conn.info.server_version >= 150000 else _NO_LIMITS
-    streamed = _STREAMED.format(streamed=streamed_relations(conn))
+    streamed = _STREAMED.format(streamed=streamed_relations(conn, some=tables is not None))
     query = _PUBLISHED.format(limits=limits, streamed=streamed, leaves=leaves_of("c.oid"), own=sql.Literal(SEAL_SCHEMA))
     with qualified_names(conn):
         wanted = None if tables is None else [int(t) for t in tables]
         rows = conn.execute(query, {"publication": publication, "tables": wanted}).fetchall()
+    if not rows:
         _require_publication(conn, publication)
     return tuple(_published(group) for _, group in groupby(rows, key=lambda row: row[6]))
 
@@ -333,8 +335,12 @@ def read_type_infos(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Mappi
 def qualified_names(conn: psycopg.Connection[Any]) -> Iterator[None]:
     """Make PostgreSQL write expressions and types with schema names, so that they are the same in every session.
 
-    The setting lasts until the end of the transaction, which may already be open.
+    The setting lasts until the end of the transaction, which may already be open. Levada's own sessions have it from
+    their start.
     """
+    if isinstance(conn, WatchedConnection) and conn.qualified:
+        yield
+        return
     with conn.transaction():
         conn.execute("SET LOCAL search_path = pg_catalog")
         yield

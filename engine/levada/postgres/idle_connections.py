@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +19,21 @@ from levada.postgres.failures import source_errors
 from levada.postgres.replication import execute_replication
 from levada.postgres.silence import WatchedConnection
 
+# A generic plan does not know how few tables a query asks for, and would read whole catalogs for one of them.
+_SETTINGS: Final = (
+    "SET plan_cache_mode = force_generic_plan;"
+    " SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+)
+
 _FRESH_S: Final = 20.0
 """Seconds for which an idle connection is used again without a check."""
+
+
+def _has_input(descriptor: int) -> bool:
+    """Return True if the server has sent something to an idle session, such as the reason why it has ended."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def open_writer(server: PostgresConnection, application: str) -> WatchedConnection:
@@ -120,7 +134,7 @@ class IdleReaders:
         self.server = server
         self.application = application
         self._lock = threading.Lock()
-        self._idle: list[WatchedConnection] = []
+        self._idle: list[tuple[float, WatchedConnection]] = []
 
     @contextmanager
     def session(self) -> Iterator[WatchedConnection]:
@@ -143,24 +157,25 @@ class IdleReaders:
             raise
         if connection.info.transaction_status == pq.TransactionStatus.IDLE:
             with self._lock:
-                self._idle.append(connection)
+                self._idle.append((time.monotonic(), connection))
         else:
             connection.close()
 
     def _take(self) -> WatchedConnection:
         while True:
             with self._lock:
-                connection = self._idle.pop() if self._idle else None
+                since, connection = self._idle.pop() if self._idle else (0.0, None)
             if connection is None:
                 connection = self.server.connect(application=self.application)
                 # Each query is planned once, and not for each table.
                 connection.prepare_threshold = 0
                 with source_errors("setting up a session"):
-                    connection.execute("SET plan_cache_mode = force_generic_plan")
+                    connection.execute(_SETTINGS, prepare=False)
                 return connection
             # The server may have been restarted, or have ended the session.
             with suppress(psycopg.Error):
-                connection.execute("SELECT")
+                if time.monotonic() - since > _FRESH_S or _has_input(connection.fileno()):
+                    connection.execute("SELECT")
                 return connection
             connection.close()
 
@@ -174,5 +189,5 @@ class IdleReaders:
         """Close the idle sessions. Those in use are kept afterwards."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
+        for _, connection in idle:
             connection.close()

@@ -18,8 +18,10 @@ JOIN pg_catalog.pg_class c ON c.oid = d.objoid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid
 WHERE d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid > 0 AND d.description ILIKE '%%levada:%%'
-    AND c.relkind IN ('r', 'p') AND NOT a.attisdropped AND (%(table)s::oid IS NULL OR d.objoid = %(table)s)
+    AND c.relkind IN ('r', 'p') AND NOT a.attisdropped
 """
+# A condition of its own: with one that may be absent, a generic plan reads all comments for each table.
+_OF_TABLE: Final = _COMMENTS + " AND d.objoid = %(table)s"
 
 
 @source_errors("reading the comments of tables")
@@ -36,7 +38,8 @@ def read_table_comments(connection: psycopg.Connection[Any], table: TableId) -> 
 
 def _read(connection: psycopg.Connection[Any], table: TableId | None) -> Mapping[QualifiedTable, MaskComments]:
     found: dict[QualifiedTable, dict[str, str]] = {}
-    for schema, name, column, text in connection.execute(_COMMENTS, {"table": table}):
+    query, parameters = (_COMMENTS, {}) if table is None else (_OF_TABLE, {"table": table})
+    for schema, name, column, text in connection.execute(query, parameters):
         found.setdefault(QualifiedTable(schema, name), {})[column] = text
     comments = {name: MaskComments.of(texts) for name, texts in found.items()}
     return {name: its for name, its in sorted(comments.items()) if its.entries}

@@ -52,3 +52,4 @@ def require_server(
         message = f"{where} is the address of a pooler, which ignores the settings of a session"
         raise LoginFailed("pooler_unsupported", message, hint=names.fill(HINT))
     connection.server_pid = row[0]
+    connection.qualified = True

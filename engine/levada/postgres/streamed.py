@@ -27,13 +27,33 @@ _OF_SCHEMAS: Final[LiteralString] = """
     JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
 """
+_MEMBERS: Final = (
+    """member(relid) AS (
+    SELECT r.prrelid FROM publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+    UNION """
+    + _OF_ALL
+    + "{schemas})"
+)
+
+# A table is streamed because of itself or of an ancestor. OFFSET makes PostgreSQL look up each of them.
+_SOME: Final[LiteralString] = """wanted(relid) AS (
+    SELECT w.relid FROM unnest(%(tables)s::oid[]) AS w(relid)
+    UNION SELECT i.inhparent FROM wanted CROSS JOIN LATERAL (
+        SELECT h.inhparent FROM pg_catalog.pg_inherits h WHERE h.inhrelid = wanted.relid OFFSET 0) i
+), member(relid) AS (
+    SELECT w.relid FROM wanted w CROSS JOIN publication p CROSS JOIN LATERAL (
+        SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = w.relid OFFSET 0) r
+    UNION SELECT w.relid FROM wanted w CROSS JOIN LATERAL (
+        SELECT c.relnamespace FROM pg_catalog.pg_class c WHERE c.oid = w.relid AND c.oid >= 16384
+            AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' OFFSET 0) c
+    JOIN publication p ON p.puballtables {schemas})"""
+_SOME_OF_SCHEMAS: Final[LiteralString] = """ OR EXISTS (
+        SELECT FROM pg_catalog.pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
+
 _STREAMED: Final[LiteralString] = """(
 WITH RECURSIVE publication AS (
     SELECT oid, puballtables, pubviaroot FROM pg_catalog.pg_publication WHERE pubname = %(publication)s
-), member(relid) AS (
-    SELECT r.prrelid FROM publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
-    UNION {all} {schemas}
-), below(relid) AS (
+), {members}, below(relid) AS (
     SELECT relid FROM member
     UNION SELECT i.inhrelid FROM below JOIN pg_catalog.pg_class c ON c.oid = below.relid AND c.relkind = 'p'
     JOIN pg_catalog.pg_inherits i ON i.inhparent = c.oid AND NOT i.inhdetachpending
@@ -76,10 +96,14 @@ PostgreSQL ignores a filter if the publication has the schema too.
 """
 
 
-def streamed_relations(conn: psycopg.Connection[Any]) -> sql.Composed:
-    """Return a subquery with the column ``relid``: the relations that publication ``%(publication)s`` streams."""
-    schemas = sql.SQL(_OF_SCHEMAS if conn.info.server_version >= SCHEMAS_VERSION else "")
-    return sql.SQL(_STREAMED).format(all=sql.SQL(_OF_ALL), schemas=schemas)
+def streamed_relations(conn: psycopg.Connection[Any], *, some: bool = False) -> sql.Composed:
+    """Return a subquery with the column ``relid``: the relations that publication ``%(publication)s`` streams.
+
+    With ``some``, these are at least those of the OIDs ``%(tables)s``, and it does not read all members.
+    """
+    modern = conn.info.server_version >= SCHEMAS_VERSION
+    members, of_schemas = (_SOME, _SOME_OF_SCHEMAS) if some else (_MEMBERS, _OF_SCHEMAS)
+    return sql.SQL(_STREAMED).format(members=sql.SQL(members).format(schemas=sql.SQL(of_schemas if modern else "")))
 
 
 def leaves_of(root: LiteralString) -> sql.Composed:

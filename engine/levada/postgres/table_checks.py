@@ -26,6 +26,7 @@ class TableProperties:
     """The properties of one selected table that are checked.
 
     ``generated_identity`` is True if the replica identity has a generated column, with which it is not streamed.
+    ``has_generated`` is True if it has any generated column.
     """
 
     name: QualifiedTable
@@ -35,6 +36,12 @@ class TableProperties:
     generated_identity: bool
     has_key: bool
     reserved: tuple[str, ...]
+    has_generated: bool
+
+    @property
+    def readable(self) -> bool:
+        """Return True if a copy reads every row."""
+        return self.may_select and not self.hides_rows
 
 
 # Partitions are read one by one, and each streams old rows by its own replica identity. The functions of privileges
@@ -48,7 +55,9 @@ SELECT n.nspname, c.relname,
     c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
         WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indisprimary),
     ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-        AND starts_with(a.attname::text, %(reserved)s) ORDER BY a.attnum)
+        AND starts_with(a.attname::text, %(reserved)s) ORDER BY a.attnum),
+    EXISTS (SELECT FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '')
 FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t(schema, name)
 JOIN pg_namespace n ON n.nspname = t.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
@@ -86,8 +95,11 @@ def read_table_properties(
     query = _TABLES.format(
         leaves=leaves_of("c.oid"), has_identity=accepted(0), identified=identified(conn.info.server_version)
     )
-    for schema, name, readable, hides, identity, generated, key, reserved in conn.execute(query, parameters).fetchall():
-        yield TableProperties(QualifiedTable(schema, name), readable, hides, identity, generated, key, tuple(reserved))
+    for schema, name, readable, hides, identity, generated, key, reserved, has_generated in conn.execute(
+        query, parameters
+    ).fetchall():
+        its = QualifiedTable(schema, name)
+        yield TableProperties(its, readable, hides, identity, generated, key, tuple(reserved), has_generated)
 
 
 @source_errors("checking whether a table can be copied")
@@ -99,15 +111,22 @@ def require_copyable(
     The codes are ``select_privilege_missing``, ``row_security``, ``reserved_column_name`` and
     ``generated_columns_published``.
     """
-    role = conn.execute("SELECT current_user::text").fetchall()[0][0]
+    generated = False
     for found in read_table_properties(conn, {table}):
-        for problem in reading_problems(found, role):
+        generated = found.has_generated
+        for problem in () if found.readable else reading_problems(found, _role(conn)):
             raise NeedsOperator(problem.code, problem.message, hint=f"{problem.hint}; then levada retry MANIFEST TABLE")
         for error in column_errors(found, excluded):
             raise error
-    for name, columns in published_generated_columns(conn, publication).items():
+    # It reads all tables of the publication.
+    for name, columns in published_generated_columns(conn, publication).items() if generated else ():
         if name == table:
             raise generated_error(publication, table, columns)
+
+
+def _role(conn: psycopg.Connection[Any]) -> str:
+    role: str = conn.execute("SELECT current_user::text").fetchall()[0][0]
+    return role
 
 
 def reading_problems(table: TableProperties, role: str) -> Iterator[Problem]:

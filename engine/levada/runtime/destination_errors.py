@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Final
 
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
-from levada.spec.plugins import DESTINATIONS, STORES
+from levada.spec.plugins import DESTINATIONS, STORES, installed
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,6 @@ def describe_entry_point(entry_point: EntryPoint) -> str:
 
 def _origin(plugin: type, group: str) -> str:
     value = f"{plugin.__module__}:{plugin.__qualname__}"
-    installed = (e for e in entry_points(group=group) if e.value == value)
-    if (found := next(installed, None)) is not None:
+    if (found := next((e for e in installed(group) if e.value == value), None)) is not None:
         return describe_entry_point(found)
     return f"class {plugin.__module__}.{plugin.__qualname__}"

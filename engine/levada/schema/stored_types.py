@@ -10,6 +10,8 @@ Name                Columns                                                     
                                                                                  point
 ``Uuid``            uuid                                                         Iceberg's uuid, in place of text
 ``List``            vector and halfvec of the extension pgvector                 A list of 32-bit floats
+``Range``           int4range, int8range, numrange, daterange, tsrange, tstzrange A struct of bounds
+``List(n)``         Arrays with n dimensions, at least 2                         Lists in lists, to a depth of n
 =================== ============================================================ ===================================
 
 A choice holds for the column that has the name, also after a rename. A column with a choice that its type does not take
@@ -27,10 +29,11 @@ from levada.errors import NeedsOperator
 from levada.schema.mask_comments import MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
-from levada.schema.types import NUMERIC_OID, ColumnType, Kind, Notation, TypeInfo, base_type
+from levada.schema.types import NUMERIC_OID, RANGES, ColumnType, Kind, Notation, TypeInfo, base_type, resolve_type
 from levada.values import QualifiedTable, resync_command
 
 _DECIMAL: Final = re.compile(r"Decimal\((\d+), ?(\d+)\)", re.ASCII)
+_NESTED: Final = re.compile(r"List\((\d)\)", re.ASCII)
 _KEY_TEXTS: Final = frozenset(
     {
         *(Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BYTEA, Kind.UUID, Kind.TEXT),
@@ -116,6 +119,20 @@ def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: M
         if scale > precision:
             raise _refused(schema.name, column, name, f"of {precision} digits none can have {scale} after the point")
         return ColumnType(Kind.DECIMAL, precision, scale)
+    if name == "Range":
+        if oid not in RANGES:
+            raise _refused(schema.name, column, name, "only PostgreSQL's own range types are stored as a Range")
+        if in_key:
+            raise _refused(schema.name, column, name, "it is in the key")
+        return ColumnType(Kind.RANGE, element=resolve_type(RANGES[oid], -1))
+    if (found := _NESTED.fullmatch(name)) is not None:
+        # Without the policy of the pipeline, which may have made text of an array.
+        plain = resolve_type(column.type_oid, column.typmod, catalog)
+        if plain.kind is not Kind.ARRAY:
+            raise _refused(schema.name, column, name, f"only arrays are stored as a {name}")
+        if in_key:
+            raise _refused(schema.name, column, name, "it is in the key")
+        return _nested(plain, int(found[1]))
     # A base type of an extension has no OID of its own, and only a type that is one is not in the catalog's mapping.
     notation = _VECTORS.get(_plain(column.type_name)) if column.type_oid not in catalog else None
     if notation is None:
@@ -123,6 +140,10 @@ def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: M
     if in_key:
         raise _refused(schema.name, column, name, "it is in the key")
     return ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=notation)
+
+
+def _nested(plain: ColumnType, dimensions: int) -> ColumnType:
+    return plain if dimensions == 1 else ColumnType(Kind.ARRAY, element=_nested(plain, dimensions - 1))
 
 
 def _plain(type_name: str) -> str:

@@ -40,6 +40,8 @@ class Kind(StrEnum):
     JSON = "json"
     """json and jsonb, stored as PostgreSQL's text."""
     ARRAY = "array"
+    RANGE = "range"
+    """A built-in range type, for columns that ask for it. Its bounds have a type of their own."""
 
 
 class Notation(StrEnum):
@@ -71,8 +73,9 @@ class TypeInfo:
 class ColumnType:
     """The type of a column's values.
 
-    ``precision`` and ``scale`` are set only for DECIMAL, ``element`` and ``notation`` only for ARRAY. ``native`` is
-    True for a UUID that Iceberg stores in its own type, and not as text.
+    ``precision`` and ``scale`` are set only for DECIMAL, and ``notation`` only for ARRAY. ``element`` is the type of an
+    ARRAY's elements, or of a RANGE's bounds. The element of an ARRAY may be one too: an array with two dimensions is a
+    list of lists. ``native`` is True for a UUID that Iceberg stores in its own type, and not as text.
     """
 
     kind: Kind
@@ -90,7 +93,36 @@ class ColumnType:
         if self.kind is Kind.ARRAY:
             assert self.element is not None
             return pa.list_(pa.field("element", self.element.arrow))
+        if self.kind is Kind.RANGE:
+            return pa.struct([pa.field(name, part.arrow) for name, part in self.parts])
         return _ARROW[self.kind]
+
+    @property
+    def depth(self) -> int:
+        """The number of lists that are in each other, 0 for a type that is no ARRAY."""
+        return 1 + self.element.depth if self.kind is Kind.ARRAY and self.element is not None else 0
+
+    @property
+    def scalar(self) -> ColumnType:
+        """The type of the innermost elements of an ARRAY, and any other type itself."""
+        return self.element.scalar if self.kind is Kind.ARRAY and self.element is not None else self
+
+    @property
+    def parts(self) -> tuple[tuple[str, ColumnType], ...]:
+        """The fields of a RANGE, which have the names of PostgreSQL's functions. Any other type has none.
+
+        An infinite bound is NULL and not inclusive, and so are both bounds of the empty range.
+        """
+        if self.kind is not Kind.RANGE or self.element is None:
+            return ()
+        flag = ColumnType(Kind.BOOL)
+        return (
+            ("lower", self.element),
+            ("upper", self.element),
+            ("lower_inc", flag),
+            ("upper_inc", flag),
+            ("isempty", flag),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the type as plain values for JSON."""
@@ -186,6 +218,9 @@ _ARRAYS: Final[Mapping[int, int]] = {
     2951: 2950,
     3807: 3802,
 }
+
+RANGES: Final[Mapping[int, int]] = {3904: 23, 3906: NUMERIC_OID, 3908: 1114, 3910: 1184, 3912: 1082, 3926: 20}
+"""The OIDs of int4range, numrange, tsrange, tstzrange, daterange and int8range, and those of their bounds."""
 
 BUILT_IN: Final = frozenset({*_SCALARS, *_ARRAYS, NUMERIC_OID})
 """The OIDs that `resolve_type` knows without the catalog. They are base types and arrays of base types."""

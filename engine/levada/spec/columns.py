@@ -63,7 +63,9 @@ class Columns(Model):
     """The types in which columns are stored, by column, in place of those in docs/types.md. Text: any column, as
     PostgreSQL's text. Uuid: uuid, in Iceberg's own type in place of text. Decimal(p, s): numeric, with p digits of
     which s are after the point, and onUnrepresentable for values that do not fit. List: vector and halfvec of pgvector,
-    as a list of 32-bit floats. A column of mask has none.
+    as a list of 32-bit floats. List(n): arrays with n dimensions, at least 2, as lists in lists, and onUnrepresentable
+    for arrays with another number. Range: PostgreSQL's own range types, as a struct with both bounds. A
+    column of mask has none.
     """
     mask: Annotated[dict[Identifier, Mask], Field(max_length=1600)] = setting(Change.RESYNC, {})
     """Masks by column, as the catalog spells it. A column is masked before anything of it is written, also under

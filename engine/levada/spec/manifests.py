@@ -227,21 +227,30 @@ def _documents(text: str, source: str) -> list[_Document]:
 
 def _parsed(text: str, source: str) -> list[_Document]:
     try:
-        nodes = [node for node in yaml.compose_all(text, Loader=_Loader) if node is not None]
-        contents = [content for content in yaml.load_all(text, Loader=_Loader) if content is not None]
+        return [_document(loader, node) for loader, node in _nodes(text)]
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
         what = "it has a tab where YAML needs spaces" if "'\\t'" in str(error.problem) else error.problem
         raise invalid([SpecProblem((), f"is not YAML: {what}", line)], source) from None
     except yaml.YAMLError:
         raise invalid([SpecProblem((), "is not YAML: it has characters that YAML does not allow")], source) from None
-    nodes = [node for node in nodes if not (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"))]
-    documents = []
-    for node, content in zip(nodes, contents, strict=True):
-        lines: dict[Location, int] = {(): node.start_mark.line + 1}
-        problems = tuple(_walk(node, (), lines, {}))
-        documents.append(_Document(content, lines, problems))
-    return documents
+
+
+def _nodes(text: str) -> list[tuple[_Loader, yaml.Node]]:
+    """Return the root of each document that is not empty, with the loader that constructs its value."""
+    loader, found = _Loader(text), []
+    while loader.check_node():
+        node = loader.get_node()
+        if node is not None and not (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
+            found.append((loader, node))
+    return found
+
+
+def _document(loader: _Loader, node: yaml.Node) -> _Document:
+    lines: dict[Location, int] = {(): node.start_mark.line + 1}
+    # First, because the construction puts the values of merge keys into their nodes.
+    problems = tuple(_walk(node, (), lines, {}))
+    return _Document(loader.construct_document(node), lines, problems)
 
 
 def _walk(
@@ -263,6 +272,8 @@ def _walk(
             yield from _walk(item, (*location, index), lines, left)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # the construction refuses it
             below, line = (*location, key.value), key.start_mark.line + 1
             if key.tag.endswith(":merge"):
                 continue

@@ -7,9 +7,11 @@ which only the engine imports.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import distribution, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_points
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -26,6 +28,21 @@ STORES: Final = "levada.stores"
 
 class _NoOptions(Model):
     """The options of a class without a ``settings_model``."""
+
+
+def installed(group: str) -> EntryPoints:
+    """Return the entry points of a group in all packages that this process can import."""
+    return _installed(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=8)
+def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
+    # Each look reads a file of every package.
+    return entry_points(group=group)
+
+
+def _named(group: str, name: str) -> EntryPoint | None:
+    return next(iter(installed(group).select(name=name)), None)
 
 
 def own_sections(group: str) -> dict[str, type[DestinationSettings]]:
@@ -51,7 +68,7 @@ def plugin_problems(group: str, location: Location, section: PluginSection) -> l
 
     There are none if the plug-in's class cannot be imported here. A start reports that.
     """
-    found = next(iter(entry_points(group=group, name=section.type)), None)
+    found = _named(group, section.type)
     try:
         model = None if found is None else settings_model(found.load())
         if found is not None:
@@ -71,7 +88,7 @@ def plugin_table_problems(name: str, location: Location, section: PluginTableSet
 
     There are none if the destination's class cannot be imported here. A start reports that.
     """
-    found = next(iter(entry_points(group=DESTINATIONS, name=name)), None)
+    found = _named(DESTINATIONS, name)
     try:
         model = None if found is None else table_settings_model(found.load())
     except Exception:  # The package is not ours, and may raise any exception.
@@ -90,7 +107,7 @@ def plugin_table_problems(name: str, location: Location, section: PluginTableSet
 
 def lacks_spark(section: PluginSection) -> bool:
     """Return True if the class of a destination can be imported here and has not the capability ``spark``."""
-    found = next(iter(entry_points(group=DESTINATIONS, name=section.type)), None)
+    found = _named(DESTINATIONS, section.type)
     try:
         return found is not None and found.load().capabilities.spark is False
     except Exception:  # The package is not ours, and may raise any exception.

@@ -18,6 +18,7 @@ from levada.schema import Column, ColumnType, Kind, TableTarget
 from levada.testing import ArrowRows, column, table
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -55,7 +55,7 @@ class Warehouse:
         for name in found.column_names:
             source = next((c for c in target.schema.columns if c.name == name), None)
             values = found.column(name)
-            if source is not None and source.type.kind is Kind.ARRAY:
+            if source is not None and source.type.element is not None:
                 columns[name] = [None if v is None else json.loads(v) for v in values.to_pylist()]
             else:
                 columns[name] = (values if source is None else values.cast(source.type.arrow)).to_pylist()

@@ -125,6 +125,7 @@ def test_what_another_writer_may_do(ducklake: DuckLake) -> None:
         assert connection.execute("SELECT * FROM shop_public.mine ORDER BY 1").fetchall() == [(1,), (2,)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "call",
     [

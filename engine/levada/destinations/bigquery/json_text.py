@@ -1,4 +1,4 @@
-"""Arrays as JSON text. Pure.
+"""Arrays and ranges as JSON text. Pure.
 
 BigQuery's own arrays hold no NULL, and do not distinguish NULL from an empty array. JSON does both.
 """
@@ -20,19 +20,24 @@ from levada.schema import ColumnType, Kind
 _INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 
 
-def json_arrays(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Array:
-    """Return each list as the text of a JSON array, and NULL for NULL.
+def json_values(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Array:
+    """Return each list as the text of a JSON array, each range as that of an object, and NULL for NULL.
 
-    Integers and booleans are JSON's own, and so are finite floats. Elements of json are nested as they are. All other
-    elements are strings: decimals and times in PostgreSQL's form, and bytea in hexadecimal digits.
+    Lists in lists are arrays in arrays. Integers and booleans are JSON's own, and so are finite floats. Elements of
+    json are nested as they are. All other elements are strings: decimals and times in PostgreSQL's form, and bytea in
+    hexadecimal digits.
     """
-    lists = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    assert kind.element is not None
-    text = json_text.lists(lists, _elements(lists.flatten(), kind.element))
-    return pc.cast(pc.if_else(lists.is_valid(), text, pa.scalar(None, text.type)), pa.string())
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    text = _elements(whole, kind)
+    return pc.cast(pc.if_else(whole.is_valid(), text, pa.scalar(None, text.type)), pa.string())
 
 
 def _elements(values: pa.Array, kind: ColumnType) -> pa.Array:
+    if kind.parts:
+        parts = [_elements(f, part) for f, (_, part) in zip(values.flatten(), kind.parts, strict=True)]
+        return json_text.objects([name for name, _ in kind.parts], parts, values.is_valid())
+    if kind.element is not None:
+        return json_text.lists(values, _elements(values.flatten(), kind.element))
     if kind.kind is Kind.JSON:
         return pc.fill_null(pc.cast(values, pa.large_string()), "null")
     if kind.kind in _INTEGERS:

@@ -43,7 +43,7 @@ def check_key(schema: ReplicatedTableSchema, columns: Layout) -> None:
     JSON does not distinguish 1.10 from 1.1. PostgreSQL does, so a change from one to the other is a change of the key.
     """
     for column in schema.key_columns:
-        kind, held = column.type.element or column.type, columns.get(column.attnum)
+        kind, held = column.type.scalar, columns.get(column.attnum)
         if kind.kind is Kind.JSON and held is not None and held.type == "JSON":
             another = "give the table another key"
             raise NeedsOperator(

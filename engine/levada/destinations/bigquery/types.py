@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.bigquery.json_text import json_arrays
+from levada.destinations.bigquery.json_text import json_values
 from levada.destinations.bigquery.names import literal
 from levada.destinations.bigquery.settings import JsonbType
 from levada.errors import Unrepresentable
@@ -43,6 +43,7 @@ _NAMES: Final[Mapping[Kind, str]] = {
     Kind.UUID: "STRING",
     Kind.JSON: "STRING",
     Kind.ARRAY: "JSON",
+    Kind.RANGE: "JSON",
 }
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
@@ -109,8 +110,8 @@ def to_staged(
 
     Raise Unrepresentable for a date or a time that is not in the years 1 to 9999.
     """
-    if column.type.kind is Kind.ARRAY:
-        return json_arrays(values, column.type)
+    if column.type.element is not None:
+        return json_values(values, column.type)
     if name in PARTITIONABLE:
         _check_years(values, column, name, table)
     wanted = _ARROW[name]

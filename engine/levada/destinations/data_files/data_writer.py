@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -134,14 +134,18 @@ def _with_statistics(schema: pa.Schema, *, uuids: bool) -> list[str]:
     NaN has no place among the statistics of floats. Readers like DuckDB and Spark would skip it by them, although it is
     above all other values there, as in PostgreSQL.
     """
-    paths = []
-    for f in schema:
-        path, kind = f.name, f.type
-        while pa.types.is_list(kind):
-            path, kind = f"{path}.list.element", kind.value_type
-        if not pa.types.is_floating(kind) and (uuids or kind != pa.uuid()):
-            paths.append(path)
-    return paths
+    leaves = (leaf for f in schema for leaf in _leaf_paths(f.name, f.type))
+    return [path for path, kind in leaves if not pa.types.is_floating(kind) and (uuids or kind != pa.uuid())]
+
+
+def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    if pa.types.is_list(kind):
+        yield from _leaf_paths(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_struct(kind):
+        for inner in kind:
+            yield from _leaf_paths(f"{path}.{inner.name}", inner.type)
+    else:
+        yield path, kind
 
 
 def dictionary_columns(rows: pa.Table) -> list[str]:
@@ -158,6 +162,8 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 def _repeating(path: str, values: pa.ChunkedArray) -> str:
     while pa.types.is_list(values.type):
         path, values = f"{path}.list.element", pc.list_flatten(values)
+    if pa.types.is_struct(values.type):
+        return ""
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.cast(values.type.storage_type)
     return path if 2 * len(pc.unique(values)) <= len(values) else ""

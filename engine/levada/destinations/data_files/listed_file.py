@@ -50,7 +50,7 @@ def agrees(listed: ListedFile, file: pq.ParquetFile) -> bool:
     if names and not set(listed.columns) <= set(names):
         return False
     numbers = {name: number for number, name in names.items()}
-    tops = {i: leaf for i, leaf in enumerate(leaves(file.schema_arrow)) if not leaf.in_list}
+    tops = {i: leaf for i, leaf in enumerate(leaves(file.schema_arrow)) if not leaf.nested}
     nulls = dict.fromkeys(listed.columns, 0)
     for group in range(file.num_row_groups):
         values = file.read_row_group(group)

@@ -21,7 +21,7 @@ ELEMENT: Final = "element"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of a Parquet file: a column of the table, or the innermost elements of a list.
+    """A column of a Parquet file: a column of the table, the innermost elements of a list, or a field of a struct.
 
     ``names`` is the path in the table's schema. ``field_id`` is the one of the innermost element.
     """
@@ -31,8 +31,8 @@ class Leaf:
     field_id: int | None
 
     @property
-    def in_list(self) -> bool:
-        """Whether the values are elements of a list."""
+    def nested(self) -> bool:
+        """Whether the values are elements of a list, or a field of a struct."""
         return len(self.names) > 1
 
 
@@ -70,6 +70,9 @@ def _leaves_of(column: pa.Field, outer: tuple[str, ...]) -> Iterator[Leaf]:
     names = (*outer, column.name)
     if pa.types.is_list(column.type):
         yield from _leaves_of(column.type.value_field, names)
+    elif pa.types.is_struct(column.type):
+        for inner in column.type:
+            yield from _leaves_of(inner, names)
     else:
         yield Leaf(names, column.type, field_id(column))
 
@@ -82,7 +85,7 @@ def _merged(leaf: Leaf, chunks: list[Any]) -> ColumnStatistics:
         return ColumnStatistics(leaf, size, values, None)
     nulls = sum(s.null_count for s in found)
     bounded = [s for s in found if s.has_min_max]
-    if leaf.in_list or not bounded or any(_hidden(leaf, s) for s in found):
+    if leaf.nested or not bounded or any(_hidden(leaf, s) for s in found):
         return ColumnStatistics(leaf, size, values, nulls)
     if len(bounded) == 1:
         return ColumnStatistics(leaf, size, values, nulls, bounded[0].min_raw, bounded[0].max_raw)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
-from levada.destinations.ducklake.types import LIST, arrow_type, default_text, type_name, widened
+from levada.destinations.ducklake.types import LIST, STRUCT, arrow_type, default_text, type_name, widened
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import (
     Added,
@@ -46,7 +46,7 @@ _RESERVED: Final = "_ducklake_internal_"
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a table. ``element`` is the column of a list's elements, which has an ID of its own.
+    """A column of a table. ``parts`` has the column of a list's elements, or those of a struct's fields.
 
     ``default`` is the value of rows in files that lack the column, as the catalog's text. None is NULL.
     """
@@ -54,24 +54,30 @@ class LakeColumn:
     id: int
     name: str
     type: str
-    element: LakeColumn | None = None
+    parts: tuple[LakeColumn, ...] = ()
     default: str | None = None
 
     @property
     def arrow(self) -> pa.Field | None:
         """The field in data files, with its field ID, or None if Levada does not write the type."""
         kind = arrow_type(self.type)
-        if self.type == LIST and self.element is not None and (element := self.element.arrow) is not None:
-            kind = pa.list_(element)
+        inner = [arrow for part in self.parts if (arrow := part.arrow) is not None]
+        if inner and len(inner) == len(self.parts) and self.type in (LIST, STRUCT):
+            kind = pa.list_(inner[0]) if self.type == LIST else pa.struct(inner)
         return None if kind is None else pa.field(self.name, kind, metadata={FIELD_ID: str(self.id)})
 
-    def leaf(self) -> LakeColumn:
-        """Return the column itself, or the innermost element of a list. It is the one with statistics."""
-        return self if self.element is None else self.element.leaf()
+    def leaves(self) -> Iterator[LakeColumn]:
+        """Yield the column itself, the innermost element of a list, or the fields of a struct. They have statistics."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
 
     def described(self) -> list[Any]:
         """Return what must not be changed by another writer, as plain values."""
-        return [self.id, self.name, self.type, None if self.element is None else self.element.described()]
+        # A list has one part, and a column without parts has None.
+        parts: list[Any] = [part.described() for part in self.parts]
+        return [self.id, self.name, self.type, *(parts or [None])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,20 +236,23 @@ def _default(column: Column, wanted: ReplicatedTableSchema) -> str:
 
 def _column(ids: Ids, name: str, kind: ColumnType) -> LakeColumn:
     number = ids()
-    element = None if kind.element is None else _column(ids, "element", kind.element)
-    return LakeColumn(number, name, type_name(kind), element)
+    inner = [("element", kind.element)] if kind.depth and kind.element is not None else kind.parts
+    return LakeColumn(number, name, type_name(kind), tuple(_column(ids, n, part) for n, part in inner))
 
 
 def _extra(ids: Ids) -> Iterator[LakeColumn]:
     for name, kind in _CHANGELOG.items():
         number = ids()
-        yield LakeColumn(number, name, kind, LakeColumn(ids(), "element", "varchar") if kind == LIST else None)
+        yield LakeColumn(number, name, kind, (LakeColumn(ids(), "element", "varchar"),) if kind == LIST else ())
 
 
 def _widened(before: LakeColumn, after: LakeColumn) -> LakeColumn | None:
     """Return ``before`` with the type ``after`` if older files can be read as it, else None."""
-    if before.element is not None and after.element is not None:
-        element = _widened(before.element, after.element)
-        return None if element is None else replace(before, element=element)
+    if before.parts or after.parts:
+        if [before.type, *(p.name for p in before.parts)] != [after.type, *(p.name for p in after.parts)]:
+            return None
+        parts = [_widened(b, a) for b, a in zip(before.parts, after.parts, strict=True)]
+        kept = tuple(part for part in parts if part is not None)
+        return replace(before, parts=kept) if len(kept) == len(parts) else None
     kind = widened(before.type, after.type)
     return None if kind is None else replace(before, type=kind)

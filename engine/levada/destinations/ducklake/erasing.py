@@ -228,7 +228,7 @@ def _replace_file(
 
 def _narrow(connection: WatchedConnection, table: int, intact: IntactTable) -> None:
     """Compute the bounds of the table's columns again. They only widen otherwise, so they may be the erased values."""
-    current = {leaf.id: leaf for leaf in (column.leaf() for column in intact.columns.columns)}
+    current = {leaf.id: leaf for column in intact.columns.columns for leaf in column.leaves()}
     rows = connection.execute(
         "SELECT column_id, min_value, max_value FROM ducklake_file_column_stats"
         " WHERE table_id = %s AND (min_value IS NOT NULL OR value_count > 0)",

@@ -8,7 +8,7 @@ Transient ``commit_conflict``, and its caller tries again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -139,7 +139,7 @@ class NextSnapshot:
         self._insert_columns(table, added)
         if has_rows:
             for column in added:
-                if column.id not in old and column.element is None:
+                if column.id not in old and not column.parts:
                     self._widen(table, {column.id: (column.type, _default_stats(column))})
         self.changes[f"altered_table:{table}"] = None
         self.altered.add(table)
@@ -223,13 +223,10 @@ class NextSnapshot:
         """Add columns, or new versions of columns. A column's ID is its place too, as it is in DuckDB's tables."""
         rows: list[tuple[Any, ...]] = []
         for column in columns:
-            parent: int | None = None
-            current: LakeColumn | None = column
-            while current is not None:
-                kind = "" if current.element is not None else "literal"
+            for current, parent in _with_parents(column, None):
+                kind = "" if current.parts else "literal"
                 described = (current.id, current.name, current.type, current.default)
                 rows.append((current.id, self.id, table, *described, "NULL", True, parent, kind, "duckdb"))
-                parent, current = current.id, current.element
         self._copy(
             "ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type,"
             " initial_default, default_value, nulls_allowed, parent_column, default_value_type,"
@@ -281,7 +278,13 @@ class NextSnapshot:
 
 
 def _ids(column: LakeColumn) -> list[int]:
-    return [column.id, *([] if column.element is None else _ids(column.element))]
+    return [column.id, *(i for part in column.parts for i in _ids(part))]
+
+
+def _with_parents(column: LakeColumn, parent: int | None) -> Iterator[tuple[LakeColumn, int | None]]:
+    yield column, parent
+    for part in column.parts:
+        yield from _with_parents(part, column.id)
 
 
 def _default_stats(column: LakeColumn) -> TableStats:

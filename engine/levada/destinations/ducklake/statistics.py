@@ -6,11 +6,12 @@ of a Parquet file, and DuckDB would skip it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -87,7 +88,9 @@ def table_stats(files: Sequence[DataFile], columns: Sequence[LakeColumn]) -> Map
             before = merged.get(column.column)
             merged[column.column] = column if before is None else _both(before, column)
     known = {i: (c.type, TableStats(c.nulls > 0, *c.texts)) for i, c in merged.items()}
-    return {leaf.id: known.get(leaf.id, (leaf.type, TableStats(True, None, None))) for leaf in map(_leaf, columns)}
+    return {
+        leaf.id: known.get(leaf.id, (leaf.type, TableStats(True, None, None))) for c in columns for leaf in c.leaves()
+    }
 
 
 def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequence[LakeColumn]) -> list[DataFile]:
@@ -126,7 +129,7 @@ def footer_size(storage: Storage, path: str) -> int:
 def _describe(storage: Storage, file: WrittenFile, columns: Sequence[LakeColumn]) -> DataFile:
     with open_parquet(storage, file.path) as parquet:
         metadata = parquet.metadata
-        leaves = [column.leaf() for column in columns]
+        leaves = [leaf for column in columns for leaf in column.leaves()]
         stats = tuple(_column_stats(parquet, i, leaf) for i, leaf in enumerate(leaves) if leaf.type not in FLOATS)
         return DataFile(file.path, metadata.num_rows, file.bytes, metadata.serialized_size, stats)
 
@@ -156,17 +159,12 @@ def _chunk_stats(parquet: pq.ParquetFile, group: int, index: int, column: LakeCo
 def _read_bounds(parquet: pq.ParquetFile, group: int, index: int, column: LakeColumn) -> tuple[Any, Any]:
     path = parquet.metadata.row_group(group).column(index).path_in_schema
     values = parquet.read_row_group(group, columns=[path]).column(0).combine_chunks()
-    for inner in _inner(values):
-        values = inner
+    while pa.types.is_nested(values.type):
+        # A struct is read with this field alone.
+        values = values.flatten() if pa.types.is_list(values.type) else values.flatten()[0]
     storage = getattr(values, "storage", values)
     found = pc.min_max(storage)
     return bound(column.type, found["min"].as_py()), bound(column.type, found["max"].as_py())
-
-
-def _inner(values: Any) -> Iterator[Any]:
-    while hasattr(values, "flatten") and hasattr(values, "offsets"):
-        values = values.flatten()
-        yield values
 
 
 def _both(a: ColumnStats, b: ColumnStats) -> ColumnStats:
@@ -180,7 +178,3 @@ def _both(a: ColumnStats, b: ColumnStats) -> ColumnStats:
         low=min(lows, default=None),
         high=max(highs, default=None),
     )
-
-
-def _leaf(column: LakeColumn) -> LakeColumn:
-    return column.leaf()

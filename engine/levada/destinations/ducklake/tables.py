@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.ducklake.columns import LakeColumn
-from levada.destinations.ducklake.types import LIST
+from levada.destinations.ducklake.types import LIST, STRUCT
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.values import QualifiedTable
@@ -209,8 +209,8 @@ def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
 
 def _column(row: Sequence[Any], children: Mapping[int, Sequence[Any]]) -> LakeColumn:
     number, name, kind, default, _ = row
-    element = _column(children[number][0], children) if kind == LIST and number in children else None
-    return LakeColumn(number, name, kind, element, default)
+    parts = children.get(number, ()) if kind in (LIST, STRUCT) else ()
+    return LakeColumn(number, name, kind, tuple(_column(part, children) for part in parts), default)
 
 
 _NAME_BYTES: Final = 255

@@ -20,6 +20,7 @@ from levada.pgoutput.text import parse_text
 from levada.schema import ColumnType, Kind
 
 LIST: Final = "list"
+STRUCT: Final = "struct"
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _NAMES: Final[Mapping[Kind, str]] = {
@@ -40,6 +41,7 @@ _NAMES: Final[Mapping[Kind, str]] = {
     # DuckDB cannot read a table with a json that PostgreSQL accepts and its parser does not, such as "\\ud800".
     Kind.JSON: "varchar",
     Kind.ARRAY: LIST,
+    Kind.RANGE: STRUCT,
 }
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
@@ -74,14 +76,14 @@ _DAY_US: Final = 86_400_000_000
 
 
 def type_name(kind: ColumnType) -> str:
-    """Return DuckLake's name of the type. A list's element has a row of its own in the catalog."""
+    """Return DuckLake's name of the type. The parts of a list or struct have rows of their own in the catalog."""
     if kind.kind is Kind.DECIMAL:
         return f"decimal({kind.precision},{kind.scale})"
     return _NAMES[kind.kind]
 
 
 def arrow_type(name: str) -> pa.DataType | None:
-    """Return the Arrow type in data files, or None for a list and for a type that Levada does not write."""
+    """Return the Arrow type in data files, or None for a list, a struct and a type that Levada does not write."""
     if found := _DECIMAL.fullmatch(name):
         return pa.decimal128(int(found[1]), int(found[2]))
     return _ARROW.get(name)
@@ -205,8 +207,8 @@ def default_text(kind: ColumnType, missing: str) -> str | None:
     value = parse_text(kind, missing)
     if not value.is_valid:
         return None
-    if kind.kind is Kind.ARRAY:
-        # DuckDB reads the default of a list as NULL.
+    if kind.kind in (Kind.ARRAY, Kind.RANGE):
+        # DuckDB reads the default of a list or struct as NULL.
         return None
     if kind.kind is Kind.BYTEA:
         return "".join(f"\\x{byte:02X}" for byte in value.as_py())

@@ -55,7 +55,7 @@ def metrics_json(
         if number is None or not mode.counts:
             continue
         sizes[number] = column.bytes
-        if column.leaf.in_list or column.nulls is None:
+        if column.leaf.nested or column.nulls is None:
             continue
         values[number], nulls[number] = column.values, column.nulls
         if not mode.length or column.low is None or column.high is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -173,7 +173,7 @@ def initial_layout(schema: ReplicatedTableSchema, mode: TableMode) -> IcebergSch
     Iceberg assigns the field IDs of a new table itself. The same order is predicted here, and compared when the table
     is created.
     """
-    check_names(schema, [(c.name, c.type.kind is Kind.ARRAY) for c in schema.columns])
+    check_names(schema, [(c.name, _iceberg_type(c.type, _Ids(0))) for c in schema.columns])
     extra = CHANGELOG_FIELDS if mode is TableMode.CHANGELOG else ()
     # Iceberg numbers the top-level columns first, then the nested fields.
     ids = _Ids(len(schema.columns) + len(extra))
@@ -213,7 +213,7 @@ def reconcile(
                 fields[added.id], attnums[column.attnum] = added, added.id
                 if column.missing_value is not None and mode is TableMode.UPSERT:
                     filled.append(column)
-    check_names(wanted, [(f.name, not isinstance(f.type, str)) for f in fields.values()])
+    check_names(wanted, [(f.name, f.type) for f in fields.values()])
     return Reconciled(IcebergSchema(tuple(fields.values()), attnums), tuple(map(str, changes)), tuple(filled))
 
 
@@ -225,7 +225,7 @@ def replacement_layout(
     A column keeps its field ID if Iceberg can change its type in place. ``last_id`` is the highest field ID of the
     table.
     """
-    check_names(wanted, [(c.name, c.type.kind is Kind.ARRAY) for c in wanted.columns])
+    check_names(wanted, [(c.name, _iceberg_type(c.type, _Ids(0))) for c in wanted.columns])
     ids, fields = _Ids(last_id), []
     for column in wanted.columns:
         before = current.column(column.attnum)
@@ -243,20 +243,20 @@ def replacement_layout(
     return IcebergSchema(tuple(fields), attnums)
 
 
-def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, bool]]) -> None:
-    """Raise NeedsOperator for names with which Spark cannot read the table. ``columns`` says which of them are lists.
+def check_names(schema: ReplicatedTableSchema, columns: Sequence[tuple[str, IcebergType]]) -> None:
+    """Raise NeedsOperator for names with which Spark cannot read the table. ``columns`` has each name and its type.
 
     The code is ``ambiguous_columns`` if two names differ only in case, because Spark ignores case, or if one is that of
-    the elements of a list in Iceberg. It is ``reserved_column_name`` for a name of a metadata column.
+    a part of another column in Iceberg. It is ``reserved_column_name`` for a name of a metadata column.
     """
     names = [name for name, _ in columns]
     check_letter_case(schema, names, "Iceberg")
-    elements = {java_folded(f"{name}.element"): name for name, is_list in columns if is_list}
+    parts = {java_folded(part): name for name, kind in columns for part in _parts(name, kind)}
     for name in names:
-        if (array := elements.get(java_folded(name))) is not None:
+        if (array := parts.get(java_folded(name))) is not None:
             raise NeedsOperator(
                 "ambiguous_columns",
-                f"{schema.name}: column {name} has the name that Iceberg gives to the elements of column {array}",
+                f"{schema.name}: column {name} has the name that Iceberg gives to a part of column {array}",
                 hint="exclude one of them with columns.exclude in the table's TableSync",
             )
         if java_folded(name) in _METADATA_COLUMNS:
@@ -284,7 +284,26 @@ def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:
         id_ = ids()
         element = _iceberg_type(kind.element, ids)
         return {"type": "list", "element-id": id_, "element": element, "element-required": False}
+    if kind.kind is Kind.RANGE:
+        # Iceberg numbers the fields of a struct before those within them.
+        numbered = [(ids(), name, part) for name, part in kind.parts]
+        fields = [{"id": i, "name": n, "required": False, "type": _iceberg_type(part, ids)} for i, n, part in numbered]
+        return {"type": "struct", "fields": fields}
     return "uuid" if kind.native else _NAMES[kind.kind]
+
+
+def _parts(name: str, kind: IcebergType) -> Iterator[str]:
+    """Yield the names of the elements of a list, and of the fields of a struct, at each depth."""
+    if isinstance(kind, str):
+        return
+    inner = (
+        [("element", kind["element"])]
+        if "element" in kind
+        else [(f["name"], f["type"]) for f in kind.get("fields", ())]
+    )
+    for part, below in inner:
+        yield f"{name}.{part}"
+        yield from _parts(f"{name}.{part}", below)
 
 
 def _renumbered(kind: IcebergType, ids: _Ids) -> IcebergType:
@@ -297,6 +316,8 @@ def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
     List elements keep their IDs.
     """
     if isinstance(before, dict) or isinstance(after, dict):
+        if _unnumbered(before) == _unnumbered(after):
+            return before
         if not (isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"] == "list"):
             return None
         element = _widened(before["element"], after["element"])
@@ -310,6 +331,13 @@ def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
     return None
 
 
+def _unnumbered(kind: IcebergType) -> IcebergType:
+    """Return a struct without the IDs of its fields, and any other type itself."""
+    if isinstance(kind, str) or kind["type"] != "struct":
+        return kind
+    return {"fields": [{**f, "id": 0} for f in kind["fields"]]}
+
+
 def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
     if isinstance(kind, dict):
         if kind["type"] == "list":
@@ -317,6 +345,8 @@ def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
                 "element", _arrow_type(kind["element"], column), metadata={FIELD_ID: str(kind["element-id"])}
             )
             return pa.list_(element)
+        if kind["type"] == "struct" and all(isinstance(f["type"], str) for f in kind["fields"]):
+            return pa.struct([NestedField(f["id"], f["name"], f["type"]).arrow for f in kind["fields"]])
         raise _foreign_column(column, kind["type"])
     if found := _DECIMAL.fullmatch(kind):
         return pa.decimal128(int(found[1]), int(found[2]))

@@ -12,6 +12,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 
+from levada.destinations.arrow_text import canonical_text as arrow_canonical_text
 from levada.destinations.arrow_text import decimal_text
 from levada.destinations.verification import is_framed_by_length
 from levada.schema import ColumnType, Kind
@@ -43,7 +44,9 @@ def canonical_text(value: SparkColumn, kind: ColumnType, stored: str) -> SparkCo
             return _hexadecimal(sf.unix_micros(value.cast("timestamp")) - sf.lit(_SINCE_2000_US))
         case Kind.ARRAY:
             assert kind.element is not None
-            return _array_text(value, kind.element, stored)
+            return _array_text(value, kind.element, stored) if kind.depth == 1 else nested_text(value, kind)
+        case Kind.RANGE:
+            return nested_text(value, kind)
     return value.cast("string")
 
 
@@ -106,6 +109,15 @@ def decimal_texts() -> Any:
 def listed_decimal_texts() -> Any:
     """Return Spark's function from a list of decimals to the list of their texts."""
     return _function(_listed_decimals, "array<string>")
+
+
+def nested_text(value: SparkColumn, kind: ColumnType) -> SparkColumn:
+    """Return the canonical text of lists in lists, or of ranges.
+
+    One function has the whole text, because Spark calls no function of Python within ``transform``.
+    """
+    text: SparkColumn = _function(lambda values: arrow_canonical_text(values, kind), "string")(value)
+    return text
 
 
 def _function(work: Any, result: Any) -> Any:

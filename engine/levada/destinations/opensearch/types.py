@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,8 +32,10 @@ def is_document(column: Column) -> bool:
 
 
 def mapping_of(column: Column) -> dict[str, Any]:
-    """Return the column's mapping in the index. An array has the mapping of its elements."""
-    kind = _scalar(column.type).kind
+    """Return the column's mapping in the index. An array has that of its elements, a range those of its fields."""
+    if column.type.parts:
+        return {"properties": {n: mapping_of(replace(column, type=part)) for n, part in column.type.parts}}
+    kind = column.type.scalar.kind
     if kind in _INTEGERS:
         return {"type": "long"}
     if kind in _FLOATS or kind is Kind.DECIMAL:
@@ -54,7 +57,9 @@ def mapping_of(column: Column) -> dict[str, Any]:
 
 def shape_of(column: Column) -> str:
     """Return the form of the values in JSON. Documents of one shape need no change when a type is widened."""
-    kind, lists = _scalar(column.type).kind, "[]" if column.type.kind is Kind.ARRAY else ""
+    if column.type.parts:
+        return ",".join(shape_of(replace(column, type=part)) for _, part in column.type.parts)
+    kind, lists = column.type.scalar.kind, "[]" * column.type.depth
     if kind in _INTEGERS:
         return "integer" + lists
     if kind in _FLOATS:
@@ -70,6 +75,9 @@ def json_values(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _json(values: pa.Array, kind: ColumnType, *, documents: bool) -> pa.Array:
+    if kind.parts:
+        parts = [_json(f, part, documents=False) for f, (_, part) in zip(values.flatten(), kind.parts, strict=True)]
+        return json_text.objects([name for name, _ in kind.parts], parts, values.is_valid())
     if kind.kind is Kind.ARRAY:
         assert kind.element is not None
         return json_text.lists(values, _json(values.flatten(), kind.element, documents=documents))
@@ -100,7 +108,3 @@ def plain_text(values: pa.Array, kind: ColumnType) -> pa.Array:
         # PostgreSQL's keys have one zero, so its sign must not be in an id.
         return pc.cast(pc.add(pc.cast(values, pa.float64()), 0.0), pa.string())
     return pc.cast(values, pa.string()) if not pa.types.is_large_string(values.type) else values
-
-
-def _scalar(kind: ColumnType) -> ColumnType:
-    return kind.element if kind.element is not None else kind

@@ -105,6 +105,17 @@ def _lists(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return _where_valid(values, text)
 
 
+def _ranges(values: pa.StructArray, kind: pa.DataType) -> pa.Array:
+    """Return texts of built-in range types, whose bounds need no quotes: they have no comma and no bracket."""
+    lower, upper, lower_inc, upper_inc, empty = values.flatten()
+    none = pa.scalar("", kind)
+    bounds = (pc.fill_null(value_text(bound, kind), none) for bound in (lower, upper))
+    parts = [pc.if_else(lower_inc, pa.scalar("[", kind), pa.scalar("(", kind)), next(bounds)]
+    parts += [pa.scalar(",", kind), next(bounds), pc.if_else(upper_inc, pa.scalar("]", kind), pa.scalar(")", kind))]
+    text = pc.if_else(empty, pa.scalar("empty", kind), pc.binary_join_element_wise(*parts, none))
+    return _where_valid(values, text)
+
+
 def _needs_quotes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
@@ -118,6 +129,7 @@ _TEXTS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, 
     (pa.types.is_date32, _days),
     (pa.types.is_timestamp, _stamps),
     (pa.types.is_list, _lists),
+    (pa.types.is_struct, _ranges),
 )
 """The types whose text is not Arrow's own."""
 

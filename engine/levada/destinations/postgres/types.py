@@ -27,6 +27,16 @@ _BY_KIND: Final[Mapping[Kind, str]] = {
     Kind.JSON: "json",
 }
 
+_RANGES: Final[Mapping[Kind, str]] = {
+    Kind.INT4: "int4range",
+    Kind.INT8: "int8range",
+    Kind.TEXT: "numrange",
+    Kind.DATE: "daterange",
+    Kind.TIMESTAMP: "tsrange",
+    Kind.TIMESTAMPTZ: "tstzrange",
+}
+"""The range types by the kind of their bounds. Those of a numrange have any number of digits, as text."""
+
 _SAME: Final = frozenset(
     {
         # bool, bytea, char, name, int8, int2, int4, text, oid, json, float4, float8, varchar, numeric, uuid, jsonb
@@ -101,7 +111,10 @@ def equal_is_identical(name: str) -> bool:
 def _by_kind(shape: ColumnType) -> str:
     if shape.kind is Kind.DECIMAL:
         return f"numeric({shape.precision},{shape.scale})"
-    if shape.kind is Kind.ARRAY:
+    if shape.kind is Kind.RANGE:
         assert shape.element is not None
-        return f"{_by_kind(shape.element)}[]"
+        return _RANGES[shape.element.kind]
+    if shape.kind is Kind.ARRAY:
+        # PostgreSQL's type of an array says nothing about its dimensions.
+        return f"{_by_kind(shape.scalar)}[]"
     return _BY_KIND[shape.kind]

@@ -15,7 +15,6 @@ from levada.postgres.catalog import read_column_names, read_table_description
 from levada.postgres.copy_conditions import condition_error
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.mask_comments import read_table_comments
-from levada.postgres.server import read_start_time
 from levada.postgres.slots import ExportedSnapshot
 from levada.postgres.storage import are_heaps, read_identity_indexes
 from levada.postgres.table_checks import require_copyable
@@ -81,9 +80,9 @@ class SnapshotTables:
         """Return the table's state in a snapshot. Raise the errors of a copy that may not be made."""
         config = self.config_ref.current
         with self.sessions.session() as connection, connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
-            SourceRecord(self.store).require_verified(connection)
+            begin = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}"
+            connection.execute(sql.SQL(begin).format(snapshot.name), prepare=False)
+            started_at = SourceRecord(self.store).require_verified(connection)
             names = publication_names(config, self.store)
             published = published_table(connection, names, table, name)
             if published.name != name and not config.is_selected(published.name):
@@ -108,7 +107,7 @@ class SnapshotTables:
             self._require_comments(read_table_comments(connection, table), name, settings)
             schema = self._masked(connection, schema, settings.masks)
             basis = Basis(
-                server=(read_start_time(connection), config.slot.name),
+                server=(started_at, config.slot.name),
                 settings=(settings.to_text(), config.on_unrepresentable.value),
                 publication=(membership, published.row_filter),
                 table=(

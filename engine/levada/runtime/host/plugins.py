@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from levada.spec.destination import CustomDestination
 from levada.spec.plugins import (
     DESTINATIONS,
     STORES,
+    installed,
     plugin_problems,
     plugin_table_problems,
     settings_model,
@@ -45,15 +46,15 @@ class _Kind(Generic[_T]):
 
     def named(self, name: str) -> type[_T]:
         """Return the class of this name. Raise InvalidManifest if no package provides it."""
-        installed = entry_points(group=self.group)
-        if name not in installed.names:
+        points = installed(self.group)
+        if name not in points.names:
             raise InvalidManifest(
                 "unknown_destination" if self.word == "destination" else "unknown_store",
                 f"spec.{self.word}.custom.type: no {self.word} {name!r} is installed. Installed:"
-                f" {', '.join(sorted(installed.names)) or 'none'}",
+                f" {', '.join(sorted(points.names)) or 'none'}",
                 hint=f"install the package that provides {name!r} in the entry-point group {self.group}",
             )
-        return self.load(installed[name])
+        return self.load(points[name])
 
     def load(self, entry_point: EntryPoint) -> type[_T]:
         """Return the class that an entry point names.

@@ -154,18 +154,21 @@ class SourceRecord:
             staged, witness = state.position, state.witness
         return KnownSource(staged, witness, acknowledged, state.since, state.identity, state.released)
 
-    def require_verified(self, connection: psycopg.Connection[Any]) -> None:
-        """Raise Yielded ``source_unverified`` if capture has not verified the server that answers.
+    def require_verified(self, connection: psycopg.Connection[Any]) -> str:
+        """Return the start time of the server that answers.
+
+        Raise Yielded ``source_unverified`` if capture has not verified it.
 
         A copy from a server that was restarted, or from a former primary, may show another history than the stream.
         """
-        identity = self._state.identity
-        if identity is not None and read_start_time(connection) != identity.started_at:
+        identity, started_at = self._state.identity, read_start_time(connection)
+        if identity is not None and started_at != identity.started_at:
             raise Yielded(
                 "source_unverified",
                 "the server is another one than the stream last read from, or was restarted since. The copy waits until"
                 " the stream has verified its history",
             )
+        return started_at
 
     def _set(self, state: SourceState) -> None:
         """Store a state. If that fails, this object keeps the earlier one, so that the next call stores again."""

@@ -27,24 +27,38 @@ from levada.testing.source import Source, column, table
 from levada.values import QualifiedTable, TableMode
 
 _ELEMENTS = (Kind.INT4, Kind.TEXT, Kind.BOOL, Kind.TIMESTAMPTZ)
+_NESTED = (Kind.TEXT, Kind.FLOAT8, Kind.INT8, Kind.TIMESTAMPTZ)
+"""Elements of arrays with two dimensions."""
+_BOUNDS = (Kind.INT4, Kind.TEXT, Kind.DATE)
+"""Bounds of ranges."""
 
 KINDS: tuple[Column, ...] = (
     column(1, "id", Kind.INT8),
     *(
         column(n, kind.value, kind)
-        for n, kind in enumerate((k for k in Kind if k not in (Kind.INT8, Kind.DECIMAL, Kind.ARRAY)), 2)
+        for n, kind in enumerate((k for k in Kind if k not in (Kind.INT8, Kind.DECIMAL, Kind.ARRAY, Kind.RANGE)), 2)
     ),
     column(40, "int8", Kind.INT8),
     column(41, "decimal", Kind.DECIMAL, precision=38, scale=9),
     *(column(n, f"{e.value}s", Kind.ARRAY, element=ColumnType(e)) for n, e in enumerate(_ELEMENTS, 50)),
     column(60, "vector", Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
     column(61, "native", Kind.UUID, native=True),
+    *(column(n, f"{e.value}_range", Kind.RANGE, element=ColumnType(e)) for n, e in enumerate(_BOUNDS, 70)),
+    *(
+        column(n, f"{e.value}_grid", Kind.ARRAY, element=ColumnType(Kind.ARRAY, element=ColumnType(e)))
+        for n, e in enumerate(_NESTED, 62)
+    ),
 )
 """A column of each kind, arrays, and the types that a manifest chooses."""
 
 
 def _attnum(name: str) -> int:
     return next(c.attnum for c in KINDS if c.name == name)
+
+
+def _range(lower: Any, upper: Any, *, lower_inc: bool = False, upper_inc: bool = False, isempty: bool = False) -> Any:
+    flags = {"lower_inc": lower_inc, "upper_inc": upper_inc, "isempty": isempty}
+    return {"lower": lower, "upper": upper, **flags}
 
 
 def kind_rows() -> list[dict[str, Any]]:
@@ -74,6 +88,13 @@ def kind_rows() -> list[dict[str, Any]]:
         "timestamptzs": [dt.datetime(2026, 1, 1, tzinfo=utc)],
         "vector": [1.5, -2.0, 0.25],
         "native": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "int4_range": _range(-5, 7, lower_inc=True),
+        "text_range": _range("-0.10", "1000", lower_inc=True, upper_inc=True),
+        "date_range": _range(dt.date(2026, 2, 3), None, lower_inc=True),
+        "text_grid": [["", None], ['a,"b{', "}\\"]],
+        "float8_grid": [[0.1, None, -0.5]],
+        "int8_grid": [[1], [None], [-(1 << 63)]],
+        "timestamptz_grid": [[dt.datetime(2026, 2, 3, tzinfo=utc)], [dt.datetime(1900, 1, 1, tzinfo=utc)]],
     }
     extreme: dict[str, Any] = ordinary | {
         "id": 2,
@@ -99,6 +120,13 @@ def kind_rows() -> list[dict[str, Any]]:
         "timestamptzs": [None],
         "vector": [2.0**20] * 10_000,
         "native": "00000000-0000-0000-0000-000000000000",
+        "text_grid": [],
+        "int4_range": _range(None, None, isempty=True),
+        "text_range": _range(None, None),
+        "date_range": _range(dt.date(1900, 1, 1), dt.date(2999, 12, 31), lower_inc=True),
+        "float8_grid": [[-0.0], [1e308]],
+        "int8_grid": [[None] * 50] * 50,
+        "timestamptz_grid": [[None]],
     }
     infinite = ordinary | {"id": 3, "float4": float("inf"), "float8": float("-inf"), "decimal": Decimal(0)}
     return [ordinary, extreme, infinite, dict.fromkeys(ordinary) | {"id": 4}]
