@@ -47,10 +47,14 @@ That forgets the changes of a subtransaction which was rolled back, takes them f
 stream_abort, which needs what pgoutput has only in a stream (18.4).
 """
 _ENOUGH_MEMORY: Final = """
-SELECT pg_catalog.set_config(name, greatest(setting::bigint, 1048576)::text, false) FROM pg_catalog.pg_settings
-WHERE name = 'logical_decoding_work_mem'
+SELECT pg_catalog.set_config(w.name, greatest(w.setting::bigint, least(b.setting::bigint * 8, 1048576))::text, false)
+FROM pg_catalog.pg_settings w, pg_catalog.pg_settings b
+WHERE w.name = 'logical_decoding_work_mem' AND b.name = 'shared_buffers'
 """
-"""Lets the creation of a slot have 1 GiB, of which it takes what open transactions write meanwhile."""
+"""Lets the creation of a slot have as much as the server's shared_buffers (pages of 8 kB), at most 1 GiB.
+
+It takes what open transactions write meanwhile, which a small server may not have.
+"""
 
 _DROP_WAIT_S: Final = 30.0
 _DROP_RETRY_S: Final = 0.1
