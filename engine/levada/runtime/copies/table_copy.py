@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from levada import codes
 from levada.apply.applier import wait_durable
@@ -17,7 +17,6 @@ from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
 from levada.copy.in_process import IN_PROCESS
 from levada.copy.kept import KeptCopy, changed_part
-from levada.copy.keyed_rows import has_literals
 from levada.copy.resumable import BEGINS_AGAIN, Keeping, ResumableRows, outdated
 from levada.copy.snapshot import SnapshotRows
 from levada.copy.stored_rows import stored_rows
@@ -29,7 +28,7 @@ from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.server import read_clock
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.copies.copied_rows import rows_to_copy
+from levada.runtime.copies.copied_rows import forget_if_useless, rows_to_copy, why_not_kept
 from levada.runtime.copies.copy_marks import CopyMarks
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
@@ -43,16 +42,13 @@ from levada.schema.metadata import at_source
 from levada.schema.storage import TableStorage
 from levada.schema.table import COPY_VERSION, NEWEST_VERSION
 from levada.stores.interface import PipelineStore, TableControls
-from levada.values import Durability, Lsn, QualifiedTable, TableId, TableMode, Watermark
+from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 _log = logging.getLogger(__name__)
-
-_FILES_LOST: Final = frozenset({codes.FILE_VANISHED, codes.COMMIT_CONFLICT, codes.REPLACEMENT_LOST})
-"""Codes of commits that fail again with the same files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +389,7 @@ class TableCopy:
         try:
             durability = require_durability(write(target, stored_rows(rows, target, rows.moment), mark), write)
         except LevadaError as error:
-            _forget_if_useless(rows, error)
+            forget_if_useless(rows, error)
             raise
         if durability is Durability.DURABLE:
             return
@@ -413,7 +409,7 @@ class TableCopy:
 
     def _discard(self, rows: SnapshotRows, error: BaseException) -> None:
         """Drop the shadow copy after an error, unless the next attempt continues with its finished ranges."""
-        _forget_if_useless(rows, error)
+        forget_if_useless(rows, error)
         if rows.kept_place is not None:
             return
         try:
@@ -448,7 +444,7 @@ class TableCopy:
         if kept is not None and kept.basis != read.basis:
             raise outdated(schema, changed_part(kept.basis, read.basis))
         target = self._target(plan.settings, schema)
-        keeping, why_not = None, self._why_not_kept(target, since, read)
+        keeping, why_not = None, why_not_kept(self.destination, target, since, read)
         if why_not:
             note = f"{BEGINS_AGAIN} {why_not}"
         elif since is not None:
@@ -474,25 +470,6 @@ class TableCopy:
                 mask_keys=config.mask_keys,
             )
             yield rows, read.description.storage
-
-    def _why_not_kept(self, target: TableTarget, since: Lsn | None, read: SourceTable) -> str:
-        """Return why finished ranges of the copy cannot be kept, empty if they can.
-
-        A row that moved between two snapshots is found by its key. So the table needs one, and holds one row per key.
-        """
-        if not self.destination.capabilities.keeps_ranges:
-            return "the destination keeps no finished ranges"
-        if not read.schema.key:
-            return "the table has no key"
-        if self.destination.effective_mode(target) is not TableMode.UPSERT:
-            return "the table is a changelog"
-        if not has_literals(read.schema):
-            return "a column of its key has a type without exact literals"
-        if any(c.mask is not None for c in read.schema.key_columns):
-            return "a column of its key is masked"
-        if not read.rows_stay:
-            return "the table is no heap"
-        return "" if since is not None else "its changes are not staged"
 
     def _keeping(
         self, target: TableTarget, basis: str, since: Lsn, kept: KeptCopy | None, *, shadow: bool
@@ -521,11 +498,3 @@ def _replacement_lost(schema: ReplicatedTableSchema) -> Transient:
         f"the new copy of {schema.name} cannot replace the table at the destination: one of them was changed or removed"
         " meanwhile",
     )
-
-
-def _forget_if_useless(rows: SnapshotRows, error: BaseException) -> None:
-    """Give up the finished ranges if the commit of the same files would fail again."""
-    if not (isinstance(rows, ResumableRows) and rows.complete and isinstance(error, LevadaError)):
-        return
-    if not error.retried or error.code in _FILES_LOST:
-        rows.forget()
