@@ -166,6 +166,8 @@ def json_value(value: Any) -> Any:
             return value.isoformat()
         case list():
             return [json_value(element) for element in value]
+        case dict():  # a range
+            return {name: json_value(field) for name, field in value.items()}
     return format(value, "f")  # Decimal
 
 

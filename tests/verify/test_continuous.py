@@ -62,6 +62,7 @@ def proved(since: datetime | None = None) -> Callable[[Progress], bool]:
     return is_proved
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", KEYS)
 def test_planted_differences_are_found_and_healed(replicated: Replicated, key: str) -> None:
     """A missing, an extra and a changed row in the lake, whatever the key's type is. The table is not copied."""
@@ -144,6 +145,7 @@ def write_as_levada(shop: Shop, changes: list[str]) -> None:
             shop.spark.conf.unset(f"{prefix}{name}")
 
 
+@pytest.mark.nightly
 def test_iceberg_is_healed_by_range(shop: Shop) -> None:
     """A missing, an extra and a changed row of a table in Iceberg, whose key has a number, a text and a moment."""
     shop.db.execute(

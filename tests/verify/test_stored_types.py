@@ -82,6 +82,7 @@ VECTORS: LiteralString = """
     (4, array_fill(0.1, ARRAY[3])::real[]::vector, array_fill(0.3, ARRAY[4000])::real[]::halfvec)"""
 
 
+@pytest.mark.nightly
 def test_a_vector_as_a_list(shop: Shop) -> None:
     """The numbers of vector and halfvec are equal, also in a vector of thousands of them, and any engine reads them."""
     if not shop.db.query("SELECT FROM pg_available_extensions WHERE name = 'vector' AND default_version >= '0.7'"):
@@ -115,6 +116,7 @@ ODD_GRIDS: LiteralString = """
         '{x}')"""
 
 
+@pytest.mark.nightly
 def test_arrays_of_several_dimensions_as_nested_lists(shop: Shop) -> None:
     """Equal in the copy and in the stream. Other dimensions and bounds are NULL under that policy, as odd elements."""
     shop.policy = OnUnrepresentable.NULL
@@ -170,6 +172,7 @@ RANGES: LiteralString = """
     (4, NULL, NULL, NULL, NULL, NULL, NULL), (11, '[7,7]', NULL, NULL, '[2024-01-01,infinity]', NULL, '[-infinity,)')"""
 
 
+@pytest.mark.nightly
 def test_ranges_as_structs(shop: Shop) -> None:
     """Equal in the copy and in the stream. A range with an infinite date is NULL under that policy."""
     shop.policy = OnUnrepresentable.NULL
