@@ -14,6 +14,7 @@ from tests.lint.errors import code_names, error_classes, error_codes, error_hint
 from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
 from tests.lint.guarantees import guarantees
+from tests.lint.imported_names import imported_names
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
 from tests.lint.late_reads import late_reads
 from tests.lint.layout import machine_paths, source_roots
@@ -58,6 +59,7 @@ RULES: Final[tuple[Rule, ...]] = (
     guarantees,
     helper_imports,
     hint_commands,
+    imported_names,
     jar_list,
     language_of_code,
     language_of_docs,

@@ -12,7 +12,7 @@ import pytest
 from tests.destinations.bigquery.warehouse import Warehouse, apply, copy, error_of
 from tests.destinations.memory import MemoryRows, Stream
 
-from levada.destinations.bigquery.json_text import json_arrays
+from levada.destinations.bigquery.json_text import json_values
 from levada.errors import Unrepresentable
 from levada.schema import Column, ColumnType, Kind, TableTarget
 from levada.testing import ArrowRows, column, table
@@ -127,7 +127,7 @@ def test_elements_of_arrays_as_postgres_prints_them(kind: ColumnType, values: li
     else:
         elements = pa.array(values, pa.int32() if kind.kind is Kind.DATE else pa.int64()).view(kind.arrow)
     lists = pa.ListArray.from_arrays([0, len(elements), len(elements)], elements)
-    assert json_arrays(lists, ColumnType(Kind.ARRAY, element=kind)).to_pylist() == [text, "[]"]
+    assert json_values(lists, ColumnType(Kind.ARRAY, element=kind)).to_pylist() == [text, "[]"]
 
 
 def test_a_row_that_is_too_large(warehouse: Warehouse) -> None:
