@@ -19,6 +19,7 @@ import psycopg
 from psycopg import pq
 
 from levada.postgres.connection import PostgresConnection, clamp_application_name
+from levada.postgres.failures import source_errors
 from levada.postgres.silence import WatchedConnection
 
 _IDLE_S: Final = 15.0
@@ -84,7 +85,7 @@ class KeptSessions:
         found = self._take(server, application)
         if found is None:
             now = time.monotonic()
-            found = _Session(server.connect(application=application), now, now)
+            found = _Session(self._opened(server, application), now, now)
         try:
             yield found.connection
         except BaseException:
@@ -92,6 +93,17 @@ class KeptSessions:
             self.close_idle(server)
             raise
         self._put_back(server, found)
+
+    def _opened(self, server: PostgresConnection, application: str) -> WatchedConnection:
+        connection = server.connect(application=application)
+        with self._lock:
+            is_kept = bool(self._keepers[server])
+        if is_kept and not server.pooled:
+            # Its readers come again every few seconds. To plan their queries takes the server longer than to answer.
+            connection.prepare_threshold = 0
+            with source_errors("setting up a session"):
+                connection.execute("SET plan_cache_mode = force_generic_plan")
+        return connection
 
     def close_idle(self, server: PostgresConnection) -> None:
         """Close the idle sessions of the server, for example because it may be another one by now."""

@@ -235,7 +235,7 @@ def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[Ta
         " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s::oid[])"
     )
     with conn.transaction():
-        conn.execute(f"SET LOCAL lock_timeout = '1s'; {_BY_INDEX}")
+        conn.execute(f"SET LOCAL lock_timeout = '1s'; {_BY_INDEX}", prepare=False)
         return conn.execute(query.format(storage), [[int(t) for t in tables]]).fetchall()
 
 
