@@ -60,7 +60,7 @@ from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
 from levada.stores.slot_owners import other_pipelines
-from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
+from levada.values import PipelineOwner, QualifiedTable, TableId, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -338,10 +338,13 @@ def _ensure_slot(
     if status is not None:
         with contextlib.suppress(SlotLost):
             validate_slot(status, config.source.database)
-    if lost is None and status is not None and not status.lost:
-        position = status.confirmed_flush_lsn or Lsn(0)
+    if lost is None and status is not None and not status.lost and status.confirmed_flush_lsn is not None:
+        position = status.confirmed_flush_lsn
     else:
-        drop_slot(connection, config.slot.name, check=store.require_epoch)
+        # A slot that has no position is still created by the session of a process that was killed, or is no longer
+        # the pipeline's. It is gone when that session ends, and nothing can be read from it before.
+        unfinished = status is not None and status.confirmed_flush_lsn is None
+        drop_slot(connection, config.slot.name, terminate=unfinished, check=store.require_epoch)
         position = create_guarded_slot(config, connection, waiting)
         _log.info("created slot %s at %s", config.slot.name, position)
     known = record.known_source(log).highest
