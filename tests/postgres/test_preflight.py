@@ -37,6 +37,18 @@ def test_good_source_has_no_problem(versions: Database) -> None:
     assert preflight(versions.connection, replace(REQUEST, managed=False)) == ()
 
 
+def test_a_table_that_is_renamed_meanwhile_is_no_problem(db: Database) -> None:
+    """It was in the list of the tables, and is no longer one that the publication needs."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    renames = iter(["ALTER TABLE b RENAME TO c"])
+
+    def selects(table: QualifiedTable) -> bool:
+        db.execute(*renames)
+        return True
+
+    assert preflight(db.connection, replace(REQUEST, selects=selects)) == ()
+
+
 def test_unreachable_source_is_the_one_problem(db: Database) -> None:
     """A source that cannot be reached has one problem, with the code of the failed login."""
     (problem,) = preflight(replace(db.connection, port=1), REQUEST)

@@ -35,6 +35,18 @@ def tables(versions: Database) -> Database:
     return versions
 
 
+def test_a_listed_table_that_is_dropped_meanwhile(tables: Database) -> None:
+    """The others are added, and the report does not have it as missing."""
+    drops = iter(["DROP TABLE b"])
+    with tables.connection.connect() as c:
+        before = inspect_coverage(c, "p", {A, B, C}, listed=True)
+        after = extend_publication(c, "p", before, check=lambda: tables.execute(*drops), listed=True)
+        assert (before.missing, after.satisfied, after.missing) == ((A, B, C), True, ())
+        assert [t.name for t in published_tables(c, "p")] == [A, C]
+        assert inspect_coverage(c, "p", {A, B}).blockers == ("table public.b does not exist",)
+        assert inspect_coverage(c, "p", {A, B}, listed=True).satisfied
+
+
 def test_gap_is_found_and_closed(tables: Database) -> None:
     """The report has the state before the change. Afterwards nothing is missing, and a second run changes nothing."""
     with tables.connection.connect() as c:

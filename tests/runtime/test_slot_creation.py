@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
+import psycopg
 import pytest
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.pipeline import Rig, rig
@@ -40,6 +41,33 @@ def test_the_status_and_the_log_name_the_open_transaction(
         db.execute(f"SELECT pg_terminate_backend({pid})")  # type: ignore[arg-type]  # a number
         start.join()
         assert rig.wait_caught_up().error is None
+
+
+def test_a_slot_that_a_killed_process_was_creating(rig: Rig, db: Database) -> None:
+    """The server goes on creating it without its client. The next start ends that, and creates the slot itself."""
+    name = rig.config.slot.name
+    position = "SELECT confirmed_flush_lsn, active_pid FROM pg_replication_slots WHERE slot_name = %s"
+
+    def create() -> None:
+        with suppress(psycopg.OperationalError):
+            db.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")  # type: ignore[arg-type]  # a name
+
+    with closing(db.connect()) as opened:
+        opened.execute("BEGIN")
+        opened.execute("INSERT INTO others VALUES (100)")
+        left = threading.Thread(target=create)
+        left.start()
+        [(_, pid)] = until(lambda: [row for row in db.query(position, name) if row[1] is not None])
+        start = threading.Thread(target=rig.start)
+        start.start()
+        left.join()
+        error = until(lambda: rig.running and rig.running.progress().error)
+        assert error is not None
+        assert error.code == "slot_creation_waits"
+        assert db.query("SELECT FROM pg_stat_activity WHERE pid = %s", pid) == []
+        opened.execute("ROLLBACK")
+        start.join()
+    assert rig.wait_caught_up().error is None
 
 
 def test_the_log_names_what_a_copy_waits_for(db: Database, caplog: pytest.LogCaptureFixture) -> None:

@@ -218,7 +218,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
     if request.managed or publication is None:
-        report = inspect_coverage(conn, request.publication, wanted)
+        report = inspect_coverage(conn, request.publication, wanted, listed=True)
+        wanted = {*report.present, *report.missing}
         appended = {t for t in report.unidentified if request.managed and request.appends(t)}
         yield from _identity_problems(conn, set(report.unidentified) - appended, request)
         if report.unidentified:
@@ -226,7 +227,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         # The SQL of the others would publish all rows of these.
         filtered = {t: where for t in wanted if request.managed and (where := request.row_filter(t)) is not None}
         if report.unidentified or filtered:
-            report = inspect_coverage(conn, request.publication, wanted.difference(filtered))
+            report = inspect_coverage(conn, request.publication, wanted.difference(filtered), listed=True)
         wanted = wanted | appended
         yield from _filter_problems(conn, filtered, request.publication, streamed)
         yield from _coverage_problems(report, publication, request)

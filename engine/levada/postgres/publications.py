@@ -18,6 +18,7 @@ from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, stre
 from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
+_CHANGED: Final = frozenset({codes.OBJECT_EXISTS, codes.TABLE_MISSING})
 _LOCK_TIMEOUT_S: Final = 10.0
 
 
@@ -191,13 +192,19 @@ def read_publication(conn: psycopg.Connection[Any], name: str) -> Publication | 
 
 
 def inspect_coverage(
-    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable]
+    conn: psycopg.Connection[Any], publication: str, required: AbstractSet[QualifiedTable], *, listed: bool = False
 ) -> CoverageReport:
-    """Compare the publication with the required tables. Change nothing."""
+    """Compare the publication with the required tables. Change nothing.
+
+    ``listed``: they were just listed from the catalog. So one that no longer exists was renamed, moved or dropped
+    since, and is not required.
+    """
     found = read_publication(conn, publication)
     with source_errors("comparing the publication with the tables"):
         tables = _read_tables(conn, publication, required)
         of_server = _server_blockers(conn, publication, found)
+    if listed:
+        tables = [t for t in tables if t.kind is not None]
     missing = [t for t in tables if not t.streamed]
     unidentified = [t.name for t in missing if t.breaks]
     addable = [t.name for t in missing if t.name not in unidentified]
@@ -226,16 +233,17 @@ def ensure_coverage(
     manage: bool,
     check: Callable[[], None] = lambda: None,
     lock_timeout_s: float = _LOCK_TIMEOUT_S,
+    listed: bool = False,
 ) -> CoverageReport:
     """Create the publication or add the missing tables, if ``manage`` is True. Leave out those that cannot be added.
 
     Return the report from before the change. A concurrent change by another session is not an error. ``check`` is
     called before each change, and raises an error to prevent the change. A table that is locked for longer than
-    ``lock_timeout_s`` seconds is an error.
+    ``lock_timeout_s`` seconds is an error. ``listed`` is that of `inspect_coverage`.
     """
-    report = inspect_coverage(conn, publication, required)
+    report = inspect_coverage(conn, publication, required, listed=listed)
     if manage:
-        extend_publication(conn, publication, report, check=check, lock_timeout_s=lock_timeout_s)
+        extend_publication(conn, publication, report, check=check, lock_timeout_s=lock_timeout_s, listed=listed)
     return report
 
 
@@ -246,6 +254,7 @@ def extend_publication(
     *,
     check: Callable[[], None] = lambda: None,
     lock_timeout_s: float = _LOCK_TIMEOUT_S,
+    listed: bool = False,
 ) -> CoverageReport:
     """Create the publication or add the tables that the report has as missing, as `ensure_coverage` does.
 
@@ -260,13 +269,13 @@ def extend_publication(
         try:
             _apply(conn, publication, addable, lock_timeout_s)
         except NeedsOperator as error:
-            # Another session created the publication, or added one of the tables, since the report.
-            if error.code != codes.OBJECT_EXISTS or attempt == _ATTEMPTS:
+            # Another session created the publication, or added, renamed or dropped one of the tables, since the report.
+            if error.code not in _CHANGED or attempt == _ATTEMPTS:
                 raise
         except Transient:
             if attempt == _ATTEMPTS:
                 raise
-        report = inspect_coverage(conn, publication, required)
+        report = inspect_coverage(conn, publication, required, listed=listed)
     return report
 
 

@@ -141,10 +141,10 @@ def publication_coverage(manifests: Manifests, *, secrets: Path | None = None) -
         required = {table for table in list_tables(connection) if config.is_selected(table)}
         appended = set[QualifiedTable]()
         if publication.managed:
-            found = inspect_coverage(connection, publication.name, required)
+            found = inspect_coverage(connection, publication.name, required, listed=True)
             required.difference_update(found.blocked)
             appended = {table for table in found.unidentified if config.appends(table)}
-        report = inspect_coverage(connection, publication.name, required)
+        report = inspect_coverage(connection, publication.name, required, listed=True)
         return with_appended(connection, report, publication.append, appended)
 
 

@@ -60,7 +60,7 @@ from levada.segments.log import SegmentLog
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Init
 from levada.stores.slot_owners import other_pipelines
-from levada.values import Lsn, PipelineOwner, QualifiedTable, TableId, TableMode
+from levada.values import PipelineOwner, QualifiedTable, TableId, TableMode
 
 _log = logging.getLogger(__name__)
 
@@ -188,15 +188,16 @@ def _discover(
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
             _log.warning("%s [%s]", error.message, error.code)
         selected = {t for t in list_tables(connection) if config.is_selected(t)}
-        report = inspect_coverage(connection, name, selected)
+        report = inspect_coverage(connection, name, selected, listed=True)
+        selected = {*report.present, *report.missing}
         unidentified = report.unidentified
         # Those with a row filter are published with it, each in a transaction of its own.
         lacking = {t for t in report.missing if t not in unidentified}
         if missing := {t for t in lacking if config.row_filter(t) is None}:
             locked, report = _cover(connection, name, missing, report, store.require_epoch)
-            incomplete = _incomplete(config, report or inspect_coverage(connection, name, missing))
+            incomplete = _incomplete(config, report or inspect_coverage(connection, name, missing, listed=True))
         elif lacking:
-            report = ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch)
+            report = ensure_coverage(connection, name, missing, manage=True, check=store.require_epoch, listed=True)
         filters = settle_filters(config, connection, store, selected.difference(unidentified), _LOCK_S)
         incomplete, locked = incomplete or filters.refused, locked or filters.locked
         appended = settle_appended(config, connection, store, owner, unidentified)
@@ -211,7 +212,9 @@ def _discover(
     published = tuple(t for t in _published(config, connection, names) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
     state = read_state(connection, names, tables)
-    report = report or inspect_coverage(connection, name, {t.name for t in published if t.id not in state.appended})
+    report = report or inspect_coverage(
+        connection, name, {t.name for t in published if t.id not in state.appended}, listed=True
+    )
     estimates = estimate_tables(connection, [t.name for t in published])
     sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
     return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes, appended.waits)
@@ -235,13 +238,17 @@ def _cover(
         free = required - {name for lock in locks for name in (lock.table, lock.root)}
         try:
             if attempt == 1 and free == {*report.missing}:
-                return None, extend_publication(connection, publication, report, check=check, lock_timeout_s=_LOCK_S)
-            ensure_coverage(connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S)
+                return None, extend_publication(
+                    connection, publication, report, check=check, lock_timeout_s=_LOCK_S, listed=True
+                )
+            ensure_coverage(
+                connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S, listed=True
+            )
         except Transient as error:
             # Another session has locked one of them since.
             if error.code != codes.LOCK_TIMEOUT or attempt == _COVER_ATTEMPTS:
                 raise
-            missing = set(inspect_coverage(connection, publication, required).missing)
+            missing = set(inspect_coverage(connection, publication, required, listed=True).missing)
         else:
             break
     return (table_locked(f"publication {publication} lacks tables for now", locks) if locks else None), None
@@ -252,7 +259,8 @@ def covered_tables(config: PipelineConfig, connection: psycopg.Connection[Any]) 
     if not config.publication.managed:
         return {t.name for t in _published(config, connection, PublicationNames(config.publication.name))}
     selected = {t for t in list_tables(connection) if config.is_selected(t)}
-    report = inspect_coverage(connection, config.publication.name, selected)
+    report = inspect_coverage(connection, config.publication.name, selected, listed=True)
+    selected = {*report.present, *report.missing}
     appended = {t for t in report.unidentified if config.appends(t)}
     return selected.difference(report.blocked) | appended
 
@@ -338,10 +346,13 @@ def _ensure_slot(
     if status is not None:
         with contextlib.suppress(SlotLost):
             validate_slot(status, config.source.database)
-    if lost is None and status is not None and not status.lost:
-        position = status.confirmed_flush_lsn or Lsn(0)
+    if lost is None and status is not None and not status.lost and status.confirmed_flush_lsn is not None:
+        position = status.confirmed_flush_lsn
     else:
-        drop_slot(connection, config.slot.name, check=store.require_epoch)
+        # A slot that has no position is still created by the session of a process that was killed, or is no longer
+        # the pipeline's. It is gone when that session ends, and nothing can be read from it before.
+        unfinished = status is not None and status.confirmed_flush_lsn is None
+        drop_slot(connection, config.slot.name, terminate=unfinished, check=store.require_epoch)
         position = create_guarded_slot(config, connection, waiting)
         _log.info("created slot %s at %s", config.slot.name, position)
     known = record.known_source(log).highest
