@@ -33,6 +33,9 @@ from levada.threads import MarkedPool
 from levada.values import OnUnrepresentable
 from levada.verify.masked_rows import MaskedRows, is_masked
 
+_LOCK_WAIT_MS: Final = 500
+"""The longest wait for a lock, which a statement that waits for the guard's locks brings about. PostgreSQL looks for
+deadlocks after a second, and may then end the other statement, which is an application's."""
 _CANCEL_S: Final = 5.0
 _PLACES_OF_ONE_READ: Final = 20_000
 _GONE = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
@@ -210,6 +213,7 @@ class SourceTable:
         try:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn:
                 try:
+                    conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT_MS}ms'")
                     if self.load is not None:
                         conn.execute("SET LOCAL max_parallel_workers_per_gather = 0")
                     for data, _ in copy_out(conn, copy, f"computing the checksums of {part.leaf}", self.check):

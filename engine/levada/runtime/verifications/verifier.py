@@ -78,6 +78,7 @@ AGAIN: Final = frozenset(
         codes.VERIFY_NOT_REACHED,
         codes.SOURCE_UNVERIFIED,
         codes.COMMIT_CONFLICT,
+        codes.SERIALIZATION_CONFLICT,
     }
 )
 """Codes of errors after which a verification begins again with another snapshot."""
