@@ -158,6 +158,15 @@ def test_lag_with_and_without_a_slot(manifest: Path, db: Database) -> None:
     assert found["active"] is False
 
 
+def test_status_of_a_pipeline_that_never_ran(manifest: Path, db: Database) -> None:
+    """It names the pipeline and the next command. It does not look like one that was stopped."""
+    result = on(manifest, "status")
+    assert result.exit_code == Exit.OK
+    name = db.name.replace("_", "-")
+    assert f"pipeline {name} has no slot and no tables yet" in " ".join(result.stdout.split())
+    assert "This is the state in the store" not in result.stdout
+
+
 ERRORED = Errored("no_identity", "orders has no key", "give it one", RetryPolicy.MANUAL_RETRY, 5)
 
 

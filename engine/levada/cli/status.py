@@ -46,7 +46,7 @@ def status(manifests: Manifests, secrets: Path | None, work_dir: Path, output: O
     else:
         console().print(dashboard(progress))
         if progress.state == PipelineState.STOPPED:
-            words = _STARTING if starting else _without_engine(manifests)
+            words = _STARTING if starting else _without_engine(manifests, progress)
             console().print(words, style="dim")
     return verdict(progress)
 
@@ -77,7 +77,10 @@ def lag(manifests: Manifests, secrets: Path | None, output: Output) -> Exit:
     return Exit.OK
 
 
-def _without_engine(manifests: Manifests) -> str:
+def _without_engine(manifests: Manifests, progress: Progress) -> str:
     if manifests.pipeline.spec.store.memory is not None:
         return "no engine answers on this machine. Its store is memory, which does not outlive the process"
+    if not progress.tables and progress.slot.sampled_at is None:
+        never = f"pipeline {progress.pipeline} has no slot and no tables yet"
+        return f"no engine answers on this machine, and {never}. levada run starts it"
     return "no engine answers on this machine. This is the state in the store"
