@@ -148,10 +148,10 @@ def test_empty_partitions_beside_new_ones(db: Database, monkeypatch: pytest.Monk
     with db.connection.connect() as c:
         execute_now = c.execute
 
-        def execute_late(query: Any, params: Any = None) -> psycopg.Cursor[Any]:
+        def execute_late(query: Any, params: Any = None, **more: Any) -> psycopg.Cursor[Any]:
             if new and params == [[int(leaf)]]:
                 execute(db, "CREATE TABLE r_2 PARTITION OF r FOR VALUES IN (2)", "INSERT INTO r VALUES (2)")
-            return execute_now(query, params)
+            return execute_now(query, params, **more)
 
         monkeypatch.setattr(c, "execute", execute_late)
         look = read_storage(c, [root], {leaf: None})
