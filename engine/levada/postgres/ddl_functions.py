@@ -477,7 +477,7 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(EMIT, "content text", "pg_lsn", "", emit_body),
         CREATE_TABLE,
         CREATE_LENT,
-        _function(LEND, "concerned oid[]", "boolean", "", lend_body(version)),
+        _function(LEND, "concerned oid[]", "boolean", "", lend_body()),
         _function(GIVE_BACK, "", "bigint", f"{_OUTER} {_CHEAP}", give_back_body()),
         _function(CONTENT, "relation oid", "text", "", CONTENT_BODY.format()),
         _function(_READMIT, "concerned oid[]", "jsonb", "", readmit_body(version)),
