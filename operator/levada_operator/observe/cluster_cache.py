@@ -36,6 +36,7 @@ from levada_operator.observe.objects import (
     PipelineObject,
     Refusal,
     TableSyncObject,
+    mapping_in,
     pipeline_named,
     read_job,
     read_pipeline,
@@ -492,10 +493,10 @@ class ClusterCache:
 
 def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the host, port, database and name that identify a slot. The spec may be invalid."""
-    source = spec.get("source") or {}
-    slot = (source.get("slot") or {}).get("name") or default_object_name(pipeline.name, pipeline.namespace)
+    source = mapping_in(spec, "source")
+    slot = mapping_in(source, "slot").get("name") or default_object_name(pipeline.name, pipeline.namespace)
     host = _dns_name(str(source.get("host")), pipeline.namespace)
-    return (host, source.get("port", 5432), source.get("database"), slot)
+    return (host, str(source.get("port", 5432)), str(source.get("database")), str(slot))
 
 
 def _dns_name(host: str, namespace: str) -> str:
