@@ -143,12 +143,11 @@ class Batch:
         expected, step = part.expected[number], part.history.steps[number]
         came = part.player.play(step, expected)
         part.refused |= "it is part of a publication" in came.message or step.kind == publications.KIND
-        # Without the trigger, or if the trigger finds it locked, the engine takes a table without identity out of the
-        # publication within a second.
+        # Without the trigger, or if the trigger finds the publication locked and has no other identity for the table,
+        # the engine takes it out within a second.
         later = part.player.kept_published or not self.world.form.trigger or self.world.form.by_hand
-        part.refused |= "and publishes" in came.message and later
         # Nothing keeps a table whose identity is not streamed out of a publication made by hand.
-        part.refused |= self.world.form.by_hand and came.message.startswith(("cannot update", "cannot delete"))
+        part.refused |= later and came.message.startswith(("cannot update", "cannot delete"))
         if part.refused:
             return
         if came.state != expected.state:

@@ -14,6 +14,8 @@ from psycopg import sql
 
 from levada.postgres.ddl_withdrawal import withdraw_body
 from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
+from levada.postgres.lent_identities import CREATE_TABLE as CREATE_LENT
+from levada.postgres.lent_identities import GIVE_BACK, LEND, give_back_body, lend_body
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
@@ -446,7 +448,8 @@ _EXACT: Final = (
 
 FUNCTIONS: Final = (
     "emit_table_change", "emit_drop", "announce_types", "related", "published", "streamed", "announce", "describe",
-    "describe_leaves", "withdraw", "content", "readmit", "emit", "describe_created", "announce_tables",
+    "describe_leaves", "withdraw", "content", "readmit", "lend", "give_back", "emit",
+    "describe_created", "announce_tables",
 )  # fmt: skip
 """The names of the functions in `SEAL_SCHEMA`. The last two are of an earlier version."""
 
@@ -473,6 +476,9 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
     return (
         _function(EMIT, "content text", "pg_lsn", "", emit_body),
         CREATE_TABLE,
+        CREATE_LENT,
+        _function(LEND, "concerned oid[]", "boolean", "", lend_body(version)),
+        _function(GIVE_BACK, "", "bigint", f"{_OUTER} {_CHEAP}", give_back_body()),
         _function(CONTENT, "relation oid", "text", "", CONTENT_BODY.format()),
         _function(_READMIT, "concerned oid[]", "jsonb", "", readmit_body(version)),
         _function(_WITHDRAW, "concerned oid[]", "jsonb", "", withdraw_body(version)),
