@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 from tests.rigs.capture import Capture
-from tests.rigs.database import Database
+from tests.rigs.database import Database, StartPostgres
 from tests.rigs.open_transactions import Client, send_immediately
 
 from levada.capture.in_progress import InProgressLimits
@@ -236,3 +236,33 @@ def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, t
     assert events(capture, tables) == events(plain, tables)
     if capture.worker.position.sessions == 1:
         assert used(capture) > 0
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_prepared_transaction(start_postgres: StartPostgres, tmp_path: Path, end: str) -> None:
+    """It stays staged after PREPARE, is so again in the next session, and is visible at COMMIT PREPARED or never."""
+    with start_postgres(settings={"max_prepared_transactions": "5", "wal_level": "logical"}) as server:
+        db = Database(server, "postgres")
+        capture = Capture(db, tmp_path / "staging")
+        db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+        capture.prepare()
+        stream_early(db)
+        for turn in range(2):
+            capture.new_worker(work_dir=tmp_path, **SMALL)
+            with capture.running():
+                db.execute(f"INSERT INTO a VALUES ({-1 - turn})")  # type: ignore[arg-type]  # a number
+                capture.catch_up()
+                if not turn:
+                    with db.connect() as c:
+                        c.execute("BEGIN")
+                        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 6000) i")
+                        c.execute("PREPARE TRANSACTION 'p'")
+                capture.until(lambda: early_files(capture) != [])
+                assert sorted(capture.column("a", "id")) == [-1 - n for n in range(turn, -1, -1)]
+                if turn:
+                    db.execute(f"{end} PREPARED 'p'")  # type: ignore[arg-type]  # one of two words
+                    capture.catch_up()
+            assert capture.error is None
+        assert used(capture) == (end == "COMMIT")
+        assert capture.replayed("a") == capture.source("a")
+        assert (early_files(capture) != []) == (end == "COMMIT")
