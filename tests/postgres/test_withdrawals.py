@@ -14,6 +14,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
 from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.lent_identities import give_back
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
 from levada.values import QualifiedTable
@@ -150,23 +151,94 @@ def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, r
     ]
 
 
+_PARTED: LiteralString = (
+    "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY LIST (id);"
+    "CREATE TABLE leaf PARTITION OF root DEFAULT; INSERT INTO root VALUES (1, 'a');"
+)
+_LOCKED: LiteralString = "ALTER PUBLICATION p ADD TABLE other"
+
+
+@pytest.mark.parametrize(
+    ("made", "lock", "statement", "former"),
+    [
+        ("", _LOCKED, "ALTER TABLE media DROP CONSTRAINT media_pkey", "d"),
+        ("", _LOCKED, "ALTER TABLE media REPLICA IDENTITY NOTHING", "n"),
+        ("CREATE UNIQUE INDEX i ON media (id); ALTER TABLE media REPLICA IDENTITY USING INDEX i",
+         _LOCKED, "DROP INDEX i", "n"),
+        (_PARTED, "LOCK TABLE ONLY root IN SHARE UPDATE EXCLUSIVE MODE", "ALTER TABLE leaf REPLICA IDENTITY NOTHING",
+         "n"),
+        (_PARTED + "ALTER TABLE leaf REPLICA IDENTITY FULL", _LOCKED,
+         "ALTER TABLE root ADD g int GENERATED ALWAYS AS (id + 1) STORED", "f"),
+    ],
+)  # fmt: skip
 @pytest.mark.since(15)
-def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
-    """The table stays in it for the moment, with a warning. A later look takes it out."""
+def test_no_statement_fails_while_a_table_cannot_leave(
+    db: Database, made: LiteralString, lock: LiteralString, statement: LiteralString, former: str
+) -> None:
+    """Another session has the publication or the root. The table has another identity for that time."""
     with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    if made:
+        db.execute(made)
+    roots, changed = (["media", "root"], "leaf") if "root" in made else (["media"], "media")
+    manage(db, *roots)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(lock)
+        c.execute(statement)
+        for table in (roots[-1], changed):
+            c.execute(f"UPDATE {table} SET v = 'b'")  # type: ignore[arg-type]  # names of the test
+        with db.connection.connect() as engine:
+            assert give_back(engine) is (db.query("SELECT FROM levada_ddl.lent") == [])
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        # The trigger is in place, so that a look each second leaves it to that one.
+        assert unidentified_members(engine, "p", always=False) == ()
+        assert give_back(engine)
+    db.execute(f"UPDATE {roots[-1]} SET v = 'c'")  # type: ignore[arg-type]  # names of the test
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = %s", changed) == [(former,)]
+    assert published(db) == set(roots[:-1])
+
+
+def test_a_lent_identity_that_was_changed_since_stays(db: Database) -> None:
+    """A table that was dropped, or has got another identity from its owner, is left alone."""
+    with_media(db)
+    db.execute("CREATE TABLE gone (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    manage(db, "media", "gone")
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media REPLICA IDENTITY NOTHING; ALTER TABLE gone REPLICA IDENTITY NOTHING")
+        holder.execute("ROLLBACK")
+        c.execute("ALTER TABLE media REPLICA IDENTITY DEFAULT; DROP TABLE gone")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("d",)]
+    assert published(db) == {"media"}
+
+
+@pytest.mark.since(18)
+def test_a_look_takes_out_what_has_no_identity_to_be_given(db: Database) -> None:
+    """A table with a generated column and no key has none that PostgreSQL accepts, so a warning names it."""
+    with_media(db)
+    db.execute(
+        "ALTER TABLE media REPLICA IDENTITY FULL",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
     notices: list[str] = []
     with db.connect() as holder, db.connect() as c:
         c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
-        holder.execute("CREATE TABLE other (id int); BEGIN; ALTER PUBLICATION p ADD TABLE other")
-        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media ADD g int GENERATED ALWAYS AS (id + 1) STORED")
         holder.execute("ROLLBACK")
     assert any("levada could not take table" in n for n in notices)
-    with db.connection.connect() as c:
-        # The trigger is in place, so that a look each second leaves it to that one.
-        assert unidentified_members(c, "p", always=False) == ()
-        found = unidentified_members(c, "p")
+    with db.connection.connect() as engine:
+        assert unidentified_members(engine, "p", always=False) == ()
+        found = unidentified_members(engine, "p")
         assert found == (QualifiedTable("public", "media"),)
-        withdraw(c, "p", found)
+        withdraw(engine, "p", found)
     db.execute("UPDATE media SET v = 'b'")
 
 
