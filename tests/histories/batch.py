@@ -36,7 +36,7 @@ class _Part:
     history: History
     player: Player
     expected: list[Outcome]
-    known: set[int] = field(default_factory=set)
+    known: dict[int, tuple[str, str]] = field(default_factory=dict)
     refused: bool = False
     """True once PostgreSQL may refuse statements because of a publication. The rest need not be as on the twin."""
     suspects: list[Suspect] = field(default_factory=list)
@@ -81,7 +81,8 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                generator = Generator(what, twin, partitioned=self.world.form.partitioned, met=self.tally.meetings)
+                form = self.world.form
+                generator = Generator(what, twin, form.partitioned, form.masks, self.tally.meetings)
                 history, expected, meetings = generator.run(), generator.outcomes, generator.meetings
             else:
                 history, expected, meetings = what, [], set()
@@ -143,12 +144,11 @@ class Batch:
         expected, step = part.expected[number], part.history.steps[number]
         came = part.player.play(step, expected)
         part.refused |= "it is part of a publication" in came.message or step.kind == publications.KIND
-        # Without the trigger, or if the trigger finds it locked, the engine takes a table without identity out of the
-        # publication within a second.
+        # Without the trigger, or if the trigger finds the publication locked and has no other identity for the table,
+        # the engine takes it out within a second.
         later = part.player.kept_published or not self.world.form.trigger or self.world.form.by_hand
-        part.refused |= "and publishes" in came.message and later
         # Nothing keeps a table whose identity is not streamed out of a publication made by hand.
-        part.refused |= self.world.form.by_hand and came.message.startswith(("cannot update", "cannot delete"))
+        part.refused |= later and came.message.startswith(("cannot update", "cannot delete"))
         if part.refused:
             return
         if came.state != expected.state:
@@ -163,7 +163,7 @@ class Batch:
         for oid, table in self.world.tables(spaces).items():
             for part in parts:
                 if part.player.schema in table["schema"]:
-                    part.known.add(oid)
+                    part.known[oid] = (table["schema"], table["name"])
 
     def _look(self, parts: list[_Part], healed: Set[int] = frozenset()) -> None:
         """Look at each history until nothing is wrong, or the time is up. The hints of ``healed`` were followed."""

@@ -14,6 +14,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
 from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.lent_identities import give_back
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
 from levada.values import QualifiedTable
@@ -150,39 +151,158 @@ def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, r
     ]
 
 
+_PARTED: LiteralString = (
+    "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY LIST (id);"
+    "CREATE TABLE leaf PARTITION OF root DEFAULT; INSERT INTO root VALUES (1, 'a');"
+)
+_LOCKED: LiteralString = "ALTER PUBLICATION p ADD TABLE other"
+
+
+@pytest.mark.parametrize(
+    ("made", "lock", "statement", "former"),
+    [
+        ("", _LOCKED, "ALTER TABLE media DROP CONSTRAINT media_pkey", "d"),
+        ("", _LOCKED, "ALTER TABLE media REPLICA IDENTITY NOTHING", "n"),
+        ("CREATE UNIQUE INDEX i ON media (id); ALTER TABLE media REPLICA IDENTITY USING INDEX i",
+         _LOCKED, "DROP INDEX i", "n"),
+        (_PARTED, "LOCK TABLE ONLY root IN SHARE UPDATE EXCLUSIVE MODE", "ALTER TABLE leaf REPLICA IDENTITY NOTHING",
+         "n"),
+        (_PARTED + "ALTER TABLE leaf REPLICA IDENTITY FULL", _LOCKED,
+         "ALTER TABLE root ADD g int GENERATED ALWAYS AS (id + 1) STORED", "f"),
+    ],
+)  # fmt: skip
 @pytest.mark.since(15)
-def test_a_statement_waits_for_no_lock_of_the_publication(db: Database) -> None:
-    """The table stays in it for the moment, with a warning. A later look takes it out."""
+def test_no_statement_fails_while_a_table_cannot_leave(
+    db: Database, made: LiteralString, lock: LiteralString, statement: LiteralString, former: str
+) -> None:
+    """Another session has the publication or the root. The table has another identity for that time."""
     with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    if made:
+        db.execute(made)
+    roots, changed = (["media", "root"], "leaf") if "root" in made else (["media"], "media")
+    manage(db, *roots)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(lock)
+        c.execute(statement)
+        for table in (roots[-1], changed):
+            c.execute(f"UPDATE {table} SET v = 'b'")  # type: ignore[arg-type]  # names of the test
+        with db.connection.connect() as engine:
+            assert give_back(engine) is (db.query("SELECT FROM levada_ddl.lent") == [])
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        # The trigger is in place, so that a look each second leaves it to that one.
+        assert unidentified_members(engine, "p", always=False) == ()
+        assert give_back(engine)
+    db.execute(f"UPDATE {roots[-1]} SET v = 'c'")  # type: ignore[arg-type]  # names of the test
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = %s", changed) == [(former,)]
+    assert published(db) == set(roots[:-1])
+
+
+def test_a_lent_identity_that_was_changed_since_stays(db: Database) -> None:
+    """A table that was dropped, or has got another identity from its owner, is left alone."""
+    with_media(db)
+    db.execute("CREATE TABLE gone (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
+    manage(db, "media", "gone")
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media REPLICA IDENTITY NOTHING; ALTER TABLE gone REPLICA IDENTITY NOTHING")
+        holder.execute("ROLLBACK")
+        c.execute("ALTER TABLE media REPLICA IDENTITY DEFAULT; DROP TABLE gone")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("d",)]
+    assert published(db) == {"media"}
+
+
+@pytest.mark.since(18)
+def test_a_look_takes_out_what_has_no_identity_to_be_given(db: Database) -> None:
+    """A table with a generated column and no key has none that PostgreSQL accepts, so a warning names it."""
+    with_media(db)
+    db.execute(
+        "ALTER TABLE media REPLICA IDENTITY FULL",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
     notices: list[str] = []
     with db.connect() as holder, db.connect() as c:
         c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
-        holder.execute("CREATE TABLE other (id int); BEGIN; ALTER PUBLICATION p ADD TABLE other")
-        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media ADD g int GENERATED ALWAYS AS (id + 1) STORED")
         holder.execute("ROLLBACK")
     assert any("levada could not take table" in n for n in notices)
-    with db.connection.connect() as c:
-        # The trigger is in place, so that a look each second leaves it to that one.
-        assert unidentified_members(c, "p", always=False) == ()
-        found = unidentified_members(c, "p")
+    with db.connection.connect() as engine:
+        assert unidentified_members(engine, "p", always=False) == ()
+        found = unidentified_members(engine, "p")
         assert found == (QualifiedTable("public", "media"),)
-        withdraw(c, "p", found)
+        withdraw(engine, "p", found)
     db.execute("UPDATE media SET v = 'b'")
 
 
-def test_a_guard_of_the_source_keeps_its_table_published(db: Database) -> None:
-    """No statement fails but the UPDATEs, and the error of the withdrawal has the message of the guard."""
+GUARD: LiteralString = (
+    "CREATE EVENT TRIGGER guard ON ddl_command_end WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION guard()"
+)
+
+
+def test_a_guard_that_is_always_enabled_keeps_its_table_published(db: Database) -> None:
+    """No statement fails but the UPDATEs, and the error of the withdrawal has the message and the name of the guard."""
     with_media(db)
     db.execute(
         "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
-        "CREATE EVENT TRIGGER guard ON ddl_command_start WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION guard()",
+        GUARD,
+        "ALTER EVENT TRIGGER guard ENABLE ALWAYS",
         "ALTER TABLE media DROP CONSTRAINT media_pkey",
     )
     with db.connection.connect() as c:
         [error] = withdraw(c, "p", unidentified_members(c, "p"))
     assert "ask the owner" in error.message
+    assert "in function public.guard() of the server" in error.message
     assert not isinstance(error, Transient)
     assert published(db) == {"media"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["RAISE 'ask the owner'", "RAISE undefined_object", "LOCK TABLE locked"],
+)
+def test_another_event_trigger_that_fails_keeps_no_table_published(managed: Database, body: LiteralString) -> None:
+    """Neither in the statement that removes the identity nor later: the UPDATEs would fail for a statement of ours."""
+    managed.execute(
+        "CREATE TABLE locked (id int)",
+        f"CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {body}; END $$",
+        GUARD,
+    )
+    with managed.connect() as holder, managed.connect() as c, c.transaction():
+        holder.execute("BEGIN; LOCK TABLE locked")
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        c.execute("UPDATE media SET v = 'b'")
+        assert c.execute("SHOW session_replication_role").fetchone() == ("origin",)
+    assert published(managed) == set()
+
+
+def test_a_refused_withdrawal_by_the_engine(db: Database) -> None:
+    """It takes the table out all the same where it may. Without that right, the error is the first one."""
+    with_media(db)
+    db.execute(
+        "DROP EVENT TRIGGER levada_ddl; DROP EVENT TRIGGER levada_ddl_drop",
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
+        "CREATE ROLE plain_owner LOGIN; ALTER TABLE media OWNER TO plain_owner",
+        "ALTER PUBLICATION p OWNER TO plain_owner",
+        GUARD,
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
+    try:
+        with replace(db.connection, user="plain_owner").connect() as c:
+            [error] = withdraw(c, "p", unidentified_members(c, "p"))
+        assert "ask the owner" in error.message
+        with db.connection.connect() as c:
+            assert withdraw(c, "p", unidentified_members(c, "p")) == ()
+    finally:
+        db.execute("DROP EVENT TRIGGER guard", "DROP OWNED BY plain_owner CASCADE", "DROP ROLE plain_owner")
+    assert published(db) == set()
 
 
 def test_a_failure_to_describe_keeps_the_table_out(managed: Database) -> None:
@@ -318,3 +438,26 @@ def test_a_publication_that_waits_for_a_table_is_not_locked(managed: Database) -
         holder.execute("COMMIT")
         adding.result(LIMIT_S)
     assert published(managed) == {"late"}
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE media DROP CONSTRAINT media_pkey", "DROP INDEX other"])
+def test_a_time_limit_that_ends_within_the_trigger(managed: Database, statement: LiteralString) -> None:
+    """The statement succeeds, and its UPDATEs do. In a function, which may go on, it fails as a whole."""
+    managed.execute(
+        "CREATE UNIQUE INDEX other ON media (id)",
+        "ALTER TABLE media REPLICA IDENTITY USING INDEX other" if "INDEX" in statement else "SELECT",
+        "CREATE SEQUENCE calls",
+        "CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF nextval('public.calls') % 2 = 1 THEN PERFORM pg_sleep(600); END IF; END $$",
+        "CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION slow()",
+    )
+    with managed.connect(options="-c statement_timeout=2s") as c:
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute(f"DO $$ BEGIN {statement}; PERFORM pg_sleep(600); END $$")
+        assert published(managed) == {"media"}
+        managed.execute("UPDATE media SET v = 'b'", "SELECT setval('calls', 2)")
+        c.execute(statement)
+        c.execute("UPDATE media SET v = 'c'")
+        assert published(managed) == set()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute("SELECT pg_sleep(600)")

@@ -100,7 +100,10 @@ def test_a_table_that_loses_its_identity_is_parked_alone(rig: Published, db: Dat
 
 @pytest.mark.since(15)
 def test_a_lost_identity_is_seen_to_though_the_publication_was_locked(rig: Published, db: Database) -> None:
-    """The trigger waits for no other session, and the engine takes the table out once that one has ended."""
+    """The trigger waits for no other session, and the engine takes the table out once that one has ended.
+
+    Until then the table has an identity with which its UPDATEs do not fail. Afterwards it has its own one again.
+    """
     rig.start()
     rig.wait_caught_up()
     db.execute("CREATE TABLE aside (id int)")
@@ -110,8 +113,10 @@ def test_a_lost_identity_is_seen_to_though_the_publication_was_locked(rig: Publi
         db.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
         members = "SELECT FROM pg_publication_rel WHERE prrelid = 'orders'::regclass"
         assert db.query(members)
+        db.execute("UPDATE orders SET note = 'meanwhile'")
         holder.execute("ROLLBACK")
     until(lambda: db.query(members), lambda found: not found)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'orders'") == [("d",)]
     db.execute("UPDATE orders SET note = 'new'")
     rig.code("orders", "table_not_published")
 

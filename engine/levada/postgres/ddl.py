@@ -21,6 +21,8 @@ from levada.errors import DecodeError, NeedsOperator, Transient
 from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, FUNCTIONS, TRIGGER, create_statements
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
+from levada.postgres.lent_identities import TABLE as LENT
+from levada.postgres.lent_identities import give_back
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.readmissions import TABLE as WITHDRAWN
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
@@ -241,6 +243,7 @@ def _owner(conn: psycopg.Connection[Any]) -> tuple[str, bool] | None:
 
 def _drop(conn: psycopg.Connection[Any]) -> None:
     schema = [SEAL_SCHEMA]
+    give_back(conn)
     for trigger in (TRIGGER, DROP_TRIGGER):
         conn.execute(sql.SQL("DROP EVENT TRIGGER IF EXISTS {}").format(sql.Identifier(trigger)))
     if not conn.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", schema).fetchall():
@@ -253,7 +256,7 @@ def _drop(conn: psycopg.Connection[Any]) -> None:
     )
     for name, arguments in conn.execute(functions, [SEAL_SCHEMA, list(FUNCTIONS)]).fetchall():
         conn.execute(sql.SQL("DROP FUNCTION {}({})").format(sql.Identifier(SEAL_SCHEMA, name), sql.SQL(arguments)))
-    for table in (KEY_TABLE, WITHDRAWN):
+    for table in (KEY_TABLE, WITHDRAWN, LENT):
         conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
 
 

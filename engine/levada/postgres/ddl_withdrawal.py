@@ -6,18 +6,24 @@ from typing import Final
 
 from psycopg import sql
 
+from levada.postgres.lent_identities import LEND
+from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.readmissions import SETTING, record_statements
 from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 
 # PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity, or whose identity lacks a
 # column of the row filter. A table of a publication that Levada manages leaves it, so that no statement fails that
-# works without Levada. If the publication is locked, the message names the table without the publication, and the
-# engine takes it out.
+# works without Levada. If the publication is locked, or the root of a partition, the leaves get another identity for
+# the moment, the message names the table without the publication, and the engine takes it out.
 #
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member. A row
-# filter that is newer shows in the plan of a DELETE, which PostgreSQL refuses too.
+# filter or an identity that is newer shows in the plan of a DELETE, which PostgreSQL refuses too. A row of pg_class
+# with an xmax has a successor. A root shows partitions that are newer, unless it has so many that it takes long.
+#
+# Another event trigger may refuse ALTER PUBLICATION, or fail in it. Then the statement runs without those that do not
+# fire in the role of a replica, because the application's UPDATEs would fail for a statement that is not its own.
 #
 # A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
 # ALTER TABLE calls the trigger again, which announces it.
@@ -27,8 +33,15 @@ DECLARE
     uncovered oid[];
     member record;
     withdrawn jsonb;
+    kept text[];
+    locked boolean := false;
+    statement text;
+    triggers text;
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
+    IF pg_catalog.current_setting({lending}, true) <> '' THEN
+        RETURN NULL;
+    END IF;
     {bare}
     {uncovered}
     IF bare IS NULL AND uncovered IS NULL THEN
@@ -91,8 +104,18 @@ BEGIN
                 RAISE WARNING 'levada could not record that table %.% leaves publication %: %',
                     member.nspname, member.relname, member.pubname, SQLERRM;
             END;
-            EXECUTE pg_catalog.format(
+            statement := pg_catalog.format(
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
+            BEGIN
+                EXECUTE statement;
+            EXCEPTION WHEN lock_not_available OR undefined_object THEN
+                RAISE;
+            WHEN OTHERS THEN
+                triggers := pg_catalog.current_setting('session_replication_role');
+                PERFORM pg_catalog.set_config('session_replication_role', 'replica', true);
+                EXECUTE statement;
+                PERFORM pg_catalog.set_config('session_replication_role', triggers, true);
+            END;
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
                 coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
         EXCEPTION WHEN undefined_object THEN
@@ -100,17 +123,43 @@ BEGIN
         WHEN OTHERS THEN
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
                 coalesce(withdrawn->member.oid::text, '[]'));
-            RAISE WARNING 'levada could not take table %.% without a replica identity out of publication %: %',
-                member.nspname, member.relname, member.pubname, SQLERRM;
+            kept := coalesce(kept, '{{}}') || pg_catalog.format(
+                'table %s.%s without a replica identity out of publication %s: %s',
+                member.nspname, member.relname, member.pubname, SQLERRM);
+            locked := locked OR SQLSTATE = '55P03';
         END;
     END LOOP;
+    IF kept IS NOT NULL AND (
+        NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END)) THEN
+        RAISE WARNING 'levada could not take %', pg_catalog.array_to_string(kept, ', ');
+    END IF;
     RETURN withdrawn;
 END
 """)
 
+_MOST_LEAVES: Final = 200
 _BARE: Final = sql.SQL("""
     SELECT array_agg(l.oid) INTO bare FROM pg_catalog.pg_class l
     WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
+    IF older THEN
+        FOR member IN
+            SELECT l.oid, pg_catalog.format('%s %I.%I',
+                CASE l.relkind WHEN 'r' THEN 'ONLY' END, n.nspname, l.relname) AS rows
+            FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
+            WHERE l.oid = ANY (concerned) AND l.relpersistence = 'p' AND CASE l.relkind
+                WHEN 'r' THEN l.relreplident <> 'f' OR l.xmax <> '0'
+                WHEN 'p' THEN NOT l.relispartition AND pg_catalog.cardinality(concerned) < {most} END
+        LOOP
+            BEGIN
+                EXECUTE pg_catalog.concat('LOCK TABLE ', member.rows, ' IN ROW EXCLUSIVE MODE NOWAIT');
+                EXECUTE pg_catalog.concat('EXPLAIN DELETE FROM ', member.rows);
+            EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
+                bare := pg_catalog.array_append(bare, member.oid);
+            WHEN OTHERS THEN
+                NULL;
+            END;
+        END LOOP;
+    END IF;
 """)
 
 _UNCOVERED: Final = sql.SQL("""
@@ -125,32 +174,17 @@ _UNCOVERED: Final = sql.SQL("""
     FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid AND r.prqual IS NOT NULL
     JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
     JOIN pg_catalog.pg_class l ON l.oid = above.leaf WHERE EXISTS ({uncovered});
-    IF older THEN
-        FOR member IN
-            SELECT l.oid, n.nspname, l.relname
-            FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
-            WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND l.relreplident <> 'f'
-        LOOP
-            BEGIN
-                EXECUTE pg_catalog.format(
-                    'LOCK TABLE ONLY %I.%I IN ROW EXCLUSIVE MODE NOWAIT', member.nspname, member.relname);
-                EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', member.nspname, member.relname);
-            EXCEPTION WHEN invalid_column_reference THEN
-                bare := pg_catalog.array_append(bare, member.oid);
-            WHEN OTHERS THEN
-                NULL;
-            END;
-        END LOOP;
-    END IF;
 """)
 
 
 def withdraw_body(version: int) -> sql.Composed:
     """Return the body of the function for a server of this version."""
     return _WITHDRAW_BODY.format(
-        bare=_BARE.format(identified=identified(version)),
+        bare=_BARE.format(identified=identified(version), most=sql.Literal(_MOST_LEAVES)),
         uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL(""),
         owned=sql.Literal(OWNED),
         record=record_statements(version),
         setting=sql.Literal(SETTING),
+        lend=LEND,
+        lending=sql.Literal(LENDING),
     )

@@ -21,6 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from levada.errors import LevadaError, Transient
+from levada.postgres.lent_identities import give_back
 from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.new_tables import NewTables
@@ -106,5 +107,7 @@ class SourceWatch:
             self._identity_lost.clear()
             found = unidentified_members(connection, name, always=always)
             self._report(withdraw(connection, name, found, check=self._check))
+            if always and not give_back(connection):
+                self._identity_lost.set()
         if new_tables and self._new_tables.appeared(connection, config):
             self._appeared()

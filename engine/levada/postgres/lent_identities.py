@@ -1,0 +1,148 @@
+"""Replica identities that the DDL trigger gives tables which it cannot take out of a publication at once.
+
+Another session may have locked the publication, or the root of a partition, until its transaction ends. An
+application's UPDATE does not wait for that: the table gets an identity with which PostgreSQL accepts it, and is
+published a moment longer. A row of `TABLE` has the former identity, which the engine gives back as soon as nothing is
+locked. Then the trigger takes the table out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from levada.postgres.failures import source_errors
+from levada.postgres.publication_owners import OWNED
+from levada.postgres.seal import SEAL_SCHEMA
+
+TABLE: Final = sql.Identifier(SEAL_SCHEMA, "lent")
+LEND: Final = sql.Identifier(SEAL_SCHEMA, "lend")
+GIVE_BACK: Final = sql.Identifier(SEAL_SCHEMA, "give_back")
+SETTING: Final = "levada_ddl.lending"
+"""Set while the trigger's own ALTER TABLE runs. Anybody may set it, which costs the own session's UPDATEs alone."""
+
+CREATE_TABLE: Final = sql.SQL("""
+CREATE TABLE {table} (relation oid PRIMARY KEY, identity "char" NOT NULL, index oid, given "char" NOT NULL)
+""").format(table=TABLE)
+
+# FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. An ALTER TABLE
+# calls the trigger again, which announces it. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a
+# transaction that reads an older catalog. Such a one cannot change the record of another one that lent before it.
+_LEND_BODY: Final = sql.SQL("""
+DECLARE
+    leaf record;
+    lent text;
+    refused boolean := false;
+BEGIN
+    FOR leaf IN
+        SELECT l.oid, n.nspname, l.relname, l.relreplident,
+            (SELECT i.indexrelid FROM pg_catalog.pg_index i
+                WHERE i.indrelid = l.oid AND i.indisreplident AND l.relreplident = 'i') AS index
+        FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
+        WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p'
+    LOOP
+        FOREACH lent IN ARRAY ARRAY['', 'FULL', 'DEFAULT', NULL] LOOP
+            BEGIN
+                IF lent <> '' THEN
+                    PERFORM pg_catalog.set_config({setting}, 'yes', true);
+                    EXECUTE pg_catalog.format(
+                        'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', leaf.nspname, leaf.relname, lent);
+                    PERFORM pg_catalog.set_config({setting}, '', true);
+                END IF;
+                EXIT WHEN lent IS NULL;
+                EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
+                EXIT;
+            EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
+                NULL;
+            WHEN OTHERS THEN
+                lent := '';
+                EXIT;
+            END;
+        END LOOP;
+        refused := refused OR lent IS NULL;
+        CONTINUE WHEN coalesce(lent, '') = '';
+        BEGIN
+            INSERT INTO {table}
+            VALUES (leaf.oid, leaf.relreplident, leaf.index, pg_catalog.lower(pg_catalog.left(lent, 1)))
+            ON CONFLICT (relation) DO UPDATE SET given = excluded.given;
+        EXCEPTION WHEN serialization_failure THEN
+            NULL;
+        END;
+        RAISE WARNING 'levada gave table %.% REPLICA IDENTITY % for the time in which another session has locked the'
+            ' publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, lent;
+    END LOOP;
+    RETURN refused;
+END
+""")
+
+# Only while neither a publication nor a root is locked, because the trigger would lend again. A table whose identity
+# was changed since keeps it.
+_GIVE_BACK_BODY: Final = sql.SQL("""
+DECLARE
+    lent record;
+    root record;
+BEGIN
+    FOR lent IN
+        SELECT t.relation, n.nspname, c.relname, CASE
+            WHEN c.relreplident <> t.given THEN NULL WHEN t.identity = 'f' THEN 'FULL'
+            WHEN t.identity = 'd' THEN 'DEFAULT' WHEN i.relname IS NULL THEN 'NOTHING'
+            ELSE pg_catalog.format('USING INDEX %I', i.relname) END AS former
+        FROM {table} t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relation
+        LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_class i ON i.oid = t.index
+        WHERE NOT EXISTS (
+            SELECT FROM pg_catalog.pg_locks k JOIN pg_catalog.pg_publication p ON p.oid = k.objid
+            WHERE k.locktype = 'object' AND k.classid = 'pg_catalog.pg_publication'::pg_catalog.regclass AND k.granted
+                AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+                AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned})
+    LOOP
+        BEGIN
+            DELETE FROM {table} t WHERE t.relation = lent.relation;
+            IF lent.former IS NOT NULL AND lent.relname IS NOT NULL THEN
+                FOR root IN
+                    WITH RECURSIVE above(relid) AS (
+                        SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE i.inhrelid = lent.relation
+                        UNION
+                        SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+                    )
+                    SELECT n.nspname, c.relname FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid
+                    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                LOOP
+                    EXECUTE pg_catalog.format('LOCK TABLE ONLY %I.%I IN SHARE UPDATE EXCLUSIVE MODE NOWAIT',
+                        root.nspname, root.relname);
+                END LOOP;
+                EXECUTE pg_catalog.format(
+                    'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', lent.nspname, lent.relname, lent.former);
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            NULL;
+        END;
+    END LOOP;
+    RETURN (SELECT pg_catalog.count(*) FROM {table});
+END
+""")
+
+_CALLABLE: Final = """
+SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace
+WHERE n.nspname = %s AND f.proname = 'give_back' AND NOT pg_catalog.pg_is_in_recovery()
+    AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(f.oid, 'EXECUTE')
+"""
+
+
+def lend_body() -> sql.Composed:
+    """Return the body of the function that lends identities. It returns True if a table has none that is accepted."""
+    return _LEND_BODY.format(setting=sql.Literal(SETTING), table=TABLE)
+
+
+def give_back_body() -> sql.Composed:
+    """Return the body of the function that gives identities back, and returns the number of those still lent."""
+    return _GIVE_BACK_BODY.format(table=TABLE, owned=sql.Literal(OWNED))
+
+
+@source_errors("giving tables their replica identities back")
+def give_back(conn: psycopg.Connection[Any]) -> bool:
+    """Give tables the identities back that the trigger has replaced. Return False if some are still lent."""
+    if conn.execute(_CALLABLE, [SEAL_SCHEMA]).fetchone() is None:
+        return True
+    return conn.execute(sql.SQL("SELECT {}()").format(GIVE_BACK)).fetchone() == (0,)
