@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from levada.capture.message_stream import SliceLimits
 from levada.postgres.slots import create_slot
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, TableStart
+from levada.segments.manifest import EARLY_VERSION, MANIFEST_VERSION
 from levada.values import Lsn, OnUnrepresentable, TableId
 
 SMALL = {"slices": SliceLimits(messages=40, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=10)}
@@ -81,6 +83,10 @@ def test_rows_are_staged_before_the_commit_and_visible_at_it(capture: Capture, d
     assert used(capture) == 1
     assert capture.replayed("a") == capture.source("a")
     assert sorted(capture.column("b", "id")) == [1, 2, 3]
+    versions = {m.name: json.loads(capture.staging.read(f"shop/{m.name}.json"))["version"] for m in capture.log.list()}
+    assert versions == {
+        m.name: MANIFEST_VERSION if m.files.commit_ts_us is None else EARLY_VERSION for m in capture.log.list()
+    }
     named = {path for m in capture.log.list() for path in m.paths}
     assert {f"shop/{name}" for name in early_files(capture)} <= named
 
