@@ -21,7 +21,10 @@ from levada.segments import StagedBatch, TableStart
 from levada.segments.manifest import EARLY_VERSION, MANIFEST_VERSION
 from levada.values import Lsn, OnUnrepresentable, TableId
 
-SMALL = {"slices": SliceLimits(messages=40, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=10)}
+SMALL: dict[str, Any] = {
+    "slices": SliceLimits(messages=40, bytes=1 << 20),
+    "in_progress": InProgressLimits(chunk_messages=10),
+}
 """The sizes with which a transaction of a few rows is staged while it is in progress."""
 
 
@@ -223,7 +226,10 @@ def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, t
     with db.connect() as c:
         create_slot(c, plain.slot)
     stream_early(db)
-    tiny = {"slices": SliceLimits(messages=8, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=4)}
+    tiny: dict[str, Any] = {
+        "slices": SliceLimits(messages=8, bytes=1 << 20),
+        "in_progress": InProgressLimits(chunk_messages=4),
+    }
     capture.new_worker(work_dir=tmp_path, **tiny)
     plain.new_worker()
     with capture.running():

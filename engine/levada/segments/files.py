@@ -184,10 +184,10 @@ class SegmentFiles(Sequence[SegmentFile]):
     def loads(cls, raw: object) -> Self:
         """Parse the result of `dumps`. Raise ValueError for anything else."""
         match raw:
-            case {"paths": [*paths], "count": int(count), "packed": str(packed)} if all(
+            case {"paths": [*paths], "count": int(count), "packed": str(packed), **more} if all(
                 isinstance(path, str) for path in paths
             ):
-                commit_ts_us = raw.get("commit_ts_us")
+                commit_ts_us = more.get("commit_ts_us")
             case _:
                 raise ValueError("not the packed files of a segment")
         try:
