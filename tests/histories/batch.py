@@ -36,7 +36,7 @@ class _Part:
     history: History
     player: Player
     expected: list[Outcome]
-    known: set[int] = field(default_factory=set)
+    known: dict[int, tuple[str, str]] = field(default_factory=dict)
     refused: bool = False
     """True once PostgreSQL may refuse statements because of a publication. The rest need not be as on the twin."""
     suspects: list[Suspect] = field(default_factory=list)
@@ -81,7 +81,8 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                generator = Generator(what, twin, partitioned=self.world.form.partitioned, met=self.tally.meetings)
+                form = self.world.form
+                generator = Generator(what, twin, form.partitioned, form.masks, self.tally.meetings)
                 history, expected, meetings = generator.run(), generator.outcomes, generator.meetings
             else:
                 history, expected, meetings = what, [], set()
@@ -162,7 +163,7 @@ class Batch:
         for oid, table in self.world.tables(spaces).items():
             for part in parts:
                 if part.player.schema in table["schema"]:
-                    part.known.add(oid)
+                    part.known[oid] = (table["schema"], table["name"])
 
     def _look(self, parts: list[_Part], healed: Set[int] = frozenset()) -> None:
         """Look at each history until nothing is wrong, or the time is up. The hints of ``healed`` were followed."""

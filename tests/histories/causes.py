@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.histories.world import Form
+
 _IDENTITY: Final = frozenset({
     "replica identity", "identity of partitions", "drop key", "add key", "replace key", "unique index", "drop index",
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
@@ -59,11 +61,26 @@ _WITHOUT_TRIGGER: Final = {
     "schema_change_unsupported": frozenset({"rewrite"}),
 }
 """Without the trigger, two kinds of statements between two readings of the catalog may look like another one."""
+_MASKS: Final = {
+    "mask_refused": _IDENTITY | {"mask", "retype column", "widen column"},
+    "mask_comment_refused": frozenset({"mask"}),
+    "key_changed": frozenset({"mask"}),
+    "masked_column_renamed": frozenset({"rename column", "swap columns"}),
+    "masked_column_retyped": frozenset({"retype column", "widen column", "type"}),
+    "masked_column_missing": frozenset({"drop column", "drop and add column", "rename column", "swap columns"}),
+}
+"""Errors of masked columns."""
 CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""
 
 
-def explained(code: str, kinds: set[str], *, calm: bool, trigger: bool) -> bool:
-    """Return True if statements of these kinds can park a table with this code, with or without the event trigger."""
-    causes = CAUSES.get(code, frozenset()) | (frozenset() if trigger else _WITHOUT_TRIGGER.get(code, frozenset()))
+def explained(code: str, kinds: set[str], *, calm: bool, form: Form) -> bool:
+    """Return True if statements of these kinds can park a table with this code in such a world."""
+    causes = CAUSES.get(code, frozenset())
+    if not form.trigger:
+        causes |= _WITHOUT_TRIGGER.get(code, frozenset())
+    if form.append and code == "publication_changed":
+        causes |= _IDENTITY  # a table that loses or gets an identity moves from one publication to the other one
+    if form.masks:
+        causes |= _MASKS.get(code, frozenset())
     return bool(causes & kinds & (CALM if calm else kinds))

@@ -47,6 +47,17 @@ _TYPES: Final = (
 _PARTED: Final = (
     "CREATE TABLE {s}.parted (k1 int PRIMARY KEY, i int, b bigint, t text, d date, ts timestamp, n numeric(10,2))"
 )
+_MASKED: Final = "CREATE TABLE {s}.masked (k1 int PRIMARY KEY, c1 text, c2 varchar(20), c3 int, c4 text, c5 text)"
+_REMASKED: Final = 0.3
+"""The share of histories whose masks change after the first phase."""
+
+
+def _comments(rng: random.Random) -> list[str]:
+    """Return statements that mask some columns of the table of masks."""
+    words = ("hmac", "null", "truncate:3", "last:4")
+    of_texts = [(column, rng.choice(words)) for column in rng.sample(("c1", "c2", "c4", "c5"), rng.randint(1, 3))]
+    others = [("c3", rng.choice(("hmac", "null"))), *([("k1", "hmac")] if rng.random() < 0.3 else [])]
+    return [f"COMMENT ON COLUMN {{s}}.masked.{column} IS 'levada:mask={word}'" for column, word in of_texts + others]
 
 
 def swarm(rng: random.Random, met: Set[Meeting]) -> dict[str, float]:
@@ -101,6 +112,8 @@ class Generator:
     player: Player
     partitioned: bool = False
     """True if the history has the table that `tests.histories.world` partitions in the lake."""
+    masks: bool = False
+    """True if the history has a table with masked columns."""
     met: Set[Meeting] = frozenset()
     """Those of earlier histories."""
     steps: list[Step] = field(default_factory=list)
@@ -129,6 +142,9 @@ class Generator:
             self._play([Step(BEGIN_HISTORY, sql)])
         if self.partitioned:
             self._play([Step("create table", _PARTED)])
+        if self.masks:
+            for sql in (_MASKED, *_comments(self.rng)):
+                self._play([Step("create table" if sql is _MASKED else "mask", sql, '{s}."masked"')])
         partitions = sum("partition" in kind for kind in self.weights)
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(self.rng.choices(_CREATING, (0.5, partitions or 0.2))[0])
@@ -136,7 +152,11 @@ class Generator:
             self._statement(self.rng.choice(_ROWS))
         if self.partitioned:
             self._touch("parted", 0)
+        if self.masks:
+            self._touch("masked", 0)
         self._end_phase()
+        if self.masks and self.rng.random() < _REMASKED:
+            self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
         for _ in range(self.rng.choice((1, 2, 2, 3))):
             for _ in range(self.rng.randint(3, 10)):
                 self._next()

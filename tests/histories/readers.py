@@ -35,7 +35,10 @@ _MARK: Final = "_levada_deleted_at"
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A table at both sides. ``place`` is its name at the destination. ``key`` are the columns of its primary key."""
+    """A table at both sides. ``place`` is its name at the destination. ``key`` are the columns of its primary key.
+
+    ``schema``, ``name`` and ``compared`` are those of the relation with which it is compared.
+    """
 
     oid: int
     schema: str
@@ -43,6 +46,7 @@ class Watched:
     place: str
     changelog: bool
     key: tuple[str, ...]
+    compared: int
 
 
 class Reader(Protocol):
@@ -206,7 +210,7 @@ def _columns(connection: psycopg.Connection[Any], table: Watched) -> list[str]:
         name
         for (name,) in connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
-            " AND attgenerated = '' ORDER BY attname", [table.oid],
+            " AND attgenerated = '' ORDER BY attname", [table.compared],
         )
     ]  # fmt: skip
 

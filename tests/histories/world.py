@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from tests.histories.expected import KEY
 from tests.histories.memory import MemoryReader
 from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
 from tests.rigs.database import Database
@@ -41,6 +42,7 @@ _WORDS: Final = (
     "mark",
     "ignore",
     "append",
+    "masks",
 )
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
@@ -83,6 +85,8 @@ class Form:
     """True if deleted rows stay in the lake as they were."""
     append: bool = False
     """True if tables without an identity are replicated as well."""
+    masks: bool = False
+    """True if each history has a table with masked columns."""
     v3: bool = False
     """True if Iceberg tables have format version 3."""
 
@@ -212,7 +216,8 @@ class World:
         if found is None:
             return None
         space, name, _, key = found
-        return Watched(table["id"], space, name, table["destinationTable"], table["mode"] == "Changelog", key)
+        changelog = table["mode"] == "Changelog"
+        return Watched(table["id"], space, name, table["destinationTable"], changelog, key, table["id"])
 
     def request(self, action: str, name: str) -> str:
         """Request what ``levada resync`` or ``levada retry`` does for one table. Return why that is refused."""
@@ -299,10 +304,12 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
             **({"onPartitionGone": "Keep"} if form.keep else {}),
             **({"deletes": "Mark" if form.mark else "Ignore"} if form.mark or form.ignore else {}),
             **({"keyless": "Append"} if form.append else {}),
+            **({"maskKeySecretRef": {"name": "masks", "key": "hmac"}} if form.masks else {}),
         },
         "destination": made.reader.section,
         "freshnessSeconds": 1,
     }
+    made.engine.write_secret("masks", {"hmac": KEY})
     made.engine.write_manifest()
     _write_source(made)
     try:

@@ -438,3 +438,26 @@ def test_a_publication_that_waits_for_a_table_is_not_locked(managed: Database) -
         holder.execute("COMMIT")
         adding.result(LIMIT_S)
     assert published(managed) == {"late"}
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE media DROP CONSTRAINT media_pkey", "DROP INDEX other"])
+def test_a_time_limit_that_ends_within_the_trigger(managed: Database, statement: LiteralString) -> None:
+    """The statement succeeds, and its UPDATEs do. In a function, which may go on, it fails as a whole."""
+    managed.execute(
+        "CREATE UNIQUE INDEX other ON media (id)",
+        "ALTER TABLE media REPLICA IDENTITY USING INDEX other" if "INDEX" in statement else "SELECT",
+        "CREATE SEQUENCE calls",
+        "CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF nextval('public.calls') % 2 = 1 THEN PERFORM pg_sleep(600); END IF; END $$",
+        "CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION slow()",
+    )
+    with managed.connect(options="-c statement_timeout=2s") as c:
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute(f"DO $$ BEGIN {statement}; PERFORM pg_sleep(600); END $$")
+        assert published(managed) == {"media"}
+        managed.execute("UPDATE media SET v = 'b'", "SELECT setval('calls', 2)")
+        c.execute(statement)
+        c.execute("UPDATE media SET v = 'c'")
+        assert published(managed) == set()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute("SELECT pg_sleep(600)")

@@ -20,7 +20,7 @@ from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member. A row
 # filter or an identity that is newer shows in the plan of a DELETE, which PostgreSQL refuses too. A row of pg_class
-# with an xmax has a successor.
+# with an xmax has a successor. A root shows partitions that are newer, unless it has so many that it takes long.
 #
 # Another event trigger may refuse ALTER PUBLICATION, or fail in it. Then the statement runs without those that do not
 # fire in the role of a replica, because the application's UPDATEs would fail for a statement that is not its own.
@@ -137,20 +137,22 @@ BEGIN
 END
 """)
 
+_MOST_LEAVES: Final = 200
 _BARE: Final = sql.SQL("""
     SELECT array_agg(l.oid) INTO bare FROM pg_catalog.pg_class l
     WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p' AND NOT {identified};
     IF older THEN
         FOR member IN
-            SELECT l.oid, n.nspname, l.relname
+            SELECT l.oid, pg_catalog.format('%s %I.%I',
+                CASE l.relkind WHEN 'r' THEN 'ONLY' END, n.nspname, l.relname) AS rows
             FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
-            WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p'
-                AND (l.relreplident <> 'f' OR l.xmax <> '0')
+            WHERE l.oid = ANY (concerned) AND l.relpersistence = 'p' AND CASE l.relkind
+                WHEN 'r' THEN l.relreplident <> 'f' OR l.xmax <> '0'
+                WHEN 'p' THEN NOT l.relispartition AND pg_catalog.cardinality(concerned) < {most} END
         LOOP
             BEGIN
-                EXECUTE pg_catalog.format(
-                    'LOCK TABLE ONLY %I.%I IN ROW EXCLUSIVE MODE NOWAIT', member.nspname, member.relname);
-                EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', member.nspname, member.relname);
+                EXECUTE pg_catalog.concat('LOCK TABLE ', member.rows, ' IN ROW EXCLUSIVE MODE NOWAIT');
+                EXECUTE pg_catalog.concat('EXPLAIN DELETE FROM ', member.rows);
             EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
                 bare := pg_catalog.array_append(bare, member.oid);
             WHEN OTHERS THEN
@@ -178,7 +180,7 @@ _UNCOVERED: Final = sql.SQL("""
 def withdraw_body(version: int) -> sql.Composed:
     """Return the body of the function for a server of this version."""
     return _WITHDRAW_BODY.format(
-        bare=_BARE.format(identified=identified(version)),
+        bare=_BARE.format(identified=identified(version), most=sql.Literal(_MOST_LEAVES)),
         uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL(""),
         owned=sql.Literal(OWNED),
         record=record_statements(version),

@@ -15,7 +15,6 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.publication_owners import OWNED
-from levada.postgres.replica_identity import full_suffices
 from levada.postgres.seal import SEAL_SCHEMA
 
 TABLE: Final = sql.Identifier(SEAL_SCHEMA, "lent")
@@ -29,42 +28,50 @@ CREATE TABLE {table} (relation oid PRIMARY KEY, identity "char" NOT NULL, index 
 """).format(table=TABLE)
 
 # FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. An ALTER TABLE
-# calls the trigger again, which announces it. Only EXPLAIN shows for certain that PostgreSQL refuses a change, also
-# to a transaction that reads an older catalog.
+# calls the trigger again, which announces it. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a
+# transaction that reads an older catalog. Such a one cannot change the record of another one that lent before it.
 _LEND_BODY: Final = sql.SQL("""
 DECLARE
     leaf record;
+    lent text;
     refused boolean := false;
 BEGIN
     FOR leaf IN
         SELECT l.oid, n.nspname, l.relname, l.relreplident,
-            CASE WHEN {full} THEN 'FULL' ELSE 'DEFAULT' END AS given,
             (SELECT i.indexrelid FROM pg_catalog.pg_index i
                 WHERE i.indrelid = l.oid AND i.indisreplident AND l.relreplident = 'i') AS index
         FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
         WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p'
     LOOP
+        FOREACH lent IN ARRAY ARRAY['', 'FULL', 'DEFAULT', NULL] LOOP
+            BEGIN
+                IF lent <> '' THEN
+                    PERFORM pg_catalog.set_config({setting}, 'yes', true);
+                    EXECUTE pg_catalog.format(
+                        'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', leaf.nspname, leaf.relname, lent);
+                    PERFORM pg_catalog.set_config({setting}, '', true);
+                END IF;
+                EXIT WHEN lent IS NULL;
+                EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
+                EXIT;
+            EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
+                NULL;
+            WHEN OTHERS THEN
+                lent := '';
+                EXIT;
+            END;
+        END LOOP;
+        refused := refused OR lent IS NULL;
+        CONTINUE WHEN coalesce(lent, '') = '';
         BEGIN
-            EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
-            CONTINUE;
-        EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
+            INSERT INTO {table}
+            VALUES (leaf.oid, leaf.relreplident, leaf.index, pg_catalog.lower(pg_catalog.left(lent, 1)))
+            ON CONFLICT (relation) DO UPDATE SET given = excluded.given;
+        EXCEPTION WHEN serialization_failure THEN
             NULL;
-        WHEN OTHERS THEN
-            CONTINUE;
         END;
-        BEGIN
-            PERFORM pg_catalog.set_config({setting}, 'yes', true);
-            EXECUTE pg_catalog.format(
-                'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', leaf.nspname, leaf.relname, leaf.given);
-            INSERT INTO {table} VALUES (leaf.oid, leaf.relreplident, leaf.index, pg_catalog.lower(left(leaf.given, 1)))
-                ON CONFLICT (relation) DO UPDATE SET given = excluded.given;
-            EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
-            RAISE WARNING 'levada gave table %.% REPLICA IDENTITY % for the time in which another session has locked'
-                ' the publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, leaf.given;
-        EXCEPTION WHEN OTHERS THEN
-            refused := true;
-        END;
-        PERFORM pg_catalog.set_config({setting}, '', true);
+        RAISE WARNING 'levada gave table %.% REPLICA IDENTITY % for the time in which another session has locked the'
+            ' publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, lent;
     END LOOP;
     RETURN refused;
 END
@@ -123,9 +130,9 @@ WHERE n.nspname = %s AND f.proname = 'give_back' AND NOT pg_catalog.pg_is_in_rec
 """
 
 
-def lend_body(version: int) -> sql.Composed:
-    """Return the body of the function that lends identities, on a server of this version."""
-    return _LEND_BODY.format(full=full_suffices(version), setting=sql.Literal(SETTING), table=TABLE)
+def lend_body() -> sql.Composed:
+    """Return the body of the function that lends identities. It returns True if a table has none that is accepted."""
+    return _LEND_BODY.format(setting=sql.Literal(SETTING), table=TABLE)
 
 
 def give_back_body() -> sql.Composed:

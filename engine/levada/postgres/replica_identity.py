@@ -63,11 +63,6 @@ def identified(version: int) -> sql.Composed:
     """Return the condition under which such changes of relation ``l`` are accepted, and streamed with their keys."""
     of_key = " AND a.attnum = ANY ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])"
     return IDENTIFIED.format(
-        no_generated_columns=full_suffices(version),
+        no_generated_columns=sql.SQL("true" if version < REFUSES_GENERATED else f"NOT EXISTS ({_GENERATED})"),
         no_generated_key=sql.SQL(f"AND NOT EXISTS ({_GENERATED}{of_key})"),
     )
-
-
-def full_suffices(version: int) -> sql.SQL:
-    """Return the condition under which such changes of relation ``l`` are accepted if its identity is FULL."""
-    return sql.SQL("true" if version < REFUSES_GENERATED else f"NOT EXISTS ({_GENERATED})")

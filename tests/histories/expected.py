@@ -1,0 +1,74 @@
+"""The rows and columns that a destination has to have of a table, as a temporary view at the source.
+
+A publication leaves out rows by a filter and columns by a list. Masks change values. The view says so in SQL, from
+PostgreSQL's manual and `docs/guides/masks.md`, and shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from tests.histories.readers import Watched
+
+KEY: Final = "00112233445566778899aabbccddeeff" * 2
+"""The key of HMAC. Its text is the key, as of any file in a Secret."""
+_BLOCK: Final = 64
+"""Bytes of a block of SHA-256."""
+_WORD: Final = re.compile(r"levada:mask=(hmac|null|truncate|last)(?::(\d+))?")
+_COLUMNS: Final = """
+SELECT a.attname, a.attnum, format_type(a.atttypid, a.atttypmod), coalesce(col_description(a.attrelid, a.attnum), '')
+FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attnum
+"""
+_LIMITS: Final = """
+SELECT r.prattrs::int2[], pg_get_expr(r.prqual, r.prrelid) FROM pg_publication_rel r
+JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = %s AND p.pubname = %s
+"""
+_numbers = itertools.count(1)
+
+
+def expected(source: psycopg.Connection[Any], table: Watched, publication: str) -> Watched:
+    """Return what to compare with the destination: the table itself, or a view that ends with the session."""
+    listed, condition = None, None
+    if source.info.server_version >= 150000:
+        listed, condition = source.execute(_LIMITS, [table.oid, publication]).fetchone() or (None, None)
+    columns = [
+        (name, kind, _WORD.search(comment))
+        for name, number, kind, comment in source.execute(_COLUMNS, [table.oid])
+        if listed is None or number in listed
+    ]
+    if listed is None and condition is None and not any(mask for *_, mask in columns):
+        return table
+    view = f"expected_{next(_numbers)}"
+    chosen = [sql.SQL("{} AS {}").format(_masked(n, kind, mask), sql.Identifier(n)) for n, kind, mask in columns]
+    [(kind,)] = source.execute("SELECT relkind::text FROM pg_class WHERE oid = %s", [table.oid]).fetchall()
+    source.execute(
+        sql.SQL("CREATE TEMP VIEW {} AS SELECT {} FROM {} {} WHERE {}").format(
+            sql.Identifier(view), sql.SQL(", ").join(chosen), sql.SQL("" if kind == "p" else "ONLY"),
+            sql.Identifier(table.schema, table.name), sql.SQL(condition or "true"),
+        )
+    )  # fmt: skip
+    [(oid,)] = source.execute("SELECT %s::regclass::oid::int", [f"pg_temp.{view}"]).fetchall()
+    return replace(table, schema="pg_temp", name=view, compared=oid)
+
+
+def _masked(name: str, kind: str, mask: re.Match[str] | None) -> sql.Composable:
+    column = sql.Identifier(name)
+    match mask.groups() if mask else ("", None):
+        case "null", _:
+            return sql.SQL("NULL::{}").format(sql.SQL(kind))
+        case "truncate", length:
+            return sql.SQL("left({}::text, {})").format(column, sql.Literal(int(length)))
+        case "last", length:
+            return sql.SQL("right({}::text, {})").format(column, sql.Literal(int(length)))
+        case "hmac", _:
+            inner, outer = (bytes(k ^ pad for k in KEY.encode().ljust(_BLOCK, b"\0")) for pad in (0x36, 0x5C))
+            return sql.SQL(
+                "encode(sha256({}::bytea || sha256({}::bytea || convert_to({}::text, 'UTF8'))), 'hex')"
+            ).format(sql.Literal(outer), sql.Literal(inner), column)
+    return column
