@@ -110,7 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", nargs="*", default=list(WORLDS), help="such as ducklake-16-notrigger-resync")
     parser.add_argument("--size", type=int, default=12, help="the histories of a batch")
     parser.add_argument("--stay", type=int, default=4, help="the batches of one engine")
-    parser.add_argument("--first", nargs="?", const="", metavar="SIGN", help="end with the first finding, of this sign")
+    parser.add_argument(
+        "--first", nargs="?", const="", metavar="SIGN", help="end with the first finding, whose sign has this text"
+    )
     return parser
 
 
