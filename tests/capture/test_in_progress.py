@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from psycopg import sql
 from tests.rigs.capture import Capture
 from tests.rigs.database import Database
 from tests.rigs.fake_stream import FakeStream, begin, commit, insert, payload, relation, transaction
+from tests.rigs.open_transactions import Client, send_immediately
 from tests.rigs.waiting import until
 
 from levada.capture.in_progress import InProgressLimits, NotKeptError, TransactionsInProgress
@@ -26,9 +26,6 @@ from levada.pgoutput.streamed import relations_of
 from levada.postgres.slots import create_slot
 from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn
-
-IMMEDIATELY = "debug_logical_replication_streaming"
-"""The setting of PostgreSQL 16 and newer by which each change is sent at once."""
 
 
 def start(xid: int, *messages: bytes) -> list[bytes]:
@@ -81,7 +78,7 @@ def test_a_transaction_is_complete_at_its_commit(tmp_path: Path) -> None:
     expected = [
         *small,
         *(begin_at(501, 4000, 6), ROWS[1], commit(4000, 4008)),
-        *(begin_at(0, 5000, 5), T1, ROWS[0], ROWS[2], commit(5000, 5008)),
+        *(begin_at(500, 5000, 5), T1, ROWS[0], ROWS[2], commit(5000, 5008)),
     ]
     assert read(stream, source) == expected
     assert (stream.in_progress_bytes, list(tmp_path.iterdir())) == (0, [])
@@ -101,7 +98,7 @@ def test_what_is_rolled_back_is_left_out(tmp_path: Path) -> None:
     ]  # fmt: skip
     source = FakeStream(steps)
     stream = TransactionsInProgress(source, tmp_path, server_version=180_000, limits=InProgressLimits(free=0))
-    assert read(stream, source) == [begin_at(0, 5000, 5), T1, ROWS[1], commit(5000, 5008)]
+    assert read(stream, source) == [begin_at(501, 5000, 5), T1, ROWS[1], commit(5000, 5008)]
     assert not stream.outdated
 
 
@@ -222,58 +219,6 @@ def read_both(db: Database, tmp_path: Path, slots: list[str], last: bytes) -> tu
                     return plain.changes, changes
 
 
-class Client:
-    """A session that plays random statements on a table of its own, and inserts into one that all share."""
-
-    def __init__(self, db: Database, number: int, seed: int) -> None:
-        self._random = random.Random(f"{seed}/{number}")
-        self._connection = psycopg.connect(db.uri, autocommit=True)
-        self._own = sql.Identifier(f"own{number}")
-        self._open = 0
-        """The depth of savepoints, and of the transaction around them."""
-        self._columns = 0
-
-    def step(self) -> None:
-        c = self._connection
-        if not self._open:
-            c.execute("BEGIN")
-            self._open = 1
-            return
-        match self._random.choices(range(10), (30, 8, 6, 3, 12, 7, 6, 4, 6, 3))[0]:
-            case 0:
-                c.execute(sql.SQL("INSERT INTO {} (v) SELECT 'x' FROM generate_series(1, 5)").format(self._own))
-            case 1:
-                c.execute(sql.SQL("UPDATE {} SET v = v || 'y' WHERE id % 3 = 0").format(self._own))
-            case 2:
-                c.execute(sql.SQL("DELETE FROM {} WHERE id % 5 = 0").format(self._own))
-            case 3:
-                c.execute(sql.SQL("TRUNCATE {}").format(self._own))
-            case 4:
-                self._open += 1
-                c.execute(f"SAVEPOINT s{self._open}")  # type: ignore[arg-type]  # a number
-            case 5 if self._open > 1:
-                c.execute(f"ROLLBACK TO SAVEPOINT s{self._open}")  # type: ignore[arg-type]  # a number
-            case 6 if self._open > 1:
-                c.execute(f"RELEASE SAVEPOINT s{self._open}")  # type: ignore[arg-type]  # a number
-                self._open -= 1
-            case 7:
-                self._columns += 1
-                added = sql.Identifier(f"c{self._columns}")
-                c.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {} int").format(self._own, added))
-            case 8:
-                c.execute("INSERT INTO shared DEFAULT VALUES")
-            case _:
-                self.end(self._random.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
-
-    def end(self, how: str = "COMMIT") -> None:
-        if self._open:
-            self._connection.execute(how)  # type: ignore[arg-type]  # one of two words
-        self._open = 0
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_transactions_are_read_as_by_the_other_protocol(db: Database, tmp_path: Path, seed: int) -> None:
     """Changes, their places, their relations and their transactions are the same, for savepoints and DDL too."""
@@ -285,9 +230,8 @@ def test_random_transactions_are_read_as_by_the_other_protocol(db: Database, tmp
     with db.connect() as c:
         for slot in slots:
             create_slot(c, slot)
-        if (server_version := c.info.server_version) >= 160_000:
-            name = sql.Identifier(db.name)
-            c.execute(sql.SQL("ALTER DATABASE {} SET {} = 'immediate'").format(name, sql.SQL(IMMEDIATELY)))
+        server_version = c.info.server_version
+        send_immediately(c)
         clients = [Client(db, n, seed) for n in range(3)]
         order = random.Random(seed)
         for _ in range(150):

@@ -24,6 +24,7 @@ from levada.runtime.limits import Limits
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.ownership import claim
 from levada.runtime.source.preparation import discover
+from levada.runtime.source.table_sizes import TableSizes
 from levada.stores import OwnerRecord
 from levada.stores.phases import Ready
 from levada.values import PipelineOwner
@@ -249,12 +250,12 @@ def test_a_publication_made_again_names_its_owner(orders: Database, tmp_path: Pa
     with side.opened() as (config, store), orders.connect() as connection:
         store.next_epoch()
         store.load_table_replication_states()
-        assert discover(config, connection, store, owner).published
+        assert discover(config, connection, store, owner, TableSizes()).published
         assert read_publication_owner(connection, "levada_a__shop") == owner
         side.begin()
         orders.execute("COMMENT ON PUBLICATION levada_a__shop IS NULL")
         with pytest.raises(StaleEpoch):
-            discover(config, connection, store, owner)
+            discover(config, connection, store, owner, TableSizes())
         assert read_publication_owner(connection, "levada_a__shop") is None
 
 

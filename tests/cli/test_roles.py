@@ -156,3 +156,22 @@ def test_a_role_that_may_not_replicate(db: Database, manifest: Path, odd: str) -
         replace(db.connection, user=odd).connect_replication()
     assert raised.value.code == "replication_privilege_missing"
     assert raised.value.hint == reset
+
+
+def test_an_event_trigger_that_needs_the_search_path(db: Database, manifest: Path) -> None:
+    """An application's function that fails in Levada's session is named, and the hint lets it find its objects."""
+    db.execute(
+        "CREATE TABLE audit (id serial PRIMARY KEY, tag text)",
+        "CREATE FUNCTION audit_ddl() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO audit (tag) VALUES (tg_tag); END $$",
+        "CREATE EVENT TRIGGER audit_ddl ON ddl_command_end EXECUTE FUNCTION audit_ddl()",
+    )
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    failed = on(manifest, "run", "--until", "caught-up")
+    assert failed.exit_code != Exit.OK, failed.output
+    found = " ".join(failed.output.split())
+    assert "in function public.audit_ddl() of the server" in found
+    assert "ALTER FUNCTION public.audit_ddl() SET search_path = …" in found
+    db.execute("ALTER FUNCTION public.audit_ddl() SET search_path = public")
+    run(manifest)
+    assert db.query("SELECT id FROM replica.audit ORDER BY 1")

@@ -80,15 +80,20 @@ class Kubectl:
         return Kubectl(name)
 
     def remove_namespace(self) -> None:
-        """Let the namespace be deleted, and end its pods. No Pipeline holds that up."""
-        # A test may have removed the CRDs.
-        for pipeline in self.get("pipelines") or ():
-            path = api_server().resource("pipeline").path(self.namespace, pipeline["metadata"]["name"])
-            api_server().ask("PATCH", path, {"metadata": {"finalizers": None}}, content=MERGE)
+        """Let the namespace be deleted, and end its pods. No finalizer of a Pipeline or a pod holds that up."""
+        self._release("pipeline")
         self.delete("namespace", self.namespace)
         # Only now: no controller makes another pod in a namespace that is being deleted.
         self.delete_all("pods", gracePeriodSeconds=1)
+        self._release("pod")
         eventually(lambda: not self.get("pods"))
+
+    def _release(self, kind: str) -> None:
+        # A test may have removed the CRDs.
+        for body in self.get(kind) or ():
+            if body["metadata"].get("finalizers"):
+                path = api_server().resource(kind).path(self.namespace, body["metadata"]["name"])
+                api_server().ask("PATCH", path, {"metadata": {"finalizers": None}}, content=MERGE)
 
     def delete(self, kind: str, name: str) -> None:
         """Let an object be deleted, if it is there."""

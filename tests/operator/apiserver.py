@@ -39,6 +39,10 @@ class StandInApiServer:
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
         self.busy: set[str] = set()
         """Kinds of which no list is answered, but with 429, as by an API server under load."""
+        self.meanwhile: list[dict[str, Any]] = []
+        """Changes that users make right before the next writes of a status, so that the answers have them."""
+        self.watch_late_s = 0.0
+        """The seconds by which each event of a watch is late."""
         self.operator_port = 0
         """The port of the probes of the last operator that was started."""
         self._version = 100
@@ -183,6 +187,7 @@ class StandInApiServer:
         while True:
             try:
                 event = await asyncio.wait_for(queue.get(), 20)
+                await asyncio.sleep(self.watch_late_s)
             except TimeoutError:
                 metadata = {"resourceVersion": str(self._version)}
                 event = {"type": "BOOKMARK", "object": {"kind": kind, "metadata": metadata}}
@@ -202,6 +207,8 @@ class StandInApiServer:
             if there is None and kind in self.refused:
                 return _failure(403, "being terminated", "NamespaceTerminating")
             if applied and subresource and there is not None:
+                while self.meanwhile:
+                    there = self._merge(kind, namespace, name, self.meanwhile.pop(0))
                 # Server-side apply by one manager: what is no longer in it goes.
                 return web.json_response(self._store(key, there, {**there, **sent, "metadata": there["metadata"]}))
             return web.json_response(self._merge(kind, namespace, name, sent))

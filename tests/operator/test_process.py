@@ -209,6 +209,23 @@ def test_from_pipeline_to_streaming(server: StandInApiServer, driver: str, opera
     assert not any("secrets" in r.path for r in server.requests)
 
 
+def test_change_that_arrives_with_an_answer_waits_for_no_sweep(
+    server: StandInApiServer, spawn: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """A user's change may be in the answer to a write of status before the watch has it. It is reconciled then."""
+    server.put(LEASE)
+    spawn(LEVADA_SWEEP_SECONDS="3600")
+    until(lambda: holder(server))
+    server.watch_late_s = 1.0
+    server.meanwhile = [{"spec": {"freshnessSeconds": 77}}]
+    server.put({**pipeline(), "metadata": {"name": "shop", "namespace": "data"}})
+
+    def manifest() -> str:
+        return str((server.get("ConfigMap", "shop-manifest") or {}).get("data"))
+
+    until(lambda: "freshnessSeconds: 77" in manifest())
+
+
 def test_a_users_table_sync_is_in_the_first_manifest(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:

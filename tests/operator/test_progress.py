@@ -32,6 +32,7 @@ from tests.operator.samples import (
 from levada.status import TablePhase
 from levada_operator.app.fetch import Answer
 from levada_operator.app.progress_reader import ProgressReader
+from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
@@ -68,6 +69,7 @@ class Answers:
         self._sweeper = Sweeper(
             cast(Cluster, OnePipeline()),
             self._cache,
+            KeyedQueue(),
             UpdateTurns(self._cache, timedelta(minutes=5)),
             Watchdog(time.monotonic),
             self._executor,

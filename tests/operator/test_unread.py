@@ -11,6 +11,7 @@ from tests.operator.samples import DEFAULTS, NOON, merge, pipeline
 
 from levada_operator.app.fetch import Answer
 from levada_operator.app.progress_reader import ProgressReader
+from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import SWEEP_DEADLINE_S, Watchdog
@@ -41,7 +42,7 @@ def test_watch_is_not_asked_for_what_cannot_be_read() -> None:
     now = [0.0]
     cache, watchdog, executor = ClusterCache(DEFAULTS), Watchdog(lambda: now[0]), ThreadPoolExecutor(1)
     progress, turns = ProgressReader(cache, _no_answer, executor), UpdateTurns(cache, timedelta(minutes=5))
-    sweeper = Sweeper(cast(Cluster, HugePipeline()), cache, turns, watchdog, executor, namespaces=(),
+    sweeper = Sweeper(cast(Cluster, HugePipeline()), cache, KeyedQueue(), turns, watchdog, executor, namespaces=(),
                       progress=progress, detect_storage=False)  # fmt: skip
 
     async def sweeps() -> None:

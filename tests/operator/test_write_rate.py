@@ -36,6 +36,20 @@ def test_fast_answers_raise_the_rate_and_an_overload_halves_it_once() -> None:
     assert rate.per_s == FASTEST / 4
 
 
+def test_namespace_whose_writes_are_slow_slows_no_other_down() -> None:
+    """A tenant's large objects take the API server seconds. The rate falls once those of another one do too."""
+    rate = WriteRate()
+    for second in range(20):
+        rate.answered(second, 0.1, namespace="bank")
+        rate.answered(second, 8.0, namespace="mallory")
+    assert rate.per_s == 20
+    rate.answered(21, 8.0, namespace="bank")
+    assert rate.per_s == 10
+    # Nobody else writes, so nothing shows that the API server is fast.
+    rate.answered(40, 8.0, namespace="mallory")
+    assert rate.per_s == 5
+
+
 def test_nothing_is_written_while_the_server_asks_for_no_request() -> None:
     """A Retry-After holds writes of every priority."""
 

@@ -330,3 +330,19 @@ def test_a_table_that_was_just_dropped_lacks_no_privilege(db: Database) -> None:
         db.execute("DROP TABLE t")
         [found] = read_table_properties(conn, {QualifiedTable("public", "t")})
     assert list(reading_problems(found, "someone")) == []
+
+
+def test_children_that_are_not_selected(db: Database) -> None:
+    """A parent's query shows the rows of its inheritance children, so those that are left out are named."""
+    db.execute(
+        "CREATE SCHEMA chunks",
+        "CREATE TABLE hyper (id int PRIMARY KEY)",
+        "CREATE TABLE chunks.one (PRIMARY KEY (id)) INHERITS (hyper)",
+        "CREATE TABLE two (PRIMARY KEY (id)) INHERITS (hyper)",
+        "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id)",
+        "CREATE TABLE part PARTITION OF parts DEFAULT",
+    )
+    [problem] = preflight(db.connection, replace(REQUEST, selects=lambda t: t.schema == "public"))
+    assert (problem.severity, problem.code) == (Severity.WARNING, "children_unselected")
+    assert "chunks.one inherit from table public.hyper" in problem.message
+    assert preflight(db.connection, REQUEST) == ()

@@ -242,19 +242,67 @@ def test_a_look_takes_out_what_has_no_identity_to_be_given(db: Database) -> None
     db.execute("UPDATE media SET v = 'b'")
 
 
-def test_a_guard_of_the_source_keeps_its_table_published(db: Database) -> None:
-    """No statement fails but the UPDATEs, and the error of the withdrawal has the message of the guard."""
+GUARD: LiteralString = (
+    "CREATE EVENT TRIGGER guard ON ddl_command_end WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION guard()"
+)
+
+
+def test_a_guard_that_is_always_enabled_keeps_its_table_published(db: Database) -> None:
+    """No statement fails but the UPDATEs, and the error of the withdrawal has the message and the name of the guard."""
     with_media(db)
     db.execute(
         "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
-        "CREATE EVENT TRIGGER guard ON ddl_command_start WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION guard()",
+        GUARD,
+        "ALTER EVENT TRIGGER guard ENABLE ALWAYS",
         "ALTER TABLE media DROP CONSTRAINT media_pkey",
     )
     with db.connection.connect() as c:
         [error] = withdraw(c, "p", unidentified_members(c, "p"))
     assert "ask the owner" in error.message
+    assert "in function public.guard() of the server" in error.message
     assert not isinstance(error, Transient)
     assert published(db) == {"media"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["RAISE 'ask the owner'", "RAISE undefined_object", "LOCK TABLE locked"],
+)
+def test_another_event_trigger_that_fails_keeps_no_table_published(managed: Database, body: LiteralString) -> None:
+    """Neither in the statement that removes the identity nor later: the UPDATEs would fail for a statement of ours."""
+    managed.execute(
+        "CREATE TABLE locked (id int)",
+        f"CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN {body}; END $$",
+        GUARD,
+    )
+    with managed.connect() as holder, managed.connect() as c, c.transaction():
+        holder.execute("BEGIN; LOCK TABLE locked")
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        c.execute("UPDATE media SET v = 'b'")
+        assert c.execute("SHOW session_replication_role").fetchone() == ("origin",)
+    assert published(managed) == set()
+
+
+def test_a_refused_withdrawal_by_the_engine(db: Database) -> None:
+    """It takes the table out all the same where it may. Without that right, the error is the first one."""
+    with_media(db)
+    db.execute(
+        "DROP EVENT TRIGGER levada_ddl; DROP EVENT TRIGGER levada_ddl_drop",
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'ask the owner'; END $$",
+        "CREATE ROLE plain_owner LOGIN; ALTER TABLE media OWNER TO plain_owner",
+        "ALTER PUBLICATION p OWNER TO plain_owner",
+        GUARD,
+        "ALTER TABLE media DROP CONSTRAINT media_pkey",
+    )
+    try:
+        with replace(db.connection, user="plain_owner").connect() as c:
+            [error] = withdraw(c, "p", unidentified_members(c, "p"))
+        assert "ask the owner" in error.message
+        with db.connection.connect() as c:
+            assert withdraw(c, "p", unidentified_members(c, "p")) == ()
+    finally:
+        db.execute("DROP EVENT TRIGGER guard", "DROP OWNED BY plain_owner CASCADE", "DROP ROLE plain_owner")
+    assert published(db) == set()
 
 
 def test_a_failure_to_describe_keeps_the_table_out(managed: Database) -> None:
@@ -390,3 +438,26 @@ def test_a_publication_that_waits_for_a_table_is_not_locked(managed: Database) -
         holder.execute("COMMIT")
         adding.result(LIMIT_S)
     assert published(managed) == {"late"}
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE media DROP CONSTRAINT media_pkey", "DROP INDEX other"])
+def test_a_time_limit_that_ends_within_the_trigger(managed: Database, statement: LiteralString) -> None:
+    """The statement succeeds, and its UPDATEs do. In a function, which may go on, it fails as a whole."""
+    managed.execute(
+        "CREATE UNIQUE INDEX other ON media (id)",
+        "ALTER TABLE media REPLICA IDENTITY USING INDEX other" if "INDEX" in statement else "SELECT",
+        "CREATE SEQUENCE calls",
+        "CREATE FUNCTION slow() RETURNS event_trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF nextval('public.calls') % 2 = 1 THEN PERFORM pg_sleep(600); END IF; END $$",
+        "CREATE EVENT TRIGGER slow ON ddl_command_end WHEN TAG IN ('ALTER PUBLICATION') EXECUTE FUNCTION slow()",
+    )
+    with managed.connect(options="-c statement_timeout=2s") as c:
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute(f"DO $$ BEGIN {statement}; PERFORM pg_sleep(600); END $$")
+        assert published(managed) == {"media"}
+        managed.execute("UPDATE media SET v = 'b'", "SELECT setval('calls', 2)")
+        c.execute(statement)
+        c.execute("UPDATE media SET v = 'c'")
+        assert published(managed) == set()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            c.execute("SELECT pg_sleep(600)")

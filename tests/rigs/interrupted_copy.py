@@ -20,6 +20,7 @@ from levada.copy import resumable
 from levada.copy.plan import RangeLimits
 from levada.destinations.ducklake import destination
 from levada.destinations.iceberg import resumed_copy
+from levada.destinations.postgres import destination as postgres_destination
 from levada.runtime.host import assembly
 from levada.runtime.limits import Limits
 
@@ -46,6 +47,7 @@ def main() -> None:
         case "commit":
             resumed_copy.commit_copy = then_die(resumed_copy.commit_copy)
             destination.commit = then_die(destination.commit)  # type: ignore[attr-defined]  # a name of its imports
+            postgres_destination.patiently = then_die(postgres_destination.patiently)  # type: ignore[attr-defined]  # too
     sys.argv = sys.argv[3:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -186,6 +186,8 @@ def test_a_new_copy_that_fails_is_no_matter_of_the_table(rig: ResyncRig, db: Dat
     assert resync is not None
     assert resync.error is not None
     assert resync.error.code == "full"
+    # A retry is for an errored table, and this one is Ready.
+    assert resync.error.solution.endswith("levada resync MANIFEST public.orders")
     assert table(given_up, "orders").phase == "Ready"
     assert rig.lake.steps.count("copy") == 3
     rig.wait(lambda p: rig.lake.steps[-1] == "drop")

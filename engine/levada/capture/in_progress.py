@@ -2,7 +2,8 @@
 
 The server sends a transaction in progress once it needs more than its `logical_decoding_work_mem`, which it would
 otherwise write to its own disk until the COMMIT. A process that ends loses the files. The server sends these
-transactions again, because the slot has not passed their commits.
+transactions again, because the slot has not passed their commits. `EarlySegments` stages the rows of a large one before
+its end. The messages are kept all the same, because some of these segments cannot be used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from levada.capture.early_segments import EarlySegments, EndedTransaction
 from levada.capture.message_stream import MessageStream
 from levada.pgoutput import streamed
 from levada.pgoutput.messages import HEADER
@@ -58,12 +60,20 @@ class TransactionsInProgress:
     """
 
     def __init__(
-        self, stream: MessageStream, folder: Path | None, *, server_version: int, limits: InProgressLimits | None = None
+        self,
+        stream: MessageStream,
+        folder: Path | None,
+        *,
+        server_version: int,
+        limits: InProgressLimits | None = None,
+        early: EarlySegments | None = None,
     ) -> None:
         self._stream = stream
         self._folder = folder
         self._shows_empty = server_version < 150_000
         self._limits = limits or InProgressLimits()
+        self._early = early
+        self._ended: EndedTransaction | None = None
         self._kept: dict[int, _Kept] = {}
         self._block: _Kept | None = None
         self._pending: list[bytes] = []
@@ -86,7 +96,7 @@ class TransactionsInProgress:
 
         The commits of transactions in progress are not below it.
         """
-        behind = self._pending or self._replaying or self._block is not None or self.outdated
+        behind = self._pending or self._replaying or self._ended or self._block is not None or self.outdated
         return None if behind else self._stream.idle_wal_end
 
     @property
@@ -104,13 +114,19 @@ class TransactionsInProgress:
 
     def close(self) -> None:
         """Remove the transactions in progress."""
+        if self._early is not None:
+            self._early.close()
         for kept in self._kept.values():
             kept.close()
         self._kept.clear()
 
     def receive(self, max_messages: int, max_bytes: int, timeout_s: float) -> list[bytes]:
-        """Return the messages of committed transactions. The list can be empty before ``timeout_s``."""
+        """Return the messages of committed transactions. The list can be empty before ``timeout_s``.
+
+        The next call returns a transaction that `EarlySegments.take_ended` has after this one, unless it is staged.
+        """
         while True:
+            self._settle_ended()
             if self._replaying:
                 if messages := next(self._committed, []):
                     return messages
@@ -143,8 +159,7 @@ class TransactionsInProgress:
                 self._roll_back(*streamed.parse_abort(message))
             elif kind == _COMMIT:
                 commit = streamed.parse_commit(message)
-                self._committed = self._replay(commit, self._begun(commit.xid, message))
-                self._replaying = True
+                self._end(commit, self._begun(commit.xid, message))
                 self._pending = list(messages[i + 1 :])
                 break
             else:
@@ -154,24 +169,54 @@ class TransactionsInProgress:
     def _begun(self, xid: int, message: bytes) -> _Kept:
         if xid not in self._kept:
             try:
-                self._kept[xid] = _Kept(self._folder, self._limits, message[1:9])
+                self._kept[xid] = _Kept(xid, self._folder, self._limits, message[1:9])
             except OSError as error:
                 raise NotKeptError(f"a file in {self._folder}: {error.strerror}") from error
         return self._kept[xid]
 
     def _keep(self, kept: _Kept, message: bytes) -> None:
         try:
-            if kept.add(message) and (total := self.in_progress_bytes) > self._limits.bytes:
-                raise NotKeptError(f"{total} bytes of them in {self._folder}, and {self._limits.bytes} are allowed")
+            written = kept.add(message)
         except OSError as error:
             raise NotKeptError(f"a file in {self._folder}: {error.strerror}") from error
+        if written and (total := self.in_progress_bytes) > self._limits.bytes:
+            raise NotKeptError(f"{total} bytes of them in {self._folder}, and {self._limits.bytes} are allowed")
+        if written and self._early is not None:
+            self._early.add(kept.xid, written)
 
     def _roll_back(self, xid: int, subtransaction: int) -> None:
+        if self._early is not None:
+            if xid == subtransaction:
+                self._early.drop(xid)
+            else:
+                self._early.give_up(xid)
         if xid == subtransaction:
             if (kept := self._kept.pop(xid, None)) is not None:
                 kept.close()
         elif (kept := self._kept.get(xid)) is not None:
             kept.rolled_back.add(subtransaction)
+
+    def _end(self, commit: StreamCommit, kept: _Kept) -> None:
+        if self._early is not None and (first := self._early.start_lsn(commit.xid)) is not None:
+            self._early.add(commit.xid, kept.unwritten)
+            begin = commit.begin(kept.start if self._shows_empty else first)
+            self._ended = self._early.end(commit.xid, begin, commit)
+        if self._ended is None:
+            self._committed, self._replaying = self._replay(commit, kept), True
+
+    def _settle_ended(self) -> None:
+        """Forget the transaction that has ended if it is staged, otherwise return its messages from now on."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
+        kept = self._kept[ended.xid]
+        if ended.staged:
+            del self._kept[ended.xid]
+            kept.close()
+            return
+        assert self._early is not None
+        self._early.drop(ended.xid)
+        self._committed, self._replaying = self._replay(ended.commit, kept), True
 
     def _replay(self, commit: StreamCommit, kept: _Kept) -> Iterator[list[bytes]]:
         if kept.altered and kept.rolled_back:
@@ -182,13 +227,18 @@ class TransactionsInProgress:
         begun = self._shows_empty
         if begun:
             yield [commit.begin(kept.start)]
+        messages: list[bytes] = []
         for chunk in kept.chunks():
-            messages = _committed_of(chunk, kept.rolled_back, left_out)
-            if messages and not begun:
-                yield [commit.begin(messages[0][1:9]), *messages]
+            messages += _committed_of(chunk, kept.rolled_back, left_out)
+            if not begun and (first := streamed.first_lsn(messages)) is not None:
+                messages.insert(0, commit.begin(first))
                 begun = True
-            elif messages:
+            if begun and messages:
                 yield messages
+                messages = []
+        if messages:
+            yield [commit.begin(kept.start), *messages]
+            begun = True
         if begun:
             yield [commit.commit()]
         del self._kept[commit.xid]
@@ -252,7 +302,8 @@ def _committed_of(chunk: list[bytes], rolled_back: set[int], left_out: _LeftOut)
 class _Kept:
     """The messages of one transaction, compressed in a file without a name."""
 
-    def __init__(self, folder: Path | None, limits: InProgressLimits, start: bytes) -> None:
+    def __init__(self, xid: int, folder: Path | None, limits: InProgressLimits, start: bytes) -> None:
+        self.xid = xid
         self.start = start
         """The WAL start of its first message, as 8 bytes."""
         self.rolled_back: set[int] = set()
@@ -271,18 +322,24 @@ class _Kept:
         """The size of the file and of what is not in it yet, in bytes."""
         return self._written + self._chunk_bytes
 
-    def add(self, message: bytes) -> bool:
-        """Append a message of a block. Return True if it was written with those before it. Raise OSError."""
+    @property
+    def unwritten(self) -> list[bytes]:
+        """The last messages, which are not in the file."""
+        return self._chunk
+
+    def add(self, message: bytes) -> list[bytes]:
+        """Append a message of a block. Return those that were written to the file then. Raise OSError."""
         if streamed.subtransaction(message) is None or message[HEADER] == streamed.TYPE:
-            return False
+            return []
         if message[HEADER] in _TELLING:
             self._notice(streamed.plain(message))
         self._chunk.append(message)
         self._chunk_bytes += len(message)
         if len(self._chunk) < self._limits.chunk_messages and self._chunk_bytes < self._limits.chunk_bytes:
-            return False
+            return []
+        written = self._chunk
         self._write()
-        return True
+        return written
 
     def chunks(self) -> Iterator[list[bytes]]:
         """Yield the messages in their order."""

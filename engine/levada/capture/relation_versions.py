@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from levada.capture.attnums import same_columns
 from levada.pgoutput.messages import Relation
 from levada.postgres.description import TableDescription, key_not_streamed
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema
@@ -31,6 +32,16 @@ def same_identity(relation: Relation, version: ReplicatedTableSchema) -> bool:
     kind = IDENTITIES[relation.identity] if marked else IdentityKind.MISSING
     names = {c.name for c in version.columns if c.attnum in version.identity_attnums}
     return kind is version.identity and names == marked & {c.name for c in version.columns}
+
+
+def describes(relation: Relation, version: ReplicatedTableSchema, excluded: Collection[str]) -> bool:
+    """Return True if a RELATION is that of a version, as far as it shows. ``excluded`` columns are not replicated."""
+    columns = [c for c in relation.columns if c.name not in excluded]
+    return (
+        same_columns(columns, version.columns)
+        and [c.name for c in relation.columns] == [c.name for c in all_columns(version)]
+        and same_identity(relation, version)
+    )
 
 
 def key_of(

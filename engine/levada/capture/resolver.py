@@ -12,10 +12,11 @@ from functools import partial
 from typing import Final
 
 from levada.capture.alterations import Alterations
-from levada.capture.attnums import match_columns, same_columns
+from levada.capture.attnums import match_columns
 from levada.capture.column_marks import ColumnMarks
+from levada.capture.early_segments import UnknownVersionError
 from levada.capture.host import CaptureHost, ErrorOf
-from levada.capture.relation_versions import IDENTITIES, all_columns, key_of, same_identity, same_version
+from levada.capture.relation_versions import IDENTITIES, all_columns, describes, key_of, same_version
 from levada.capture.schema_errors import ambiguous, outdated, require_usable_names
 from levada.capture.source_catalog import SourceCatalog
 from levada.errors import DecodeError, LevadaError, NeedsOperator
@@ -147,6 +148,19 @@ class TableResolver(SchemaResolver):
                 raise
             self._leave_out(table, relation.table, error, at)
             return None
+
+    def known_version(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+        """Return the version that `relation` returns if it begins none, and record nothing. See `KnownVersions`."""
+        table = relation.oid
+        if relation.schema == SEAL_SCHEMA or table in self._left_out:
+            return None
+        before = self._before(table, at)
+        if before is None and not self._host.selects(relation.table):
+            return None
+        choice = None if before is None else self._choice(table, before.name, before)
+        if before is None or choice != ColumnChoice.of(before) or not describes(relation, before, choice.excluded):
+            raise UnknownVersionError
+        return before
 
     def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
         """Keep what the stream shows of a table's partitions for `settle`, unless it announces all of them."""
@@ -329,12 +343,7 @@ class TableResolver(SchemaResolver):
         excluded = choice.excluded
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
-        unchanged = (
-            before is not None
-            and same_columns(columns, before.columns)
-            and [c.name for c in relation.columns] == [c.name for c in all_columns(before)]
-            and same_identity(relation, before)
-        )
+        unchanged = before is not None and describes(relation, before, excluded)
         if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
             self._current[relation.oid] = before
             return before

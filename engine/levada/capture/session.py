@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from levada.capture.acknowledger import Acknowledger
+from levada.capture.early_segments import EarlySegments, EndedTransaction, KnownVersions
 from levada.capture.host import CaptureHost, Clock
-from levada.capture.in_progress import InProgressLimits
+from levada.capture.in_progress import InProgressLimits, NotKeptError
 from levada.capture.message_buffer import MessageBuffer
 from levada.capture.message_stream import MessageStream, SliceLimits
 from levada.capture.position import CapturePosition
@@ -23,7 +24,7 @@ from levada.postgres.heartbeat import emit_heartbeat
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.segments.writer import SegmentWriter
-from levada.values import Lsn
+from levada.values import Lsn, SnapshotId
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class CaptureState:
     position: CapturePosition
 
 
-class SessionResolver(SchemaResolver, Protocol):
+class SessionResolver(SchemaResolver, KnownVersions, Protocol):
     """The source of schema versions for a session. `levada.capture.resolver.TableResolver` is the one of a server."""
 
     @property
@@ -93,7 +94,8 @@ class CaptureSession:
 
     ``state`` is read in each step, so changed settings take effect immediately. ``host`` receives the manifest of each
     segment, and ``state`` then has the new position. While ``memory`` has no room, the session does not read from the
-    stream, and only reports to the server. ``clock`` is monotonic, in seconds.
+    stream, and only reports to the server. ``clock`` is monotonic, in seconds. ``early`` has what the stream has of
+    transactions in progress.
     """
 
     def __init__(
@@ -108,11 +110,13 @@ class CaptureSession:
         epoch: int,
         memory: MemoryBudget,
         clock: Clock,
+        early: EarlySegments | None = None,
     ) -> None:
         self._host = host
         self._memory = memory
         self._state = state
         self._stream = stream
+        self._early = early
         self._log = log
         self._resolver = resolver
         self._acknowledger = acknowledger
@@ -157,6 +161,8 @@ class CaptureSession:
         due = self._first_at is not None and self._clock() >= self._first_at + self._state.settings.fill_s
         if self._buffer.full or due:
             self._decode()
+        if self._early is not None:
+            self._stage_early(self._early)
         if not self._in_transaction and (due or self._open_bytes >= self._state.settings.batch_bytes):
             self._close_segment()
         self._idle()
@@ -174,14 +180,16 @@ class CaptureSession:
     def _may_read(self) -> bool:
         if self._memory.may_read(self._held_bytes, self._read_bytes):
             return True
-        if self._writer is None or not self._writer.buffered_bytes:
-            return False
-        self._writer.spill()
+        if self._early is not None:
+            self._early.bound(0)
+        if self._writer is not None and self._writer.buffered_bytes:
+            self._writer.spill()
         return self._memory.may_read(self._held_bytes, self._read_bytes)
 
     @property
     def _held_bytes(self) -> int:
-        return self._buffer.size + (0 if self._writer is None else self._writer.buffered_bytes)
+        early = 0 if self._early is None else self._early.buffered_bytes
+        return self._buffer.size + early + (0 if self._writer is None else self._writer.buffered_bytes)
 
     def _wait_s(self) -> float:
         if self._first_at is None:
@@ -220,6 +228,40 @@ class CaptureSession:
             rows=self._position.rows + batch.rows,
             transactions=self._position.transactions + batch.transactions,
         )
+
+    def _stage_early(self, early: EarlySegments) -> None:
+        """Write rows of transactions in progress, and stage the one whose COMMIT was received last."""
+        ended = early.take_ended()
+        if ended is None and not early.due:
+            return
+        # The versions are those of all transactions that were received before.
+        self._decode()
+        try:
+            if ended is None:
+                early.advance()
+            else:
+                self._adopt(early, ended)
+        finally:
+            self._resolver.release()
+
+    def _adopt(self, early: EarlySegments, ended: EndedTransaction) -> None:
+        """Stage a transaction whose rows were written before its COMMIT, if they are right as they are."""
+        if not early.holds(ended, SnapshotId(ended.commit_lsn)):
+            return
+        self._close_segment()
+        batch = self._decoder.decode(early.outline(ended))
+        if not early.agrees(ended, self._decoder, batch):
+            raise NotKeptError(f"the tables of transaction {ended.xid} changed while it was in progress")
+        self._resolver.settle()
+        self._writer = writer = early.segment(ended, batch, self._position.staged_lsn)
+        assert batch.end_lsn is not None
+        self._boundary, self._last = batch.end_lsn, batch.last
+        self._position = replace(
+            self._position,
+            rows=self._position.rows + writer.rows,
+            transactions=self._position.transactions + batch.transactions,
+        )
+        self._close_segment()
 
     def _close_segment(self) -> None:
         """Close the open segment at the last commit, and report its manifest. Do nothing without changes."""

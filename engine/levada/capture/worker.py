@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from levada import codes
 from levada.capture.acknowledger import Acknowledger
+from levada.capture.early_segments import EarlySegments
 from levada.capture.history import KnownSource, last_transaction, plan_session, require_own_position, require_witness
 from levada.capture.host import CaptureHost, Clock
 from levada.capture.in_progress import NotKeptError, TransactionsInProgress
@@ -177,9 +178,12 @@ class CaptureWorker:
     def _stream_in(self, stream: ReplicationStream, stop: threading.Event) -> None:
         limits, folder = self._state.settings.in_progress, self._state.settings.work_dir
         # Version 18 rolls back transactions in progress also in a session to which it sends none.
-        complete = TransactionsInProgress(stream, folder, server_version=stream.server_version, limits=limits)
+        early = self._early_segments() if folder is not None else None
+        complete = TransactionsInProgress(
+            stream, folder, server_version=stream.server_version, limits=limits, early=early
+        )
         with closing(complete):
-            self._session(complete).run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
+            self._session(complete, early).run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
 
     @contextmanager
     def _filters_named(self) -> Iterator[None]:
@@ -236,7 +240,20 @@ class CaptureWorker:
                 self._host.segment_staged(manifest)
             self._state.position = replace(self._state.position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
-    def _session(self, stream: MessageStream) -> CaptureSession:
+    def _early_segments(self) -> EarlySegments:
+        slices = self._state.settings.slices
+        return EarlySegments(
+            self._log,
+            self._resolver,
+            self._host.mask_keys,
+            self._memory,
+            epoch=self._epoch,
+            session=self._state.position.sessions,
+            slice_messages=slices.messages,
+            slice_bytes=slices.bytes,
+        )
+
+    def _session(self, stream: MessageStream, early: EarlySegments | None) -> CaptureSession:
         return CaptureSession(
             self._state,
             stream,
@@ -247,6 +264,7 @@ class CaptureWorker:
             epoch=self._epoch,
             memory=self._memory,
             clock=self._clock,
+            early=early,
         )
 
 

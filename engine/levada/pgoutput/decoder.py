@@ -149,6 +149,11 @@ class Decoder:
         shown = pa.Table.from_batches(committed, TRANSACTIONS)
         return ChangeBatch(tuple(items), rows, transactions, end_lsn, self._open is not None, last, shown, self._open)
 
+    def version(self, relation: TableId) -> ReplicatedTableSchema | None:
+        """Return the version of a relation's next rows, None if they are ignored or the relation is not known."""
+        bound = self._bindings.get(relation)
+        return None if bound is None else bound.schema
+
     def _items(self, of: Slice) -> Iterator[Item]:
         for message in of.singles:
             kind = of.kinds[message]

@@ -8,6 +8,7 @@ Transactions for Logical Decoding" and "Logical Replication Message Formats". Pu
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,11 @@ class StreamCommit:
 
     xid: int
     message: bytes
+
+    @property
+    def lsn(self) -> Lsn:
+        """The LSN of the commit."""
+        return Lsn(int.from_bytes(self.message[HEADER + 6 : HEADER + 14]))
 
     def begin(self, start_lsn: bytes) -> bytes:
         """Return the BEGIN of the transaction. ``start_lsn`` are the 8 bytes of its first message's WAL start."""
@@ -71,6 +77,11 @@ def subtransaction(message: bytes) -> int | None:
     if len(message) < XID_END:
         raise DecodeError("malformed_message", f"message at LSN {_lsn(message)}: it is truncated")
     return int.from_bytes(message[HEADER + 1 : XID_END])
+
+
+def first_lsn(messages: Sequence[bytes]) -> bytes | None:
+    """Return the 8 bytes of the first WAL position in the headers, None if there is none. Descriptions have none."""
+    return next((lsn for m in messages if any(lsn := m[1:9])), None)
 
 
 def plain(message: bytes) -> bytes:

@@ -225,6 +225,17 @@ def read_catalog_version(conn: psycopg.Connection[Any], publication: str) -> Cat
     return CatalogVersion(row[0] or "", row[1] or "")
 
 
+@source_errors("reading the current snapshot")
+def read_snapshot(conn: psycopg.Connection[Any]) -> str | None:
+    """Return a text that stays the same until a transaction with changes ends. Return None on a standby.
+
+    While it is the same, the catalog is. A standby has no list of the transactions that run on the primary.
+    """
+    query = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_snapshot()::text END"
+    row = conn.execute(query).fetchone()
+    return None if row is None else row[0]
+
+
 @source_errors("reading the names of tables")
 def read_table_names(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> Mapping[TableId, QualifiedTable]:
     """Return the names of those tables that exist, published or not."""

@@ -12,8 +12,8 @@ from typing import Final
 
 from psycopg import sql
 
+from levada.postgres.ddl_description import describe_body, describe_leaves_body, outermost, streamed_body
 from levada.postgres.ddl_withdrawal import withdraw_body
-from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
 from levada.postgres.lent_identities import CREATE_TABLE as CREATE_LENT
 from levada.postgres.lent_identities import GIVE_BACK, LEND, give_back_body, lend_body
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
@@ -49,11 +49,6 @@ _DESCRIBE_LEAVES: Final = sql.Identifier(SEAL_SCHEMA, "describe_leaves")
 _WITHDRAW: Final = sql.Identifier(SEAL_SCHEMA, "withdraw")
 _READMIT: Final = sql.Identifier(SEAL_SCHEMA, "readmit")
 
-_LONGEST: Final = 32_768
-"""Bytes of a query's text that are announced. A script of megabytes would be announced with each ALTER in it."""
-_LONGEST_BELOW: Final = 2048
-"""The same for a table below the one that the statement names, because there may be thousands."""
-
 # Most statements concern temporary tables, which are known without a look at the catalog. A table that is created is of
 # interest only as a partition. Every other one is found by the engine's discovery.
 #
@@ -65,7 +60,10 @@ _COMMAND_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];
     content jsonb;
+    stack text;
+    canceled boolean;
 BEGIN
+LOOP BEGIN
     IF tg_tag = 'ALTER TYPE' THEN
         PERFORM {announce_types}();
         RETURN;
@@ -84,20 +82,16 @@ BEGIN
             END;
         END IF;
     END IF;
-    IF content IS NULL THEN
+    IF content IS NULL OR canceled THEN
         PERFORM {announce}(altered, true, tg_tag <> 'ALTER TABLE');
     ELSE
         PERFORM {emit}(content::text), pg_catalog.pg_logical_emit_message(true, {separator}, '');
     END IF;
-{failure}END
+    RETURN;
+EXCEPTION {canceled}{failure}    RETURN;
+END; END LOOP;
+END
 """)
-_ORDINARY: Final = sql.SQL("""c.relreplident = 'd' AND c.relpersistence = 'p' AND c.relkind = 'r'
-            AND NOT c.relhassubclass AND NOT c.relispartition AND NOT x.generated
-            AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
-            AND coalesce(pg_catalog.current_setting({setting}, true), '') = ''
-            AND EXISTS (SELECT FROM pg_catalog.pg_index i
-                WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)""")
-
 # ALTER TYPE changes every table that has a column of the type, also within an array, a domain or another type. With
 # CASCADE it also adds, drops and renames columns of typed tables (CREATE TABLE ... OF).
 _TYPES_BODY: Final = sql.SQL("""
@@ -135,7 +129,10 @@ DECLARE
     indexed text[];
     dropped jsonb;
     parts boolean;
+    stack text;
+    canceled boolean;
 BEGIN
+LOOP BEGIN
     SELECT jsonb_agg(d.objid::bigint) FILTER (WHERE d.object_type = 'table'
             AND EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubviaroot)),
         bool_or(d.object_type = 'table column'
@@ -166,11 +163,25 @@ BEGIN
     IF altered <> '{{}}' THEN
         PERFORM {announce}(altered, true, false);
     END IF;
-{failure}END
+    RETURN;
+EXCEPTION {canceled}{failure}    RETURN;
+END; END LOOP;
+END
+""")
+
+# The statement may have a time limit that it keeps without Levada. PostgreSQL cancels it once, so the trigger begins
+# again without a limit, and takes milliseconds. It is as if a client's request had come too late. A function of the
+# application goes on after its statement, and would have no limit any more.
+_CANCELED: Final = sql.SQL("""WHEN query_canceled THEN
+    GET DIAGNOSTICS stack = PG_CONTEXT;
+    IF canceled OR stack !~ {outermost} THEN
+        RAISE;
+    END IF;
+    canceled := true;
 """)
 
 # No user's statement may fail because of Levada. An announced but unknown change makes it compare the catalog.
-_FAILURE: Final = sql.SQL("""EXCEPTION WHEN OTHERS THEN
+_FAILURE: Final = sql.SQL("""WHEN OTHERS THEN
     RAISE WARNING 'levada could not announce a changed table: %', SQLERRM;
     BEGIN
         PERFORM {emit}('null');
@@ -256,7 +267,7 @@ BEGIN
                 message := {emit}(content::text);
             END IF;
         END LOOP;
-    {failure}END;
+    EXCEPTION {failure}    END;
     -- Decoding places a message at the end of its record, which is where the next row begins. In a subtransaction,
     -- such as this block, both have equal rank and the row might come first. The separator moves the next row.
     message := pg_catalog.pg_logical_emit_message(true, {separator}, '');
@@ -289,141 +300,6 @@ BEGIN
     RETURN (SELECT array_agg(c.oid ORDER BY c.oid) FROM pg_catalog.pg_class c
         WHERE c.oid = ANY (concerned) AND (EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid)
             OR EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.puballtables) {or_schema}));
-END
-""")
-
-_STREAMED_BODY: Final = sql.SQL("""
-BEGIN
-    RETURN (SELECT array_agg(c.oid ORDER BY c.oid) FROM pg_catalog.pg_class c
-        WHERE c.oid = ANY (concerned) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND {itself});
-END
-""")
-
-# REPEATABLE READ and SERIALIZABLE read the catalog as of the transaction's first statement. A visible row that a later
-# transaction has replaced or deleted shows that another one has altered the table since.
-_OUTDATED: Final = sql.SQL("""EXISTS (
-    SELECT FROM (
-        SELECT r.xmax FROM pg_catalog.pg_class r WHERE r.oid = relation
-        UNION ALL SELECT a.xmax FROM pg_catalog.pg_attribute a WHERE a.attrelid = relation
-        UNION ALL SELECT i.xmax FROM pg_catalog.pg_index i WHERE i.indrelid = relation
-    ) AS seen(replaced_by)
-    WHERE replaced_by <> '0' AND pg_catalog.age(replaced_by)
-        <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid))
-""")
-
-# The publications that have a relation, or a table above it, as a member. No function of PostgreSQL's, because
-# pg_get_publication_tables would wait for each published table that another session has locked.
-_MEMBERS: Final = sql.SQL("""above(relid) AS (
-        SELECT {relation}
-        UNION ALL
-        SELECT i.inhparent FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid AND r.relispartition
-        JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
-    ), member(relid, publication) AS (
-        SELECT above.relid, p.oid FROM above, pg_catalog.pg_publication p WHERE p.puballtables
-        UNION ALL
-        SELECT above.relid, r.prpubid FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
-        {schemas}
-    )
-""")
-# Schemas of publications exist since version 15.
-_SCHEMAS: Final = sql.SQL("""UNION ALL
-        SELECT above.relid, s.pnpubid FROM above JOIN pg_catalog.pg_class r ON r.oid = above.relid
-        JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = r.relnamespace
-""")
-
-# Whether relation c is streamed under its own name. It may be unlogged: FOR ALL TABLES and TABLES IN SCHEMA leave such
-# a table out for a while, which no catalog row shows once it is logged again.
-_STREAMED_ITSELF: Final = sql.SQL("""EXISTS (
-    WITH RECURSIVE {members} SELECT FROM member m JOIN pg_catalog.pg_publication p ON p.oid = m.publication
-    GROUP BY p.oid, p.pubviaroot
-    HAVING CASE WHEN p.pubviaroot THEN pg_catalog.bool_and(m.relid = c.oid) ELSE c.relkind = 'r' END)
-""")
-
-# All tables below a partitioned one, by the publications that stream their changes as those of a table above. A table
-# that is published itself stays in its publication when it is attached, but is no longer streamed under its name.
-_PARTITIONS: Final = sql.SQL("""(
-    WITH RECURSIVE {members}, below(relid) AS (
-        SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = relation
-        UNION ALL
-        SELECT i.inhrelid FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.relid
-    )
-    SELECT pg_catalog.jsonb_object_agg(p.pubname, (SELECT pg_catalog.jsonb_agg(relid::bigint) FROM below))
-    FROM pg_catalog.pg_publication p WHERE p.pubviaroot AND p.oid IN (SELECT publication FROM member))
-""")
-
-# A cast function of somebody's own can make any text of an enum's value.
-_ENUM_CASTS: Final = sql.SQL("""EXISTS (
-    SELECT FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type t ON t.oid IN (k.castsource, k.casttarget)
-    WHERE k.oid >= 16384 AND k.castfunc <> 0 AND t.typtype = 'e')
-""")
-
-# The query's text is announced if it shows this statement. A statement that a function or a trigger runs, in whatever
-# language, has a context outside of the event trigger's.
-#
-# The locks of the whole server are read only for tables that the statement did not name: ALTER TYPE locks some, and
-# ALTER TABLE ONLY does not lock the children.
-_DESCRIBE_BODY: Final = sql.SQL("""
-DECLARE
-    described record;
-    query text;
-    stack text;
-    partitions jsonb;
-    outdated boolean := false;
-BEGIN
-    {description} AND (NOT ordinary OR {ordinary});
-    IF NOT FOUND THEN
-        IF ordinary THEN
-            RETURN NULL;
-        END IF;
-        RAISE no_data_found;
-    ELSIF described.complete THEN
-        RETURN described.description;
-    END IF;
-    IF described.typed THEN
-        {typed}
-    END IF;
-    IF pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') > 0
-        AND pg_catalog.octet_length(pg_catalog.current_query()) <= {longest}
-        AND (locked OR pg_catalog.octet_length(pg_catalog.current_query()) <= {below})
-        AND pg_catalog.current_query() ~* '[[:<:]]type[[:>:]]'
-        AND pg_catalog.current_setting('standard_conforming_strings') = 'on'
-    THEN
-        GET DIAGNOSTICS stack = PG_CONTEXT;
-        IF stack ~ {outermost} AND NOT {enum_casts} THEN
-            query := pg_catalog.current_query();
-        END IF;
-    END IF;
-    IF NOT locked THEN
-        locked := EXISTS (SELECT FROM pg_catalog.pg_locks l
-            WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted AND l.relation = $1
-            AND l.mode IN (
-                'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'));
-    END IF;
-    IF described.relkind = 'p' THEN
-        {root}
-        partitions := {partitions};
-    END IF;
-    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
-        outdated := {outdated};
-    END IF;
-    RETURN described.description || pg_catalog.jsonb_build_object(
-        'query', query, 'partitions', partitions, 'locked', locked, 'outdated', outdated);
-END
-""")
-
-# NULL if no new table below the relation stores rows, and if no altered one is below it.
-_DESCRIBE_LEAVES_BODY: Final = sql.SQL("""
-BEGIN
-    IF NOT created THEN
-        RETURN (SELECT pg_catalog.jsonb_build_object('id', relation::bigint, 'altered', altered)
-            FROM ({altered}) AS found(altered) WHERE altered IS NOT NULL);
-    END IF;
-    RETURN (SELECT pg_catalog.jsonb_build_object(
-            'id', relation::bigint, 'created', pg_catalog.jsonb_object_agg(l.oid::text, {leaf}))
-        FROM pg_catalog.pg_class c, pg_catalog.pg_class l JOIN pg_catalog.pg_namespace s ON s.oid = l.relnamespace
-        WHERE c.oid = relation AND l.oid = ANY (leaves) AND l.relkind = 'r'
-            AND c.oid IN (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(l.oid) a)
-        HAVING pg_catalog.count(*) > 0);
 END
 """)
 
@@ -468,9 +344,16 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         describe=_DESCRIBE,
         emit=EMIT,
         separator=separator,
+        canceled=_CANCELED.format(outermost=sql.Literal(outermost("emit_table_change"))),
         failure=failure,
     )
-    drop = _DROP_BODY.format(announce=_ANNOUNCE, failure=failure, emit=EMIT, separator=separator)
+    drop = _DROP_BODY.format(
+        announce=_ANNOUNCE,
+        canceled=_CANCELED.format(outermost=sql.Literal(outermost("emit_drop"))),
+        failure=failure,
+        emit=EMIT,
+        separator=separator,
+    )
     schema = _OR_SCHEMA if version >= 150000 else sql.SQL("")
     emit_body = EMIT_BODY.format(key_table=KEY_TABLE, prefix=sql.Literal(DDL_PREFIX))
     return (
@@ -484,11 +367,11 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(_WITHDRAW, "concerned oid[]", "jsonb", "", withdraw_body(version)),
         _function(_RELATED, "altered oid[]", "oid[]", "", _RELATED_BODY.format()),
         _function(_PUBLISHED, "concerned oid[]", "oid[]", "", _PUBLISHED_BODY.format(or_schema=schema)),
-        _function(_STREAMED, "concerned oid[]", "oid[]", "", _streamed_body(version)),
+        _function(_STREAMED, "concerned oid[]", "oid[]", "", streamed_body(version)),
         _function(_DESCRIBE, "relation oid, locked boolean, ordinary boolean", "jsonb", _EXACT,
-                  _describe_body(version)),
+                  describe_body(version)),
         _function(_DESCRIBE_LEAVES, "relation oid, leaves oid[], created boolean", "jsonb", "",
-                  _DESCRIBE_LEAVES_BODY.format(leaf=CREATED_LEAF, altered=ALTERED_LEAVES)),
+                  describe_leaves_body()),
         _function(_ANNOUNCE, "named oid[], sure boolean, created boolean", "void", "",
                   _announce_body(version, failure)),
         _function(_ANNOUNCE_TYPES, "", "void", "", _TYPES_BODY.format(announce=_ANNOUNCE)),
@@ -514,10 +397,6 @@ def _trigger(name: str, event: str, tags: tuple[str, ...], function: sql.Identif
     )
 
 
-def _members(version: int, relation: str) -> sql.Composed:
-    return _MEMBERS.format(relation=sql.SQL(relation), schemas=_SCHEMAS if version >= 150000 else sql.SQL(""))
-
-
 def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
     return _ANNOUNCE_BODY.format(
         filtered=_FILTERED if version >= FILTERS else sql.SQL(""),
@@ -533,22 +412,3 @@ def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
         failure=failure,
         separator=sql.Literal(SEPARATOR_PREFIX),
     )
-
-
-def _describe_body(version: int) -> sql.Composed:
-    return _DESCRIBE_BODY.format(
-        description=DESCRIPTION_STEP,
-        ordinary=_ORDINARY.format(setting=sql.Literal(SETTING)),
-        typed=TYPED_STEPS,
-        root=ROOT_STEPS,
-        longest=sql.Literal(_LONGEST),
-        below=sql.Literal(_LONGEST_BELOW),
-        outermost=sql.Literal(rf"\y{SEAL_SCHEMA}\.emit_table_change\(\)[^\n]*$"),
-        enum_casts=_ENUM_CASTS,
-        partitions=_PARTITIONS.format(members=_members(version, "relation")),
-        outdated=_OUTDATED,
-    )
-
-
-def _streamed_body(version: int) -> sql.Composed:
-    return _STREAMED_BODY.format(itself=_STREAMED_ITSELF.format(members=_members(version, "c.oid")))

@@ -22,6 +22,9 @@ from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 # filter or an identity that is newer shows in the plan of a DELETE, which PostgreSQL refuses too. A row of pg_class
 # with an xmax has a successor. A root shows partitions that are newer, unless it has so many that it takes long.
 #
+# Another event trigger may refuse ALTER PUBLICATION, or fail in it. Then the statement runs without those that do not
+# fire in the role of a replica, because the application's UPDATEs would fail for a statement that is not its own.
+#
 # A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
 # ALTER TABLE calls the trigger again, which announces it.
 _WITHDRAW_BODY: Final = sql.SQL("""
@@ -32,6 +35,8 @@ DECLARE
     withdrawn jsonb;
     kept text[];
     locked boolean := false;
+    statement text;
+    triggers text;
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     IF pg_catalog.current_setting({lending}, true) <> '' THEN
@@ -99,8 +104,18 @@ BEGIN
                 RAISE WARNING 'levada could not record that table %.% leaves publication %: %',
                     member.nspname, member.relname, member.pubname, SQLERRM;
             END;
-            EXECUTE pg_catalog.format(
+            statement := pg_catalog.format(
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
+            BEGIN
+                EXECUTE statement;
+            EXCEPTION WHEN lock_not_available OR undefined_object THEN
+                RAISE;
+            WHEN OTHERS THEN
+                triggers := pg_catalog.current_setting('session_replication_role');
+                PERFORM pg_catalog.set_config('session_replication_role', 'replica', true);
+                EXECUTE statement;
+                PERFORM pg_catalog.set_config('session_replication_role', triggers, true);
+            END;
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
                 coalesce(withdrawn->member.oid::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
         EXCEPTION WHEN undefined_object THEN

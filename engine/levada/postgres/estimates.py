@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.streamed import leaves_of
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
 _EXACT_BYTES: Final = sql.SQL("pg_table_size(l.oid)")
 _LAST_BYTES: Final = sql.SQL("""(
@@ -41,6 +41,29 @@ class TableEstimate:
     bytes: int
     identity: str
     current: bool = True
+
+
+# A root has the bytes of its partitions.
+_BYTES: Final = sql.SQL("""
+SELECT c.oid::bigint, sum(coalesce(pg_table_size(l.oid), 0))::bigint
+FROM pg_class c CROSS JOIN LATERAL (
+    SELECT c.oid WHERE c.relkind <> 'p' UNION ALL SELECT t.relid FROM {leaves} t WHERE c.relkind = 'p') AS l(oid)
+WHERE c.oid = ANY (%s::oid[]) GROUP BY c.oid""")
+
+
+@source_errors("reading the sizes of tables")
+def read_table_bytes(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> Mapping[TableId, int] | None:
+    """Return the bytes of those tables that exist, with TOAST and without indexes. Return None if one is locked.
+
+    Wait at most a second for its lock.
+    """
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '1s'")
+            rows = conn.execute(_BYTES.format(leaves=leaves_of("c.oid")), [[int(t) for t in tables]]).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        return None
+    return {TableId(table): size for table, size in rows}
 
 
 @source_errors("estimating the sizes of tables")

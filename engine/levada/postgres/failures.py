@@ -286,6 +286,11 @@ _UNREACHABLE: Final = Failure("source_unreachable", Transient, hint=_CHECK_ADDRE
 _DATA_EXCEPTIONS: Final = "22"
 """The class of SQLSTATEs whose messages may quote a value."""
 _UNKNOWN: Final = Failure("source_error", StatementRefused, hint="correct what the message names")
+_FUNCTION: Final = re.compile(r"^PL/pgSQL function (.+\)) line \d", re.MULTILINE)
+_OF_FUNCTION: Final = (
+    "let that function accept the statements of Levada's role. If it lacks an object that exists, it relies on the"
+    " session's search_path: ALTER FUNCTION {} SET search_path = …, with the schemas of its objects"
+)
 
 
 def find_failure(sqlstate: str | None, message: str) -> Failure:
@@ -301,17 +306,31 @@ def find_failure(sqlstate: str | None, message: str) -> Failure:
     return next((f for f in FAILURES if sqlstate in f.sqlstates or sqlstate[:2] in f.sqlstates), _UNKNOWN)
 
 
-def source_error(doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE) -> LevadaError:
+def source_error(
+    doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE, function: str = ""
+) -> LevadaError:
     """Return the error for a failure while ``doing`` something at the server that has these ``names``.
 
     ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values,
-    and so is the message of a data exception.
+    and so is the message of a data exception. ``function`` is that of the server in which the statement failed.
     """
     failure = find_failure(sqlstate, message)
     if sqlstate is not None and sqlstate.startswith(_DATA_EXCEPTIONS):
         message = f"the server refuses a value (SQLSTATE {sqlstate})"
     tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
-    return failure.error(failure.code, f"{doing}: {message}{tail}", hint=names.fill(failure.hint))
+    hint = names.fill(failure.hint)
+    if function and issubclass(failure.error, StatementRefused):
+        tail += f", in function {function} of the server"
+        hint = _OF_FUNCTION.format(function)
+    return failure.error(failure.code, f"{doing}: {message}{tail}", hint=hint)
+
+
+def outer_function(context: str | None) -> str:
+    """Return the function of the server that a statement of Levada's called, or "" if there is none.
+
+    Levada calls none but PostgreSQL's own, so it is that of a trigger or of an event trigger. It has its schema.
+    """
+    return next(iter(reversed(_FUNCTION.findall(context or ""))), "")
 
 
 def result_error(doing: str, result: pq.abc.PGresult, names: ServerNames = SOURCE) -> LevadaError:
@@ -328,7 +347,8 @@ def source_errors(doing: str, names: ServerNames = SOURCE) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         message = error.diag.message_primary or _first_line(str(error))
-        raise source_error(doing, error.sqlstate, message, names) from error
+        function = outer_function(error.diag.context)
+        raise source_error(doing, error.sqlstate, message, names, function) from error
 
 
 def _first_line(text: str) -> str:

@@ -42,6 +42,7 @@ from levada.postgres.table_checks import (
     published_generated_columns,
     read_table_properties,
     reading_problems,
+    unselected_children,
 )
 from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables, unmatched_names
@@ -241,6 +242,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
             # The start decides: the tables may have been renamed or dropped.
             spares_others=True,
         )
+    yield from unselected_children(conn, wanted)
     yield from upgrade_problems(conn, wanted & streamed)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
         yield _warning(table_locked("tables are published and copied once their locks end", locks))

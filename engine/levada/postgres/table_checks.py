@@ -15,6 +15,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import leaves_of, streamed_relations
+from levada.printable import listed
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable, resync_command
 
@@ -80,6 +81,18 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenera
         ELSE a.attnum = ANY (r.prattrs::int2[]) END
 GROUP BY 1, 2 ORDER BY 1, 2
 """)
+
+# A query of a table has the rows of its inheritance children too. Their own children are among theirs.
+_CHILDREN: Final = """
+SELECT n.nspname, c.relname, array_agg(s.nspname::text ORDER BY s.nspname, k.relname),
+    array_agg(k.relname::text ORDER BY s.nspname, k.relname)
+FROM unnest(%s::text[], %s::text[]) AS t(schema, name)
+JOIN pg_namespace n ON n.nspname = t.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name AND c.relkind = 'r' AND c.relhassubclass
+JOIN pg_inherits i ON i.inhparent = c.oid
+JOIN pg_class k ON k.oid = i.inhrelid JOIN pg_namespace s ON s.oid = k.relnamespace
+GROUP BY 1, 2 ORDER BY 1, 2
+"""
 
 
 def read_table_properties(
@@ -174,6 +187,22 @@ def column_errors(table: TableProperties, excluded: AbstractSet[str]) -> Iterato
                 f"column {column} of table {table.name} begins with {RESERVED_PREFIX}, which Levada reserves, so the"
                 " table is not copied",
                 hint=f"{rename}, or exclude it in the table's TableSync; then {resync_command(table.name)}",
+            )
+
+
+@source_errors("looking for the children of tables")
+def unselected_children(conn: psycopg.Connection[Any], tables: AbstractSet[QualifiedTable]) -> Iterator[Problem]:
+    """Yield a warning for each table with inheritance children that are not among the tables."""
+    rows = conn.execute(_CHILDREN, [[t.schema for t in tables], [t.name for t in tables]]).fetchall()
+    for schema, name, schemas, names in rows:
+        table = QualifiedTable(schema, name)
+        if children := sorted(set(map(QualifiedTable, schemas, names)) - tables):
+            yield Problem(
+                Severity.WARNING,
+                "children_unselected",
+                f"{listed(children)} inherit from table {table}, and spec.tables does not select them. A query of"
+                f" {table} at the source shows their rows, and its table at the destination has none of them",
+                "select them in spec.tables. Each is a table of its own at the destination",
             )
 
 

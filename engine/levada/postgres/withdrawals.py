@@ -109,14 +109,33 @@ def withdraw(
     errors = []
     for table in tables:
         try:
-            with source_errors(f"taking table {table} out of publication {publication}"), conn.transaction():
-                conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'")
-                conn.execute(withdraw_statement(publication, table).encode())
-            _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
-                         table, publication)  # fmt: skip
+            _withdraw(conn, publication, table)
         except LevadaError as error:
             errors.append(error)
+        else:
+            _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
+                         table, publication)  # fmt: skip
     return tuple(errors)
+
+
+def _withdraw(conn: psycopg.Connection[Any], publication: str, table: QualifiedTable) -> None:
+    """Take the table out. If the server refuses that, do it without event triggers that spare a replica's sessions."""
+    statement = withdraw_statement(publication, table).encode()
+    with source_errors(f"taking table {table} out of publication {publication}"):
+        try:
+            with conn.transaction():
+                conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'")
+                conn.execute(statement)
+        except psycopg.errors.LockNotAvailable:
+            raise
+        except psycopg.DatabaseError as refused:
+            try:
+                with conn.transaction():
+                    conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'")
+                    conn.execute("SET LOCAL session_replication_role = replica")
+                    conn.execute(statement)
+            except psycopg.errors.InsufficientPrivilege:
+                raise refused from None
 
 
 def withdrawal_problems(

@@ -19,6 +19,7 @@ from levada.runtime.source.preparation import discover, prepare_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.source_watch import SourceWatch
 from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.capture_assembly import PipelineHost, assemble_worker
 from levada.runtime.stages.storage_poller import StoragePoller
@@ -98,7 +99,10 @@ def prepare_replication(
     def check_tables(tables: tuple[StreamedTable, ...]) -> None:
         _check_tables(config, store, around.destination, tables)
 
-    source = prepare_source(config, store, record, log, check_tables, lost, owner=owner, waiting=calls.waiting)
+    sizes = TableSizes()
+    source = prepare_source(
+        config, store, record, log, check_tables, lost, owner=owner, waiting=calls.waiting, sizes=sizes
+    )
     ledger = StoredLedger(store, durable=staging.durable)
     manifests = _open_log(log, ledger, store, source)
     inbox = around.inbox
@@ -110,7 +114,7 @@ def prepare_replication(
 
     def discover_tables(config: PipelineConfig) -> SourceTables:
         with SESSIONS.session(config.source, "discover") as connection:
-            found = discover(config, connection, store, owner)
+            found = discover(config, connection, store, owner, sizes)
         if found.append_waits:
             capture.reopen()
         return replace(found, comments=comments_now(config))

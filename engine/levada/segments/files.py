@@ -17,7 +17,7 @@ from levada.values import Lsn, SnapshotId, TableId
 
 _STORED: Final = np.dtype("<u8")
 _CODES: Final = "BHIQ"
-_COLUMNS: Final = 9
+_COLUMNS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class SegmentFile:
     `levada.segments.pieces`. It is None for a Parquet file. ``bytes`` is the size of the Parquet file or of the piece,
     and ``checksums`` has one CRC-32 for each block of it, see `levada.segments.checksums`. ``first_lsn`` and
     ``last_lsn`` are commit LSNs, both inclusive.
+
+    ``commit_ts_us`` is None, unless the rows were written before their transaction's COMMIT. Then it is the time of
+    that COMMIT in microseconds since 1970-01-01 UTC, ``first_lsn`` is the commit LSN of all rows, and the file has
+    placeholders for both.
     """
 
     path: str
@@ -39,6 +43,7 @@ class SegmentFile:
     first_lsn: Lsn
     last_lsn: Lsn
     checksums: tuple[int, ...]
+    commit_ts_us: int | None = None
 
 
 class _Column:
@@ -78,8 +83,8 @@ class SegmentFiles(Sequence[SegmentFile]):
     """An immutable sequence of files in the order of their tables. A file takes about 30 bytes."""
 
     __slots__ = (
-        "_bytes", "_checksums", "_checksums_end", "_first_lsn", "_last_lsn", "_offset", "_path", "_rows",
-        "_snapshot_id", "_table", "paths",
+        "_bytes", "_checksums", "_checksums_end", "_commit_ts_us", "_first_lsn", "_last_lsn", "_offset", "_path",
+        "_rows", "_snapshot_id", "_table", "paths",
     )  # fmt: skip
 
     def __init__(self, paths: Sequence[str], columns: np.ndarray[Any, Any], checksums: np.ndarray[Any, Any]) -> None:
@@ -88,7 +93,7 @@ class SegmentFiles(Sequence[SegmentFile]):
         """The path of each file once, in the order of the files."""
         (
             self._path, self._offset, self._table, self._snapshot_id, self._rows, self._bytes, self._first_lsn,
-            self._last_lsn,
+            self._last_lsn, self._commit_ts_us,
         ) = map(_Column, columns[:-1])  # fmt: skip
         self._checksums_end = _Column(np.cumsum(columns[-1], dtype=_STORED))
         self._checksums = _Column(checksums)
@@ -100,7 +105,7 @@ class SegmentFiles(Sequence[SegmentFile]):
         paths = {path: i for i, path in enumerate(dict.fromkeys(f.path for f in found))}
         rows = [
             (paths[f.path], 0 if f.offset is None else f.offset + 1, f.table, f.snapshot_id, f.rows, f.bytes,
-             f.first_lsn, f.last_lsn, len(f.checksums))
+             f.first_lsn, f.last_lsn, 0 if f.commit_ts_us is None else f.commit_ts_us, len(f.checksums))
             for f in found
         ]  # fmt: skip
         columns = np.array(rows, _STORED).reshape(len(rows), _COLUMNS).T
@@ -126,6 +131,7 @@ class SegmentFiles(Sequence[SegmentFile]):
             Lsn(self._first_lsn[i]),
             Lsn(self._last_lsn[i]),
             tuple(self._checksums[c] for c in range(begin, self._checksums_end[i])),
+            self._commit_ts_us[i] or None,
         )
 
     def __len__(self) -> int:
@@ -155,7 +161,7 @@ class SegmentFiles(Sequence[SegmentFile]):
         counts = np.diff(self._checksums_end.values(), prepend=_STORED.type(0))
         columns = (
             self._path, self._offset, self._table, self._snapshot_id, self._rows, self._bytes, self._first_lsn,
-            self._last_lsn,
+            self._last_lsn, self._commit_ts_us,
         )  # fmt: skip
         data = b"".join(v.astype(_STORED).tobytes() for v in (*(c.values() for c in columns), counts))
         packed = base64.b64encode(zlib.compress(data + self._checksums.values().tobytes(), 1)).decode()

@@ -92,14 +92,17 @@ class SegmentLog:
         for path in manifest.paths:
             self.staging.remove(path)
 
-    def writer(self, epoch: int, start_lsn: Lsn, *, max_buffered_bytes: int = MAX_BUFFERED_BYTES) -> SegmentWriter:
-        """Return a writer for a new segment that begins after ``start_lsn``."""
+    def writer(
+        self, epoch: int, start_lsn: Lsn, *, max_buffered_bytes: int = MAX_BUFFERED_BYTES, name: str | None = None
+    ) -> SegmentWriter:
+        """Return a writer for a new segment that begins after ``start_lsn``. ``name`` is that of `SegmentWriter`."""
         return SegmentWriter(
             self.staging,
             self.pipeline,
             epoch,
             start_lsn,
             ledger=self.ledger,
+            name=name,
             row_group_bytes=min(ROW_GROUP_BYTES, max_buffered_bytes),
             max_buffered_bytes=max_buffered_bytes,
         )

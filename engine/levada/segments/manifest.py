@@ -23,7 +23,7 @@ from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
 from levada.values import Lsn, TableId, Witness
 
-MANIFEST_VERSION: Final = 8
+MANIFEST_VERSION: Final = 9
 
 
 @dataclass(frozen=True, slots=True)

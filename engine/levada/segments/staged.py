@@ -15,7 +15,7 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError, open_verified, read_verified
 from levada.segments.files import SegmentFile
@@ -178,7 +178,7 @@ class StagedTable(TableEvents):
         assert file.offset is not None
         if self.share[0] > 0:
             return
-        rows = decode_piece(read_verified(source, file.offset, file.bytes, file.checksums))
+        rows = _committed(decode_piece(read_verified(source, file.offset, file.bytes, file.checksums)), file)
         if not self._complete(file):
             rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
         if rows.num_rows:
@@ -196,7 +196,7 @@ class StagedTable(TableEvents):
             rows = parquet.read_row_group(group, columns=columns)
             if not complete:
                 rows = rows.filter(self._inside(rows.column(COMMIT_LSN)))
-            yield from rows.combine_chunks().to_batches()
+            yield from (_committed(b, file) for b in rows.combine_chunks().to_batches())
 
     def _complete(self, file: SegmentFile) -> bool:
         return self.after <= file.first_lsn and file.last_lsn < self.until
@@ -211,6 +211,17 @@ class StagedTable(TableEvents):
 
     def _inside(self, lsn: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
         return pc.and_(pc.greater_equal(lsn, int(self.after)), pc.less(lsn, int(self.until)))
+
+
+def _committed(rows: pa.RecordBatch, file: SegmentFile) -> pa.RecordBatch:
+    """Return the rows of a file with their commit, which the file does not have if it was written before."""
+    if file.commit_ts_us is None:
+        return rows
+    for name, value in ((COMMIT_LSN, int(file.first_lsn)), (COMMIT_TS, file.commit_ts_us)):
+        if (at := rows.schema.get_field_index(name)) >= 0:
+            field = rows.schema.field(at)
+            rows = rows.set_column(at, field, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
+    return rows
 
 
 @contextmanager

@@ -8,6 +8,7 @@ never arrives, no manifest refers to the files.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from levada.pgoutput.changes import ChangeBatch, RelationChange, TableChanges, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_TS
-from levada.segments.files import SegmentFiles
+from levada.segments.files import SegmentFile, SegmentFiles
 from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.segments.parts import Layout, Part
@@ -31,10 +32,24 @@ MAX_BUFFERED_BYTES: Final = 64 << 20
 """Arrow bytes that all tables of a segment may buffer together. Above it, the largest buffers are written first."""
 
 
+UNKNOWN_COMMIT: Final = Lsn((1 << 63) - 1)
+"""The commit LSN of rows that are added before their transaction's COMMIT. No transaction has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedAs:
+    """The COMMIT of a transaction. ``commit_ts_us`` is in microseconds since 1970-01-01 UTC."""
+
+    commit_lsn: Lsn
+    commit_ts_us: int
+
+
 class SegmentWriter:
     """One open segment. Not thread-safe. It must not be used after `commit` or `abort`.
 
-    ``ledger`` has the end of each table's newest segment. `commit` adds this segment to it.
+    ``ledger`` has the end of each table's newest segment. `commit` adds this segment to it. With a ``name`` the segment
+    is that of one transaction, whose changes are added with the commit `UNKNOWN_COMMIT`. It needs `committed_as` before
+    `commit`. Its files begin with ``name``, which no other segment of the pipeline may have.
     """
 
     def __init__(
@@ -45,6 +60,7 @@ class SegmentWriter:
         start_lsn: Lsn,
         *,
         ledger: Ledger | None = None,
+        name: str | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
@@ -68,7 +84,8 @@ class SegmentWriter:
         self._relations: list[RelationChange] = []
         self._truncates: list[Truncate] = []
         self._committed: list[pa.Table] = []
-        self._path = f"{pipeline}/{start_lsn.hex}-{epoch:08d}"
+        self._path = f"{pipeline}/{name or f'{start_lsn.hex}-{epoch:08d}'}"
+        self._committed_as: CommittedAs | None = None
         self._transactions_path = f"{self._path}-transactions.parquet"
         self._shared = SharedFile(staging, f"{self._path}-shared.pieces")
         self._closed = False
@@ -102,6 +119,14 @@ class SegmentWriter:
             self._last = batch.last
         self._bound_memory()
 
+    def committed_as(self, commit: CommittedAs, start_lsn: Lsn) -> None:
+        """Give all changes their commit. The segment begins at ``start_lsn``, the end of the one before."""
+        self._committed_as, self.start_lsn = commit, start_lsn
+        self._first_commit_ts_us = commit.commit_ts_us
+        self._truncates = [
+            replace(t, commit_lsn=commit.commit_lsn, commit_ts_us=commit.commit_ts_us) for t in self._truncates
+        ]
+
     def spill(self) -> None:
         """Write all buffered rows to the files, so that their memory is free."""
         for part in self._open.values():
@@ -119,7 +144,7 @@ class SegmentWriter:
             epoch=self._epoch,
             start_lsn=self.start_lsn,
             end_lsn=end_lsn,
-            files=SegmentFiles.of(sorted((f for p in self._parts for f in p.files), key=lambda f: f.table)),
+            files=SegmentFiles.of(sorted(self._files(), key=lambda f: f.table)),
             versions=tuple(TableVersion.of(self._schemas[key]) for key in sorted(self._schemas)),
             relations=tuple(self._relations),
             truncates=tuple(self._truncates),
@@ -153,6 +178,13 @@ class SegmentWriter:
             self._staging.remove(self._transactions_path)
         self._open.clear()
         self._parts.clear()
+
+    def _files(self) -> list[SegmentFile]:
+        files, commit = [f for p in self._parts for f in p.files], self._committed_as
+        if commit is None:
+            return files
+        lsn, at = commit.commit_lsn, commit.commit_ts_us
+        return [replace(f, first_lsn=lsn, last_lsn=lsn, commit_ts_us=at) for f in files]
 
     def _may_be_visible(self) -> None:
         self._published = True

@@ -38,9 +38,9 @@ class WriteBudget:
         self.turns = FairTurns()
         self._bulk_turn = asyncio.Lock()
 
-    def answered(self, seconds: float, status: int = 200, retry_after_s: float = 0.0) -> None:
+    def answered(self, seconds: float, status: int = 200, retry_after_s: float = 0.0, *, namespace: str = "") -> None:
         """Record the API server's answer to a write, as `WriteRate.answered` has it."""
-        self.rate.answered(self._clock(), seconds, status, retry_after_s)
+        self.rate.answered(self._clock(), seconds, status, retry_after_s, namespace)
 
     async def take(self, namespace: str = "") -> None:
         """Wait for a token for a prompt write. Namespaces take turns, so that none waits for many writes of another."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 _WORKERS: Final = 50
 """Pipelines that are reconciled concurrently. Most of them wait for the budget of their tables' writes."""
-_THREADS: Final = 8
+_THREADS: Final = 16
 _READERS: Final = 4
 _DECIDERS: Final = 2
 _LONE_TABLES_S: Final = 5.0
@@ -67,9 +66,11 @@ class Controller:
         self._progress = ProgressReader(self.cache, fetch, self._readers)
         self._budget = WriteBudget(time.monotonic)
         self._runner = Runner(cluster, self._budget, self._executor)
+        self._queue = KeyedQueue[PipelineKey](lambda key: key.namespace, _WORKERS // 2)
         self._sweeper = Sweeper(
             cluster,
             self.cache,
+            self._queue,
             self._turns,
             self.watchdog,
             self._readers,
@@ -85,7 +86,6 @@ class Controller:
         self._abandoned = AbandonedCleanups(cluster, self._readers, config.lease)
         self._installations = Installations(cluster, self._readers, config.lease.text, time.monotonic)
         self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
-        self._queue = KeyedQueue[PipelineKey](lambda key: key.namespace, _WORKERS // 2)
         QUEUED.set_function(lambda: self._queue.length)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -120,14 +120,16 @@ class Controller:
             if kind == "Pipeline":
                 self.watched[key] = str(body["metadata"]["resourceVersion"])
             try:
-                differs = self.cache.put(body)
+                self.cache.put(body)
             except NoRoomError as error:
                 self._sweeper.note_ignored(kind, key.namespace, str(error))
-                return
-            if not differs:
-                # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
-                return
-        await self._queue.add(key)
+        # Most are the operator's own writes of status. The next sweep reverts a status that someone else wrote.
+        await self._enqueue_changed(*(key,) if type_ == "DELETED" else ())
+
+    async def _enqueue_changed(self, *others: PipelineKey) -> None:
+        """Enqueue what has changed, however the cache heard of it, and other Pipelines."""
+        for key in self.cache.take_changed().union(others):
+            await self._queue.add(key)
 
     def _unread(self, kind: str, unread: Unread) -> None:
         """Record an object that the watch could not read."""
@@ -152,11 +154,6 @@ class Controller:
                 pause_s = max(pause_s, error.retry_after_s)
             except Exception:
                 _log.exception("cannot read the state of the cluster")
-            else:
-                # In another order each time, because the first ones get the tokens for counters.
-                keys = [*self.cache.pipelines, *self.cache.lone_keys()]
-                for key in random.sample(keys, len(keys)):
-                    await self._queue.add(key)
             await asyncio.sleep(pause_s)
 
     async def _work_loop(self) -> None:
@@ -223,6 +220,7 @@ class Controller:
             written = await self._runner.set_finalizers(body, finalizers)
             if written is not None:
                 self.cache.put(written)
+                await self._enqueue_changed()
 
     def _needs_cleanup(self, body: Body) -> bool:
         """Return True if the Pipeline needs a finalizer: it has run, or no older Pipeline reads the same slot.
@@ -239,6 +237,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         until = loop.time() + _LONE_TABLES_S
         self.cache.put_all(await self._runner.write_lone_tables(key.namespace, writes, until))
+        await self._enqueue_changed()
         if loop.time() >= until:
             # Thousands of them do not wait for a sweep between two passes.
             await self._queue.add(key)
@@ -283,6 +282,7 @@ class Controller:
                 outcome = await self._runner.carry_out(plan, observed)
                 self.cache.record_writes(key, outcome.written, outcome.deleted, now)
                 self.cache.record_refusals(key, outcome.refusals)
+                await self._enqueue_changed()
             finally:
                 self._turns.end(key, now)
             if outcome.unfinished or {r.identity for r in outcome.refusals} - {r.identity for r in observed.refusals}:

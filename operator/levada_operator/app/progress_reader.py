@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from concurrent.futures import Executor
 from datetime import datetime
 from typing import Final
@@ -23,7 +23,7 @@ from levada_operator.sizes import parsed_size
 _log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 2.0
-"""A sweep does not wait longer for answers. Later ones are recorded when they come."""
+"""The longest wait for answers. Later ones are recorded when they come."""
 _PER_NAMESPACE: Final = 2
 _MAX_PARSED: Final = 48 << 20
 """Bytes that an answer may take once it is parsed: the progress of thousands of tables."""
@@ -46,11 +46,9 @@ class ProgressReader:
         self._parsing = asyncio.Semaphore(1)
         self._sizes: dict[PipelineKey, int] = {}
 
-    async def read_all(self, addresses: Iterable[tuple[PipelineKey, str]], now: datetime) -> None:
-        """Request the progress of every driver there is, like `read`."""
-        drivers = dict(addresses)
+    def forget_others(self, drivers: Container[PipelineKey]) -> None:
+        """Count the answers of other drivers than these no longer."""
         self._sizes = {key: size for key, size in self._sizes.items() if key in drivers}
-        await self.read(drivers.items(), now)
 
     async def read(self, addresses: Iterable[tuple[PipelineKey, str]], now: datetime) -> None:
         """Request the progress of each driver, unless an earlier request is under way. Wait for a moment."""

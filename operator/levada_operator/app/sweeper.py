@@ -1,22 +1,26 @@
 """Periodic sweeps: list the owned objects of each namespace with a Pipeline, and fetch every driver's progress.
 
-A namespace is listed by itself and within its own guard. What its tenant has in it, however much, how odd or how slow,
-keeps no other namespace waiting.
+A namespace is listed by itself and within its own guard, and its Pipelines are enqueued when its own lists end. What
+its tenant has in it, however much, how odd or how slow, keeps no other namespace waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from levada_operator.act.metrics import FAULTS, LIMITS, PIPELINES, SWEEP, TABLES
 from levada_operator.app.progress_reader import ProgressReader
+from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.kube.interface import TOO_LARGE, Cluster, Listing, RequestFailed
@@ -36,9 +40,22 @@ _SLOW_KINDS_EVERY: Final = 6
 """Every so many sweeps the kinds that rarely change are listed."""
 _TABLE_SYNCS_EVERY: Final = 60
 """Every so many sweeps all TableSyncs are listed. In between, a watch reports their changes."""
+_PACE_S: Final = 2.0
+"""A sweep does not wait longer for lists. They continue, and the next sweep leaves their namespaces out until they end.
+"""
 _WAIT_S: Final = 10.0
-"""A sweep does not wait longer for a namespace. Its lists continue, and the next sweep leaves it out until they end."""
+"""A namespace whose lists take longer is reconciled with what is known of it. The first sweep waits as long."""
+_SLOW_S: Final = 5.0
+"""Namespaces whose lists took longer the last time share half of the places."""
 _MAX_FAILED_EVENTS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The lists of a namespace that are under way. ``begun_s`` is of the event loop's clock."""
+
+    task: asyncio.Task[RequestFailed | None]
+    begun_s: float
 
 
 class Sweeper:
@@ -48,6 +65,7 @@ class Sweeper:
         self,
         cluster: Cluster,
         cache: ClusterCache,
+        queue: KeyedQueue[PipelineKey],
         turns: UpdateTurns,
         watchdog: Watchdog,
         executor: Executor,
@@ -59,6 +77,7 @@ class Sweeper:
     ) -> None:
         self._cluster = cluster
         self._cache = cache
+        self._queue = queue
         self._turns = turns
         self._watchdog = watchdog
         self._executor = executor
@@ -67,31 +86,41 @@ class Sweeper:
         self._turn = 0
         self._tables_due = False
         self._may_list_storage = detect_storage
-        self._listing: dict[str, asyncio.Task[RequestFailed | None]] = {}
+        self._discovery: asyncio.Task[set[str]] | None = None
+        self._listing: dict[str, _Listing] = {}
         self._listed: set[str] = set()
+        self._listed_since: dict[str, datetime] = {}
+        """When the last complete lists of each namespace began."""
+        self._slow: set[str] = set()
         self._slots = asyncio.Semaphore(concurrency)
+        self._slow_slots = asyncio.Semaphore(max(1, concurrency // 2))
 
     async def sweep(self, watched: Mapping[PipelineKey, str], now: datetime) -> None:
-        """Refresh the cache. Raise RequestFailed if no namespace could be listed.
+        """Refresh the cache, and enqueue each Pipeline. Raise RequestFailed if no namespace could be listed.
 
         ``watched`` are the resource versions of Pipelines that their watch last reported.
         """
-        slow_due = self.is_slow_due
+        slow_due, wait_s = self.is_slow_due, _PACE_S if self._turn else _WAIT_S
         tables_due = self._turn % _TABLE_SYNCS_EVERY == 0 or self._tables_due
         self._tables_due = False
         self._turn += 1
         if slow_due:
             await self.list_storage()
-        for namespace in await self._found(discover=tables_due):
+        found = await self._found(discover=tables_due)
+        for namespace in found:
             self._begin(namespace, slow_due, tables_due, watched, now)
-        failures = await self._ended()
-        self._turns.refresh(now)
-        await self._progress.read_all(self._cache.driver_addresses(), now)
-        if failures and None not in failures:
-            raise next(f for f in failures if f is not None)
-        self._watchdog.swept()
+        begun, failures = len(self._listing), await self._ended(wait_s, now)
+        self._progress.forget_others(dict(self._cache.driver_addresses()))
+        if self._turns.refresh(now):
+            await self._enqueue(*self._listed)
+        if begun and len(failures) == begun and None not in failures.values():
+            raise next(f for f in failures.values() if f is not None)
+        await self._enqueue(*(namespace for namespace, failure in failures.items() if failure is not None))
+        if not begun or None in failures.values():
+            self._watchdog.swept()
         self._count()
-        SWEEP.set(now.timestamp())
+        self._listed_since = {n: at for n, at in self._listed_since.items() if n in found}
+        SWEEP.set(min(self._listed_since.values(), default=now).timestamp())
 
     @property
     def is_slow_due(self) -> bool:
@@ -100,8 +129,10 @@ class Sweeper:
 
     def stop(self) -> None:
         """End the lists that are under way."""
-        for task in self._listing.values():
-            task.cancel()
+        for listing in self._listing.values():
+            listing.task.cancel()
+        if self._discovery is not None:
+            self._discovery.cancel()
 
     def list_tables_next(self) -> None:
         """List all Pipelines and TableSyncs in the next sweep, because their watch may have missed deletions."""
@@ -113,18 +144,27 @@ class Sweeper:
         Those of a new namespace are listed now, and its drivers are asked for their progress.
         """
         if namespace not in self._listed:
-            await asyncio.wait([self._begin(namespace, True, True, watched, now)], timeout=_WAIT_S)
+            await asyncio.wait([self._begin(namespace, True, True, watched, now).task], timeout=_WAIT_S)
         return namespace in self._listed
 
     def _begin(
         self, namespace: str, slow_due: bool, tables_due: bool, watched: Mapping[PipelineKey, str], now: datetime
-    ) -> asyncio.Task[RequestFailed | None]:
+    ) -> _Listing:
         """Begin to list a namespace, unless it is under way."""
-        if namespace not in self._listing or self._listing[namespace].done():
+        if namespace not in self._listing or self._listing[namespace].task.done():
             new = namespace not in self._listed
             work = self._sweep_namespace(namespace, slow_due or new, tables_due or new, watched, now)
-            self._listing[namespace] = asyncio.create_task(work, name=f"sweep {namespace}")
+            task = asyncio.create_task(work, name=f"sweep {namespace}")
+            self._listing[namespace] = _Listing(task, asyncio.get_running_loop().time())
+            self._listed_since.setdefault(namespace, now)
         return self._listing[namespace]
+
+    async def _enqueue(self, *namespaces: str) -> None:
+        """Enqueue the Pipelines of the namespaces."""
+        keys = [k for k in (*self._cache.pipelines, *self._cache.lone_keys()) if k.namespace in namespaces]
+        # In another order each time, because the first ones get the tokens for counters.
+        for key in random.sample(keys, len(keys)):
+            await self._queue.add(key)
 
     def note_unread(self, kind: str, unread: Unread) -> None:
         """Record an object that the watch could not read."""
@@ -143,41 +183,72 @@ class Sweeper:
         if self._namespaces:
             return list(self._namespaces)
         known = set(self._cache.namespaces())
-        if discover:
+        if discover and self._discovery is None:
+            self._discovery = asyncio.create_task(self._discover(), name="discover")
+        if self._discovery is None:
+            return sorted(known)
+        # One tenant's Pipelines may be so large that it takes many sweeps.
+        await asyncio.wait([self._discovery], timeout=_WAIT_S if not known else 0)
+        if self._discovery.done():
+            discovery, self._discovery = self._discovery, None
             try:
-                found = await self._run(lambda: self._cluster.list_objects("Pipeline", metadata=True))
+                known |= discovery.result()
             except RequestFailed as error:
                 if not known:
                     raise
                 _log.warning("cannot list the Pipelines of all namespaces: %s", error)
-            else:
-                known |= {str(b["metadata"]["namespace"]) for b in found.objects}
-                known |= {u.namespace for u in found.unread if u.namespace}
         return sorted(known)
 
-    async def _ended(self) -> list[RequestFailed | None]:
-        """Wait for the lists under way, and return the failures of those that ended, None for each without one."""
+    async def _discover(self) -> set[str]:
+        """Return the namespaces with a Pipeline."""
+        found = await self._run(lambda: self._cluster.list_objects("Pipeline", metadata=True))
+        known = {str(b["metadata"]["namespace"]) for b in found.objects}
+        return known | {u.namespace for u in found.unread if u.namespace}
+
+    async def _ended(self, wait_s: float, now: datetime) -> dict[str, RequestFailed | None]:
+        """Wait for the lists under way, and return those that ended with their failures, None for one without."""
         if not self._listing:
-            return []
+            return {}
         # Lists that begin meanwhile have had no time yet.
         begun = dict(self._listing)
-        await asyncio.wait(begun.values(), timeout=_WAIT_S)
-        ended = {namespace: task for namespace, task in begun.items() if task.done()}
-        for namespace in begun.keys() - ended.keys():
-            # It is reconciled with what is known of it.
-            self._listed.add(namespace)
-            self._fault(namespace, "sweep", ["its objects are not listed in time"])
-        for namespace, task in ended.items():
-            if self._listing.get(namespace) is task:
-                del self._listing[namespace]
-        return [task.result() for task in ended.values()]
+        await asyncio.wait([listing.task for listing in begun.values()], timeout=wait_s)
+        now_s, failures = asyncio.get_running_loop().time(), {}
+        for namespace, listing in begun.items():
+            if listing.task.done():
+                failures[namespace] = listing.task.result()
+                if self._listing.get(namespace) is listing:
+                    del self._listing[namespace]
+            elif now_s - listing.begun_s > _WAIT_S:
+                # It is reconciled with what is known of it.
+                self._listed.add(namespace)
+                self._listed_since[namespace] = now
+                self._fault(namespace, "sweep", ["its objects are not listed in time"])
+                await self._enqueue(namespace)
+        return failures
+
+    @asynccontextmanager
+    async def _place(self, namespace: str) -> AsyncIterator[None]:
+        """Wait for a place, and hold it. Half of the places are never a slow namespace's."""
+        loop, share = asyncio.get_running_loop(), self._slow_slots if namespace in self._slow else None
+        if share is not None:
+            await share.acquire()
+        try:
+            async with self._slots:
+                begun_s = loop.time()
+                try:
+                    yield
+                finally:
+                    (self._slow.add if loop.time() - begun_s > _SLOW_S else self._slow.discard)(namespace)
+        finally:
+            if share is not None:
+                share.release()
 
     async def _sweep_namespace(
         self, namespace: str, slow_due: bool, tables_due: bool, watched: Mapping[PipelineKey, str], now: datetime
     ) -> RequestFailed | None:
         """List a namespace's objects. Return the failure, if the API server may be the cause of it."""
         try:
-            async with self._slots:
+            async with self._place(namespace):
                 if slow_due:
                     await self._list_own("Pipeline", namespace, now)
                     mine = {k: b for k, b in self._cache.pipelines.items() if k.namespace == namespace}
@@ -201,11 +272,11 @@ class Sweeper:
             self._fault(namespace, "sweep", [f"{type(error).__name__} while its objects are listed"])
         else:
             self._cache.record_faults(namespace, "sweep", ())
-        if namespace not in self._listed:
-            # A driver that was not asked yet would look like one that does not answer any more.
-            drivers = [(k, address) for k, address in self._cache.driver_addresses() if k.namespace == namespace]
-            await self._progress.read(drivers, now)
+        # A driver that was not asked yet would look like one that does not answer any more.
+        await self._progress.read(self._cache.driver_addresses(namespace), now)
         self._listed.add(namespace)
+        self._listed_since[namespace] = now
+        await self._enqueue(namespace)
         return None
 
     async def _list_own(self, kind: str, namespace: str, now: datetime) -> None:

@@ -42,12 +42,17 @@ class UpdateTurns:
         if self._cache.is_refused(key) and not self._is_updating(key, now):
             self._updating.discard(key)
 
-    def refresh(self, now: datetime) -> None:
-        """Count again, from the cached objects. Call it after each list of StatefulSets and Pods."""
+    def refresh(self, now: datetime) -> bool:
+        """Count again, from the cached objects. Call it after lists of StatefulSets and Pods.
+
+        Return True if the count differs, so that another Pipeline may have its turn.
+        """
+        before = None if self._begun_at is None else self._updating
         owners = self._cache.owners()
         if self._begun_at is None:
             self._begun_at = {key: self._time(key) for key in owners}
         self._updating = self._beginning | {key for key in owners if self._is_updating(key, now)}
+        return self._updating != before
 
     def _time(self, key: PipelineKey) -> datetime | None:
         return update_time(self._cache.child(key, "StatefulSet", driver_name(key.name)))

@@ -8,6 +8,7 @@ from levada_operator.decide.comparison import beyond_counters, status_changed
 from levada_operator.decide.conditions import Condition, conditions_json
 from levada_operator.decide.phase import TableSyncPhase
 from levada_operator.decide.plan import StatusWrite
+from levada_operator.decide.table_phase import table_of
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
 
 
@@ -19,8 +20,8 @@ def lone_table_status(table_sync: TableSyncObject, pipeline: str, now: datetime)
         Condition("Accepted", False, "NoPipeline", message),
         Condition("Verified", None, "Unknown"),
     )
-    table, before = table_sync.spec.get("table", {}), table_sync.status
-    display = {"table": f"{table.get('schema', 'public')}.{table.get('name', '')}"}
+    table, before = table_of(table_sync), table_sync.status
+    display = {"table": f"{table.schema}.{table.name}"}
     status = {
         "observedGeneration": table_sync.generation,
         "phase": TableSyncPhase.PENDING.value,

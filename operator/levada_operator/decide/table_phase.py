@@ -8,7 +8,7 @@ from datetime import datetime
 from levada.status import PipelineState, TableProgress
 from levada.values import QualifiedTable
 from levada_operator.decide.phase import TableSyncPhase
-from levada_operator.observe.objects import TableSyncObject, read_time
+from levada_operator.observe.objects import TableSyncObject, mapping_in, read_time
 from levada_operator.observe.observed import STALE_AFTER, Observed
 
 
@@ -43,9 +43,9 @@ def table_phases(observed: Observed) -> Iterator[tuple[TableProgress, TableSyncP
 
 
 def table_of(table_sync: TableSyncObject) -> QualifiedTable:
-    """Return the table of a TableSync."""
-    table = table_sync.spec.get("table", {})
-    return QualifiedTable(table.get("schema", "public"), table.get("name", ""))
+    """Return the table of a TableSync, whose spec may be invalid."""
+    table = mapping_in(table_sync.spec, "table")
+    return QualifiedTable(str(table.get("schema", "public")), str(table.get("name", "")))
 
 
 def unreported_since(observed: Observed) -> datetime | None:

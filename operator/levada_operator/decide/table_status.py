@@ -28,7 +28,7 @@ from levada_operator.decide.rounding import (
     rounded_seconds,
     seconds_text,
 )
-from levada_operator.decide.table_phase import table_phase, unreported_since
+from levada_operator.decide.table_phase import table_of, table_phase, unreported_since
 from levada_operator.names import copy_name, exec_prefix
 from levada_operator.observe.creation import CreationFailure, creation_text
 from levada_operator.observe.objects import ObjectKey, TableSyncObject
@@ -54,7 +54,7 @@ def table_status(
     observed: Observed, table_sync: TableSyncObject, report: TableProgress | None, conditions: Sequence[Condition]
 ) -> dict[str, Any]:
     """Return the complete status. ``report`` is None for a table that the driver does not report."""
-    before, table = table_sync.status, table_sync.spec.get("table", {})
+    before, table = table_sync.status, table_of(table_sync)
     phase = table_phase(observed, table_sync, report)
     copy = _copy(phase, report.copy if report else None, before.get("copy"))
     shown = _resync_copy(report) or copy
@@ -63,7 +63,7 @@ def table_status(
         "observedGeneration": table_sync.generation,
         "phase": phase.value,
         "display": {
-            "table": f"{table.get('schema', 'public')}.{table.get('name', '')}",
+            "table": f"{table.schema}.{table.name}",
             "copied": _copied(shown, before.get("copiedRows", "") if report is None else report.copied_rows),
             "rows": count_text(shown.get("rows", 0)) if shown else "",
             "lag": seconds_text(lag),

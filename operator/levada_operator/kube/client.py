@@ -28,7 +28,8 @@ _RETRIES: Final = urllib3.Retry(1, redirect=0, respect_retry_after_header=False)
 """Retries of a connection. A write is thus sent within 4 s or never, and the leader's safety margin is 5 s.
 
 A 429 is not repeated here: the budget of writes takes its Retry-After."""
-_CONNECTIONS: Final = 10
+_CONNECTIONS: Final = 24
+"""Connections that are kept: one for each thread that makes requests."""
 _PAGE: Final = 250
 """Objects in one page of a list."""
 LIST_S: Final = 20.0

@@ -36,6 +36,7 @@ from levada_operator.observe.objects import (
     PipelineObject,
     Refusal,
     TableSyncObject,
+    mapping_in,
     pipeline_named,
     read_job,
     read_pipeline,
@@ -92,6 +93,7 @@ class ClusterCache:
         self.pipelines: dict[PipelineKey, Body] = {}
         self.table_syncs: dict[tuple[str, str], Body] = {}
         self._tables_of: dict[PipelineKey, set[str]] = {}
+        self._changed: set[PipelineKey] = set()
         self._keys: dict[str, PipelineKey] = {}
         """The Pipelines by their UID."""
         self._makers: dict[str, tuple[PipelineKey, ObjectKey]] = {}
@@ -151,7 +153,9 @@ class ClusterCache:
             self.unread_tables.forget(*place)
             self._forget_table(place)
             differs = _put(self.table_syncs, place, _compact(slim))
-            self._tables_of.setdefault(pipeline_named(self.table_syncs[place]), set()).add(place[1])
+            pipeline = pipeline_named(self.table_syncs[place])
+            self._tables_of.setdefault(pipeline, set()).add(place[1])
+            self._changed |= {pipeline} if differs else set()
             return differs
         assert owner is not None  # See above.
         if kind in _MAKERS:
@@ -215,7 +219,16 @@ class ClusterCache:
         body = self.pipelines[key]
         self._keys[body["metadata"]["uid"]] = key
         self._slots.setdefault(slot_of(key, body.get("spec") or {}), set()).add(key)
+        self._changed |= {key} if differs else set()
         return differs
+
+    def take_changed(self) -> set[PipelineKey]:
+        """Return the Pipelines that changed since the last call, or whose TableSyncs did, in more than their status.
+
+        A list, or the answer to a write, may have a change before the watch. The watch's event is then no news.
+        """
+        changed, self._changed = self._changed, set()
+        return changed
 
     def _forget_pipeline(self, key: PipelineKey, body: Body) -> None:
         self._keys.pop(body["metadata"]["uid"], None)
@@ -376,10 +389,10 @@ class ClusterCache:
         self._unreadable[key] = reason
         return before != reason
 
-    def driver_addresses(self) -> list[tuple[PipelineKey, str]]:
-        """Return the pod address of each driver that has one and is not being deleted."""
+    def driver_addresses(self, namespace: str | None = None) -> list[tuple[PipelineKey, str]]:
+        """Return the pod address of each driver, or of each in a namespace, that has one and is not being deleted."""
         found = []
-        for key in self.pipelines:
+        for key in self.pipelines if namespace is None else [k for k in self.pipelines if k.namespace == namespace]:
             body = self.child(key, "Pod", driver_pod(key.name))
             address = (body or {}).get("status", {}).get("podIP")
             if body is None or not address or body["metadata"].get("deletionTimestamp"):
@@ -480,10 +493,10 @@ class ClusterCache:
 
 def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the host, port, database and name that identify a slot. The spec may be invalid."""
-    source = spec.get("source") or {}
-    slot = (source.get("slot") or {}).get("name") or default_object_name(pipeline.name, pipeline.namespace)
+    source = mapping_in(spec, "source")
+    slot = mapping_in(source, "slot").get("name") or default_object_name(pipeline.name, pipeline.namespace)
     host = _dns_name(str(source.get("host")), pipeline.namespace)
-    return (host, source.get("port", 5432), source.get("database"), slot)
+    return (host, str(source.get("port", 5432)), str(source.get("database")), str(slot))
 
 
 def _dns_name(host: str, namespace: str) -> str:

@@ -211,8 +211,16 @@ def read_job(body: Body) -> JobState:
 def pipeline_named(body: Body) -> PipelineKey:
     """Return the key of a Pipeline, or of the Pipeline that a TableSync names in its spec."""
     metadata = body["metadata"]
-    named = ((body.get("spec") or {}).get("pipelineRef") or {}).get("name", "")
-    return PipelineKey(metadata["namespace"], str(named) if body["kind"] == "TableSync" else metadata["name"])
+    if body["kind"] != "TableSync":
+        return PipelineKey(metadata["namespace"], metadata["name"])
+    return PipelineKey(metadata["namespace"], str(mapping_in(body, "spec", "pipelineRef").get("name", "")))
+
+
+def mapping_in(body: Any, *path: str) -> Mapping[str, Any]:
+    """Return a mapping in an object, an empty one in its place if there is something else. A spec may be invalid."""
+    for name in path:
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body if isinstance(body, Mapping) else {}
 
 
 def read_time(text: str) -> datetime:

@@ -39,6 +39,7 @@ from levada.destinations.postgres.connections import DEFER, Connections, patient
 from levada.destinations.postgres.erasing import delete_rows, places, vacuum
 from levada.destinations.postgres.fixed_table import PostgresVersion
 from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
+from levada.destinations.postgres.kept_parts import KeptParts, complete
 from levada.destinations.postgres.left_out import rows_left_out
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
@@ -87,6 +88,7 @@ class PostgresDestination(FencedDestination[_Table]):
         upsert=True,
         watermark=True,
         replacement=True,
+        keeps_ranges=True,
         verifies=True,
         verifies_ranges=True,
         repairs=True,
@@ -208,13 +210,14 @@ class PostgresDestination(FencedDestination[_Table]):
         self._end_comparison(schema.id)
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             row = self._claims.take(connection, schema, place, mode, mark.epoch)
-            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
+            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn, rows.kept_place)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         try:
             self._fill(copy, rows, place)
             patiently(lambda: self._serve(copy, mark, place))
         except BaseException:
-            self._drop_shadow(schema.id)
+            if rows.kept_place != copy.id:
+                self._drop_shadow(schema.id)
             raise
         self._table_of(target).seen = mark.lsn
         return Durability.DURABLE
@@ -399,7 +402,7 @@ class PostgresDestination(FencedDestination[_Table]):
             if found is None or (row := found[0]).place != place:
                 return False
             require_epoch(row.epoch, mark.epoch)
-            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn)
+            copy = shadow_copy.begin(connection, self._state, row, schema, mode, place, mark.lsn, rows.kept_place)
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         self._fill(copy, rows, place)
         self._table_of(target).shadow = copy
@@ -453,9 +456,10 @@ class PostgresDestination(FencedDestination[_Table]):
     def _fill(self, copy: ShadowCopy, rows: TableRows, place: QualifiedTable) -> None:
         constants = tuple(copied_constants(copy.mode, copy.lsn).items())
         writer = PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
-        parts = rows.map_partitions(writer)
+        keeper = KeptParts(self._server, self._state.schema, copy.id, copy.place)
+        copied = rows.map_ranges(writer, keeper)
         with self._transaction(f"completing the copy of {place}") as connection:
-            shadow_copy.close(connection, self._state, copy, parts)
+            complete(connection, self._state, copy, copied)
 
     def _drop_shadow(self, table: TableId) -> None:
         with suppress(LevadaError):

@@ -8,6 +8,9 @@ copy's row in the state while it is open.
 The rows of a table that exists are replaced in place: only those that differ are changed, in one transaction. Its
 views, privileges, foreign keys and indexes stay, and readers see the old rows until the commit, without waiting. A
 table whose key, mode or types differ from the copy's cannot be kept. It is dropped, and the copy gets its name.
+
+A copy that was interrupted stays with its parts until the next one continues it or begins another, see
+`levada.destinations.postgres.kept_parts`.
 """
 
 from __future__ import annotations
@@ -128,9 +131,16 @@ def begin(
     mode: TableMode,
     place: QualifiedTable,
     lsn: Lsn,
+    kept: str | None = None,
 ) -> ShadowCopy:
-    """Drop earlier shadow copies of the table, and create an empty one in the schema of ``place``."""
-    drop_all(connection, state, row)
+    """Drop earlier shadow copies of the table, and create an empty one in the schema of ``place``.
+
+    If one of them is open and its ID is ``kept``, return that one with its rows.
+    """
+    found = None if kept is None else _interrupted(connection, state, row, kept)
+    drop_all(connection, state, row, keep=None if found is None else kept)
+    if kept is not None and found is not None:
+        return ShadowCopy(kept, found, schema, mode, Layout.of(schema), lsn)
     copy_id = str(uuid.uuid4())
     made = ShadowCopy(
         copy_id, QualifiedTable(place.schema, f"_levada_{uuid.UUID(copy_id).hex}"), schema, mode, Layout.of(schema), lsn
@@ -150,10 +160,28 @@ def begin(
     return made
 
 
-def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: Sequence[str]) -> None:
-    """End the writing of the copy: remove rows of unknown transactions, and create the key."""
-    shut = sql.SQL("UPDATE {} SET is_open = false WHERE copy_id = %s AND is_open").format(state.table(COPIES))
-    if connection.execute(shut, [copy.id]).rowcount != 1:
+def _interrupted(connection: WatchedConnection, state: State, row: TableRow, copy_id: str) -> QualifiedTable | None:
+    """End the writers of an open copy of the table, and return its place. None: there is none with this ID."""
+    find = sql.SQL(
+        "SELECT schema_name, table_name FROM {} WHERE copy_id::text = %s AND is_open"
+        " AND source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
+    ).format(state.table(COPIES))
+    owner = row.owner
+    names = list({owner.pipeline, *state.owner.names()})
+    found = connection.execute(find, [copy_id, owner.source_id, int(owner.table), names]).fetchone()
+    if found is None or find_relation(connection, place := QualifiedTable(*found)) is None:
+        return None
+    end_writers(connection, place)
+    return place
+
+
+def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: Sequence[str]) -> dict[str, int]:
+    """End the writing of the copy as of its LSN, and remove rows of unknown transactions.
+
+    Return the transaction of each part, as the rows have it in their xmin.
+    """
+    shut = sql.SQL("UPDATE {} SET is_open = false, lsn = %s WHERE copy_id = %s AND is_open").format(state.table(COPIES))
+    if connection.execute(shut, [str(copy.lsn), copy.id]).rowcount != 1:
         raise superseded(copy.place)
     drop = sql.SQL("DELETE FROM {} WHERE copy_id = %s RETURNING part_id::text, inserted_by::text")
     written = dict(connection.execute(drop.format(state.table(PARTS)), [copy.id]).fetchall())
@@ -164,6 +192,11 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
         # Without parameters, because the schema's name may have a percent sign.
         surplus = sql.SQL("DELETE FROM {} WHERE xmin = ANY ({}::text[]::xid[])")
         connection.execute(surplus.format(identifier(copy.place), sql.Literal(unknown)))
+    return {part: int(written[part]) for part in parts}
+
+
+def add_key(connection: WatchedConnection, copy: ShadowCopy) -> None:
+    """Create the key of a copy with all its rows."""
     if copy.mode is TableMode.UPSERT:
         key = sql.SQL(", ").join(sql.Identifier(c.name) for c in copy.schema.key_columns)
         add = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({}), REPLICA IDENTITY DEFAULT")
@@ -220,15 +253,15 @@ def serve(
     return replace(after, storage=read_storage(connection, after))
 
 
-def drop_all(connection: WatchedConnection, state: State, row: TableRow) -> None:
-    """Drop all shadow copies of the table."""
+def drop_all(connection: WatchedConnection, state: State, row: TableRow, *, keep: str | None = None) -> None:
+    """Drop all shadow copies of the table, except that with the ID ``keep``."""
     find = sql.SQL(
         "DELETE FROM {} WHERE source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
-        " RETURNING copy_id, schema_name, table_name"
-    )
+        " AND copy_id::text IS DISTINCT FROM %s RETURNING copy_id, schema_name, table_name"
+    ).format(state.table(COPIES))
     owner = row.owner
     names = list({owner.pipeline, *state.owner.names()})
-    found = connection.execute(find.format(state.table(COPIES)), [owner.source_id, int(owner.table), names]).fetchall()
+    found = connection.execute(find, [owner.source_id, int(owner.table), names, keep]).fetchall()
     for copy_id, schema, name in found:
         connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
         copy = QualifiedTable(schema, name)

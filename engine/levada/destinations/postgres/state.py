@@ -41,7 +41,8 @@ CREATE TABLE IF NOT EXISTS {schema}.destination_copies (
     copy_id uuid PRIMARY KEY, pipeline text NOT NULL, source_id text NOT NULL, table_id bigint NOT NULL,
     schema_name text NOT NULL, table_name text NOT NULL, is_open boolean NOT NULL, lsn pg_lsn NOT NULL);
 CREATE TABLE IF NOT EXISTS {schema}.destination_copy_parts (
-    part_id uuid PRIMARY KEY, copy_id uuid NOT NULL, inserted_by xid NOT NULL);
+    part_id uuid PRIMARY KEY, copy_id uuid NOT NULL, inserted_by xid NOT NULL, range_name text,
+    row_count bigint, unrepresentable bigint);
 CREATE OR REPLACE FUNCTION {schema}.levada_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
 BEGIN
     IF current_setting('levada.writer', true) IS DISTINCT FROM 'on' THEN

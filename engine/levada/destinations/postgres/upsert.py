@@ -73,12 +73,14 @@ def delete_keys(
     keys: pa.Table,
     *,
     counted: bool = False,
+    spared: Sequence[int] = (),
 ) -> int:
     """Delete the rows with these keys, and return their number. With ``counted`` only return it.
 
-    ``keys`` has the key columns by their names.
+    ``keys`` has the key columns by their names. Rows whose xmin is in ``spared`` stay.
     """
-    return _Batch(connection, identifier(place), layout, schema, new_seed()).delete(keys, counted=counted)
+    batch = _Batch(connection, identifier(place), layout, schema, new_seed())
+    return batch.delete(keys, counted=counted, spared=spared)
 
 
 def empty_table(connection: WatchedConnection, place: QualifiedTable) -> None:
@@ -123,15 +125,20 @@ class _Batch:
         self._upsert(rows)
         self._empty_scratch()
 
-    def delete(self, keys: pa.Table, *, counted: bool) -> int:
-        """Delete the rows with these keys, or only count them."""
+    def delete(self, keys: pa.Table, *, counted: bool, spared: Sequence[int]) -> int:
+        """Delete the rows with these keys, or only count them. Those that the transactions ``spared`` wrote stay."""
         given = self._scratch("d", [(f"k{i}", without_length(t)) for i, t in enumerate(self._key_types)])
         self._fill(given, keys.select([c.name for c in self.schema.key_columns]))
         if counted:
             statement = sql.SQL("SELECT FROM {} t WHERE EXISTS (SELECT FROM {} d WHERE {})")
         else:
             statement = sql.SQL("DELETE FROM {} t USING {} d WHERE {}")
-        rows = self.connection.execute(statement.format(self.table, given, self._same_key("d"))).rowcount
+        where: sql.Composable = self._same_key("d")
+        if spared:
+            # Without parameters, because a column's name may have a percent sign.
+            condition = sql.SQL("{} AND t.xmin <> ALL ({}::text[]::xid[])")
+            where = condition.format(where, sql.Literal([str(xid) for xid in spared]))
+        rows = self.connection.execute(statement.format(self.table, given, where)).rowcount
         self._empty_scratch()
         return rows
 

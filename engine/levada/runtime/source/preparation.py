@@ -25,7 +25,6 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.append_publication import PublicationNames, list_streamed, read_append, read_state
 from levada.postgres.catalog import StreamedTable, list_tables
 from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
-from levada.postgres.estimates import estimate_tables
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
@@ -47,6 +46,7 @@ from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
+from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.tables.append_record import publication_names, record_append
 from levada.runtime.tables.comparisons import Comparisons
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
@@ -109,12 +109,13 @@ def prepare_source(
     *,
     owner: PipelineOwner | None = None,
     waiting: Waiting = lambda error: None,
+    sizes: TableSizes | None = None,
 ) -> SourceState:
     """Check the source, and create the publication and the slot if they are missing.
 
     ``found`` is called with the tables before the slot is verified. ``lost`` is the error that ended a running pipeline
     whose ``slot.onLost`` is Resync. ``owner`` is the owner that this process runs as. ``waiting`` gets what the
-    creation of the slot waits for.
+    creation of the slot waits for. ``sizes`` is that of later discoveries.
 
     Raise NeedsOperator ``preflight_failed`` with all problems, and ``not_the_owner`` if the slot or the publication
     belongs to another owner. Problems of single tables are left out if the store has tables. If ``slot.onLost`` is
@@ -134,7 +135,7 @@ def prepare_source(
         end_abandoned_slots(connection, config.name)
         slot = inspect_slot(connection, config.slot.name)
         require_state(config, store, slot, log.end(), recorded=record.known or has_publication_record(store))
-        tables = discover(config, connection, store, owner)
+        tables = discover(config, connection, store, owner, sizes or TableSizes())
         if tables.incomplete is not None and not begun:
             raise tables.incomplete
         _require_tables(config, tables, table_names(store).values())
@@ -164,7 +165,11 @@ def _prepare_trigger(config: PipelineConfig, connection: psycopg.Connection[Any]
 
 
 def discover(
-    config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, owner: PipelineOwner | None
+    config: PipelineConfig,
+    connection: psycopg.Connection[Any],
+    store: PipelineStore,
+    owner: PipelineOwner | None,
+    sizes: TableSizes,
 ) -> SourceTables:
     """Return the tables of the source. Add the selected tables to the publication first, if it is managed.
 
@@ -173,11 +178,15 @@ def discover(
     taken over the pipeline, and Transient ``table_locked`` if sessions lock one table after the other meanwhile.
     """
     with locks_named(connection, config.is_selected), read_only_named(connection):
-        return _discover(config, connection, store, owner)
+        return _discover(config, connection, store, owner, sizes)
 
 
 def _discover(
-    config: PipelineConfig, connection: psycopg.Connection[Any], store: PipelineStore, owner: PipelineOwner | None
+    config: PipelineConfig,
+    connection: psycopg.Connection[Any],
+    store: PipelineStore,
+    owner: PipelineOwner | None,
+    sizes: TableSizes,
 ) -> SourceTables:
     name = config.publication.name
     unidentified: tuple[QualifiedTable, ...] = ()
@@ -215,9 +224,8 @@ def _discover(
     report = report or inspect_coverage(
         connection, name, {t.name for t in published if t.id not in state.appended}, listed=True
     )
-    estimates = estimate_tables(connection, [t.name for t in published])
-    sizes = {t.id: its.bytes for t in published if (its := estimates.get(t.name)) is not None and its.current}
-    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, sizes, appended.waits)
+    read = sizes.read(connection, [t.id for t in published])
+    return SourceTables(published, state, unidentified, incomplete, locked, report.refusing, read, appended.waits)
 
 
 def _cover(

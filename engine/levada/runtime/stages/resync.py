@@ -33,7 +33,7 @@ from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
 from levada.runtime.tables.resync_state import ResyncState, ShadowCopy, ShadowVerification
 from levada.runtime.tables.resync_steps import Step
-from levada.runtime.tables.retries import named, park
+from levada.runtime.tables.retries import named, of_resync, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import ShadowCutWanted
@@ -365,7 +365,7 @@ class ResyncStage(Stage):
             return
         attempt = resync.retries.failed(error, self._registry.outage.written_at, time.monotonic())
         limits, alone = self._config_ref.current.retries, resync.retries.alone
-        parked = named(park(error, attempt, limits, datetime.now(UTC), alone=alone), record.name)
+        parked = of_resync(named(park(error, attempt, limits, datetime.now(UTC), alone=alone), record.name))
         resync.error = error_progress(parked)
         known = error if isinstance(error, LevadaError) else None
         _log.error(
@@ -388,7 +388,7 @@ class ResyncStage(Stage):
         parked = park(
             error, max(1, record.resync.retries.attempts), self._config_ref.current.retries, datetime.now(UTC)
         )
-        record.resync.given_up = error_progress(named(parked, record.name))
+        record.resync.given_up = error_progress(of_resync(named(parked, record.name)))
         self._registry.shadows.abandon(record)
 
     # ---- the end --------------------------------------------------------------------------------------------------

@@ -158,6 +158,11 @@ def named(parked: Errored, table: QualifiedTable) -> Errored:
     return replace(parked, solution=parked.solution.replace("MANIFEST TABLE", f"MANIFEST {table.argument}"))
 
 
+def of_resync(parked: Errored) -> Errored:
+    """Return the error as that of a resync, which begins again by another request: a retry is for the table itself."""
+    return replace(parked, solution=parked.solution.replace("levada retry MANIFEST", "levada resync MANIFEST"))
+
+
 @dataclass(slots=True)
 class RetryState:
     """The failed attempts of one table, from which the delay of the next one follows. Its methods write it."""

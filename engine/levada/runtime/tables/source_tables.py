@@ -19,7 +19,7 @@ class SourceTables:
     ``publication`` covers these and all that the store knows. ``unidentified`` are selected and left out, because they
     have no replica identity. ``refusing`` are published without one. ``incomplete`` is set if the publication lacks
     others that cannot be added, and ``locked`` while it lacks others that another session has locked. ``sizes`` are
-    the bytes of those ``published`` tables that are not locked.
+    the bytes of those ``published`` tables that were read now, see `levada.runtime.source.table_sizes`.
     """
 
     published: tuple[StreamedTable, ...]

@@ -13,6 +13,7 @@ from levada.testing.destinations.crashes import Crashes
 from levada.testing.destinations.cuts import Cuts
 from levada.testing.destinations.erasures import Erasures
 from levada.testing.destinations.errors import Errors
+from levada.testing.destinations.kept_ranges import KeptRanges
 from levada.testing.destinations.kept_rows import KeptRows
 from levada.testing.destinations.metadata import Metadata
 from levada.testing.destinations.schema_changes import SchemaChanges
@@ -34,6 +35,7 @@ class DestinationConformance(
     Values,
     Errors,
     ShadowCopies,
+    KeptRanges,
     Cuts,
     Erasures,
     Crashes,

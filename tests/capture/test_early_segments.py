@@ -1,0 +1,268 @@
+"""Rows of a transaction in progress are staged before its end, and are then as if they had been staged after it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg import sql
+from tests.rigs.capture import Capture
+from tests.rigs.database import Database, StartPostgres
+from tests.rigs.open_transactions import Client, send_immediately
+
+from levada.capture.in_progress import InProgressLimits
+from levada.capture.message_stream import SliceLimits
+from levada.postgres.slots import create_slot
+from levada.schema import TableTarget
+from levada.segments import StagedBatch, TableStart
+from levada.values import Lsn, OnUnrepresentable, TableId
+
+SMALL = {"slices": SliceLimits(messages=40, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=10)}
+"""The sizes with which a transaction of a few rows is staged while it is in progress."""
+
+
+def stream_early(db: Database) -> None:
+    """Let the server send transactions of a few rows before their end."""
+    with db.connect() as c:
+        name = sql.Identifier(db.name)
+        c.execute(sql.SQL("ALTER DATABASE {} SET logical_decoding_work_mem = '64kB'").format(name))
+        send_immediately(c)
+
+
+def early_files(capture: Capture) -> list[str]:
+    """The files of transactions that have not ended, and of those that were staged before their end."""
+    return [name for name in capture.staging.list("shop") if name.startswith("open-")]
+
+
+def used(capture: Capture) -> int:
+    """The number of segments whose rows were staged before the COMMIT."""
+    return sum(any("/open-" in path for path in m.paths) for m in capture.log.list())
+
+
+def events(capture: Capture, tables: list[str]) -> list[Any]:
+    """Everything that is staged of these tables, as a destination of events gets it."""
+    manifests = capture.log.list()
+    versions = [v.schema() for m in manifests for v in m.versions]
+    oids = {TableId(capture.table(name)) for name in tables}
+    starts = [
+        TableStart(TableTarget.of(min((v for v in versions if v.id == t), key=lambda v: v.snapshot_id)), Lsn(0))
+        for t in sorted(oids & {v.id for v in versions})
+    ]
+    return list(StagedBatch(capture.staging, manifests, starts, Lsn(2**62), OnUnrepresentable.NULL))
+
+
+def test_rows_are_staged_before_the_commit_and_visible_at_it(capture: Capture, db: Database, tmp_path: Path) -> None:
+    """The files are there while no manifest names them. At the COMMIT they are the segment, with its LSN and time."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    db.execute("CREATE TABLE b (id int PRIMARY KEY)")
+    db.execute("INSERT INTO a VALUES (0), (-1)")
+    capture.prepare()
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with capture.running(), db.connect() as c:
+        db.execute("INSERT INTO b VALUES (1)")
+        db.execute("UPDATE a SET v = 'x' WHERE id = 0")
+        capture.catch_up()
+        c.execute("BEGIN")
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 6000) i")
+        c.execute("UPDATE a SET v = 'y' WHERE id < 2")
+        c.execute("DELETE FROM a WHERE id > 5990")
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(7001, 8000) i")
+        capture.until(lambda: early_files(capture) != [])
+        assert (len(capture.rows("a")), used(capture)) == (1, 0)
+        db.execute("INSERT INTO b VALUES (2)")
+        capture.catch_up()
+        c.execute("COMMIT")
+        db.execute("INSERT INTO b VALUES (3)")
+        capture.catch_up()
+    assert capture.error is None
+    assert used(capture) == 1
+    assert capture.replayed("a") == capture.source("a")
+    assert sorted(capture.column("b", "id")) == [1, 2, 3]
+    named = {path for m in capture.log.list() for path in m.paths}
+    assert {f"shop/{name}" for name in early_files(capture)} <= named
+
+
+@pytest.mark.parametrize("end", ["ROLLBACK", "kill"])
+def test_nothing_is_left_of_what_did_not_commit(capture: Capture, db: Database, tmp_path: Path, end: str) -> None:
+    """Files of a transaction that is rolled back are removed, and so are those of one whose session ends."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with db.connect() as c:
+        with capture.running():
+            db.execute("INSERT INTO a VALUES (-1)")
+            capture.catch_up()
+            c.execute("BEGIN")
+            c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 6000) i")
+            capture.until(lambda: early_files(capture) != [])
+            if end == "ROLLBACK":
+                c.execute("ROLLBACK")
+                capture.until(lambda: early_files(capture) == [])
+        assert early_files(capture) == []
+        if end == "kill":
+            c.execute("COMMIT")
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with capture.running():
+        capture.catch_up()
+    assert capture.replayed("a") == capture.source("a")
+
+
+def test_several_at_the_same_time(capture: Capture, db: Database, tmp_path: Path) -> None:
+    """Ten transactions in progress are staged side by side, and are in the order of their commits."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with capture.running():
+        db.execute("INSERT INTO a VALUES (-1)")
+        capture.catch_up()
+        clients = [db.connect() for _ in range(10)]
+        for n, c in enumerate(clients):
+            c.__enter__()
+            c.execute("BEGIN")
+            c.execute(
+                "INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(%s::int, %s::int) i",
+                (n * 1000, n * 1000 + 100),
+            )
+        for n, c in enumerate(clients):
+            c.execute(
+                "INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(%s::int, %s::int) i",
+                (n * 1000 + 501, n * 1000 + 550),
+            )
+        for c in reversed(clients):
+            c.execute("COMMIT")
+            c.__exit__(None, None, None)
+        capture.catch_up()
+    assert capture.error is None
+    assert used(capture) == 10
+    assert capture.replayed("a") == capture.source("a")
+
+
+INSIDE = {
+    "alter": ["ALTER TABLE a ADD COLUMN w int DEFAULT 7",
+        "INSERT INTO a SELECT i, 'z', i FROM generate_series(9001, 9100) i"],
+    "truncate": ["TRUNCATE a", "INSERT INTO a SELECT i, 'z' FROM generate_series(9001, 9100) i"],
+    "savepoint": [
+        "SAVEPOINT s", "DELETE FROM a WHERE id % 3 = 0", "ROLLBACK TO SAVEPOINT s", "INSERT INTO a VALUES (9001, 'z')",
+    ],
+    "released": ["SAVEPOINT s", "DELETE FROM a WHERE id % 3 = 0",
+        "RELEASE SAVEPOINT s", "INSERT INTO a VALUES (9001, 'z')"],
+    "moved keys": ["UPDATE a SET id = id + 100000 WHERE id % 2 = 0", "UPDATE a SET id = -id WHERE id % 5 = 0"],
+    "unchanged values": [
+        "INSERT INTO a SELECT i, (SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 200) n)"
+        " FROM generate_series(9001, 9040) i",
+        "UPDATE a SET id = id + 1000000 WHERE id > 9000",
+    ],
+    "another table": ["CREATE TABLE c (id int PRIMARY KEY)", "INSERT INTO c SELECT generate_series(1, 100)"],
+    "partitions": ["INSERT INTO p SELECT i FROM generate_series(1, 198) i"],
+    "message": ["SELECT pg_logical_emit_message(true, 'other', 'text')", "DELETE FROM a WHERE id % 3 = 0"],
+}  # fmt: skip
+"""Statements of a transaction whose other changes are staged before its end."""
+
+EARLY = {"truncate", "released", "moved keys", "unchanged values", "partitions", "message"}
+"""Those with which it is staged before its end."""
+
+
+@pytest.mark.parametrize("ddl_messages", [False, True])
+@pytest.mark.parametrize("inside", INSIDE)
+def test_statements_inside(db: Database, tmp_path: Path, inside: str, ddl_messages: bool) -> None:
+    """Every event of a transaction that is staged before its end is as by protocol version 1."""
+    capture, plain = (Capture(db, tmp_path / name, ddl_messages=ddl_messages) for name in ("staging", "plain"))
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    db.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    for n in range(2):
+        db.execute(f"CREATE TABLE p{n} PARTITION OF p FOR VALUES FROM ({n * 100}) TO ({n * 100 + 100})")  # type: ignore[arg-type]
+    capture.prepare()
+    db.execute("ALTER PUBLICATION levada_shop SET (publish_via_partition_root)")
+    plain.slot += "_plain"
+    with db.connect() as c:
+        create_slot(c, plain.slot)
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    plain.new_worker()
+    with capture.running(), db.connect() as c:
+        db.execute("INSERT INTO a VALUES (-1)")
+        db.execute("INSERT INTO p VALUES (0), (199)")
+        capture.catch_up()
+        c.execute("BEGIN")
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 300) i")
+        for statement in INSIDE[inside]:
+            c.execute(statement)  # type: ignore[arg-type]
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(3001, 3100) i")
+        c.execute("COMMIT")
+        db.execute("INSERT INTO a VALUES (-2)")
+        capture.catch_up()
+    assert capture.error is None
+    assert (used(capture) > 0) == (inside in EARLY)
+    assert capture.replayed("a") == capture.source("a")
+    with plain.running():
+        plain.catch_up()
+    tables = ["a", "p", "c"] if inside == "another table" else ["a", "p"]
+    assert events(capture, tables) == events(plain, tables)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, tmp_path: Path, seed: int) -> None:
+    """Every event is the same, for savepoints, DDL and TRUNCATE in interleaved transactions too."""
+    capture, plain = (Capture(db, tmp_path / name, ddl_messages=True) for name in ("staging", "plain"))
+    db.execute("CREATE TABLE shared (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
+    for n in range(3):
+        db.execute(f"CREATE TABLE own{n} (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")  # type: ignore[arg-type]
+    capture.prepare()
+    plain.slot += "_plain"
+    with db.connect() as c:
+        create_slot(c, plain.slot)
+    stream_early(db)
+    tiny = {"slices": SliceLimits(messages=8, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=4)}
+    capture.new_worker(work_dir=tmp_path, **tiny)
+    plain.new_worker()
+    with capture.running():
+        clients = [Client(db, n, seed) for n in range(3)]
+        order = random.Random(seed)
+        for _ in range(120):
+            order.choice(clients).step()
+        for client in clients:
+            client.end()
+            client.close()
+        capture.catch_up()
+    assert capture.error is None
+    with plain.running():
+        plain.catch_up()
+    tables = ["shared", *(f"own{n}" for n in range(3))]
+    assert events(capture, tables) == events(plain, tables)
+    if capture.worker.position.sessions == 1:
+        assert used(capture) > 0
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_prepared_transaction(start_postgres: StartPostgres, tmp_path: Path, end: str) -> None:
+    """It stays staged after PREPARE, is so again in the next session, and is visible at COMMIT PREPARED or never."""
+    with start_postgres(settings={"max_prepared_transactions": "5", "wal_level": "logical"}) as server:
+        db = Database(server, "postgres")
+        capture = Capture(db, tmp_path / "staging")
+        db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+        capture.prepare()
+        stream_early(db)
+        for turn in range(2):
+            capture.new_worker(work_dir=tmp_path, **SMALL)
+            with capture.running():
+                db.execute(f"INSERT INTO a VALUES ({-1 - turn})")  # type: ignore[arg-type]  # a number
+                capture.catch_up()
+                if not turn:
+                    with db.connect() as c:
+                        c.execute("BEGIN")
+                        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 6000) i")
+                        c.execute("PREPARE TRANSACTION 'p'")
+                capture.until(lambda: early_files(capture) != [])
+                assert sorted(capture.column("a", "id")) == [-1 - n for n in range(turn, -1, -1)]
+                if turn:
+                    db.execute(f"{end} PREPARED 'p'")  # type: ignore[arg-type]  # one of two words
+                    capture.catch_up()
+            assert capture.error is None
+        assert used(capture) == (end == "COMMIT")
+        assert capture.replayed("a") == capture.source("a")
+        assert (early_files(capture) != []) == (end == "COMMIT")
