@@ -26,6 +26,7 @@ WORLDS = (
     "ducklake-15-notrigger", "iceberg-16-changelog", "postgres-14-notrigger-resync", "iceberg-18-partitioned",
     "memory-17-resync", "memory-15-notrigger", "ducklake-17-notrigger-keep", "ducklake-16-leaves",
     "ducklake-18-resync-mark", "iceberg-17-resync-ignore", "ducklake-17-notrigger-append", "iceberg-18-mark",
+    "ducklake-18-resync-masks",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 
