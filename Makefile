@@ -13,7 +13,7 @@ NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick near test test-nightly test-servers test-histories test-migrations test-regress test-mutants test-install test-cluster test-late test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-repair bench-index bench-deletes bench-ddl bench-impact bench-tables bench-scale bench-operator bench-executors
+.PHONY: help setup quick near test test-nightly test-servers test-histories test-migrations test-regress test-mutants test-install test-cluster test-late test-tenants on-cluster cluster-build cluster-up cluster-image cluster-down lint lint-ci format docs demo quickstart crds image lock clean bench-copy bench-capture bench-commits bench-decode bench-apply bench-batches bench-catchup bench-freshness bench-outage bench-transaction bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-verify bench-repair bench-index bench-deletes bench-ddl bench-impact bench-tables bench-taxi bench-scale bench-operator bench-executors
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,7 +107,7 @@ lint: setup ## ruff, mypy, import-linter, and the project's own rules
 lint-ci: setup ## zizmor, actionlint (by Go), ShellCheck, the build of docs, the jars' checksums: CI runs it
 	$(BIN)/python -m tests.lint --ci
 
-format: setup ## Let ruff format and mend what it can
+format: setup ## Let ruff format and correct what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -120,7 +120,7 @@ demo: setup ## Run the shop example from end to end
 quickstart: ## Try Levada on a Kubernetes of this machine, by kind, k3d or minikube, and remove it again
 	examples/quickstart/quickstart.sh
 
-bench-capture bench-catchup bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-repair bench-ddl bench-impact bench-tables: bench-%: setup
+bench-capture bench-catchup bench-commits bench-decode bench-apply bench-startup bench-bigquery bench-ducklake bench-opensearch bench-postgres bench-freshness bench-outage bench-transaction bench-verify bench-repair bench-ddl bench-impact bench-tables bench-taxi: bench-%: setup
 	$(BIN)/python -m benchmarks.$*
 
 bench-copy: setup ## Measure the initial copy, side by side with psql and Spark JDBC
@@ -160,6 +160,7 @@ bench-transaction: ## Measure what one transaction of five million rows costs in
 bench-ddl: ## Measure DDL at the source with and without Levada's trigger, and its periodic reads of the catalog
 bench-impact: ## Measure pgbench on a server that Levada streams, side by side with pg_recvlogical and with no reader
 bench-tables: ## Measure the first copy of 10, 100 and 1,000 small tables, with the cost at the source
+bench-taxi: ## Measure the first copy of the two tables of the New York taxi data set, side by side with psql
 bench-verify: ## Measure levada verify on 5 million rows during changes, side by side with an MD5 scan and Spark
 bench-repair: ## Measure levada verify --repair after a lost file, side by side with a copy of its rows
 

@@ -11,8 +11,10 @@ import psycopg
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig, table
+from tests.rigs.waiting import LIMIT_S
 
 from levada.runtime.config import RetryLimits
+from levada.runtime.limits import Limits
 from levada.status import Progress
 
 SMALL = [f"t_{n:02}" for n in range(12)]
@@ -32,6 +34,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
         made.config,
         selects=lambda name: name.schema == "public",
         copy_tables=1,
+        limits=Limits(shared_snapshot_s=LIMIT_S),
         retries=RetryLimits(max_attempts=100, delay_s=0.2, max_delay_s=0.5),
     )
     yield made
@@ -131,4 +134,20 @@ def test_a_locked_table_waits_by_itself(rig: Rig, db: Database) -> None:
         for holder in holders:
             holder.close()
     rig.wait(lambda p: ready(p) == set(SMALL))
+    assert all(rig.destination.copies_of(name) == 1 for name in SMALL)
+
+
+def test_tables_without_time_wait_for_a_smaller_group(rig: Rig, db: Database) -> None:
+    """A snapshot that has reached its limit takes no further table, and the next one has as many as there was time for.
+
+    Each table is copied once.
+    """
+    rig.config = replace(rig.config, limits=Limits(shared_snapshot_s=0.0))
+    # Each snapshot after this statement has another LSN.
+    rig.destination.before_copy = lambda _: db.execute("CREATE TABLE other.moving ()", "DROP TABLE other.moving")
+    db.execute("CREATE SCHEMA other")
+    rig.start()
+    rig.wait(lambda p: ready(p) == set(SMALL))
+    of = snapshots(rig, db)
+    assert len(set(of.values())) == len(SMALL)
     assert all(rig.destination.copies_of(name) == 1 for name in SMALL)

@@ -6,7 +6,7 @@ A table that is not small, or that is locked, is postponed, so that it keeps nei
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SMALL_BYTES: Final = 1 << 20
 """The largest table that shares a snapshot, in bytes at the source, with TOAST and without indexes."""
 
-_HELD_S: Final = 5.0
-"""Seconds after which no further copy begins with a snapshot. An old one keeps the source from removing dead rows."""
+_REPORT_EVERY_S: Final = 0.5
+"""Seconds from one report of ended copies to the next. The ends of one report are stored in one step."""
 _LATER: Final = frozenset({codes.LOCK_TIMEOUT, codes.TABLE_CHANGED})
 _WAIT_S: Final = 0.5
 """The longest wait for a lock in seconds, during which the neighbours of the locked table wait too."""
@@ -52,9 +52,13 @@ class BegunCopy:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """A copy that begins again. ``alone`` is True if it must have a snapshot of its own then."""
+    """A copy that begins again. ``alone`` is True if it must have a snapshot of its own then.
+
+    Otherwise there was no time for it, and ``made`` is the number of copies that were made from the snapshot.
+    """
 
     alone: bool
+    made: int = 0
 
 
 class CopyReports(Protocol):
@@ -63,8 +67,8 @@ class CopyReports(Protocol):
     def started(self, table: TableId, rows: RunningCopy) -> None:
         """Record that the rows of a table are read from now on."""
 
-    def ended(self, table: TableId, outcome: Copied | Postponed | BaseException) -> None:
-        """Record the end of a copy."""
+    def ended(self, outcomes: Mapping[TableId, Copied | Postponed | BaseException]) -> None:
+        """Record the ends of copies."""
 
 
 class CopyGroup:
@@ -74,19 +78,26 @@ class CopyGroup:
         self._copier = copier
         self._reports = reports
         self._waiting = {one.table: one for one in copies}
+        self._ended: dict[TableId, Copied | Postponed | BaseException] = {}
+        self._reported_at = time.monotonic()
 
     def run(self) -> None:  # in a pool
-        """Make the copies, and report the end of each of them. An error of one does not end the others."""
+        """Make the copies, and report the ends of all of them. An error of one does not end the others."""
         try:
-            self._postpone_locked()
-            if self._waiting:
-                self._make_room()
-                first = next(iter(self._waiting.values()))
-                with self._copier.snapshot(first.table, metadata=self._has_metadata()) as snapshot:
-                    self._copy_all(snapshot)
+            self._run()
         except BaseException as error:
             for table in list(self._waiting):
                 self._end(table, error)
+        finally:
+            self._report()
+
+    def _run(self) -> None:
+        self._postpone_locked()
+        if self._waiting:
+            self._make_room()
+            first = next(iter(self._waiting.values()))
+            with self._copier.snapshot(first.table, metadata=self._has_metadata()) as snapshot:
+                self._copy_all(snapshot)
 
     def _postpone_locked(self) -> None:
         with self._copier.sessions.session() as connection:
@@ -104,7 +115,7 @@ class CopyGroup:
         return any(one.plan.settings.metadata for one in self._waiting.values())
 
     def _copy_all(self, snapshot: ExportedSnapshot) -> None:
-        ends_at = time.monotonic() + _HELD_S
+        ends_at = time.monotonic() + self._copier.config_ref.current.limits.shared_snapshot_s
         wanted = [WantedTable(one.table, one.name, one.plan.settings) for one in self._waiting.values()]
         try:
             found = self._copier.source.read_all(snapshot, wanted, _WAIT_S)
@@ -115,18 +126,18 @@ class CopyGroup:
             for table in list(self._waiting):
                 self._end(table, Postponed(alone=True))
             return
-        first = True
+        made = 0
         for one in list(self._waiting.values()):
             read = found[one.table]
             if isinstance(read, LevadaError):
                 self._end(one.table, read)
             elif read.published.bytes > SMALL_BYTES:
                 self._end(one.table, Postponed(alone=True))
-            elif first or time.monotonic() < ends_at:
+            elif not made or time.monotonic() < ends_at:
                 self._end(one.table, self._copy(snapshot, one, read))
-                first = False
+                made += 1
             else:
-                self._end(one.table, Postponed(alone=False))
+                self._end(one.table, Postponed(alone=False, made=made))
 
     def _copy(
         self, snapshot: ExportedSnapshot, one: BegunCopy, read: SourceTable
@@ -153,4 +164,12 @@ class CopyGroup:
 
     def _end(self, table: TableId, outcome: Copied | Postponed | BaseException) -> None:
         del self._waiting[table]
-        self._reports.ended(table, outcome)
+        self._ended[table] = outcome
+        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+            self._report()
+
+    def _report(self) -> None:
+        ended, self._ended = self._ended, {}
+        if ended:
+            self._reports.ended(ended)
+        self._reported_at = time.monotonic()

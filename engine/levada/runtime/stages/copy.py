@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,13 @@ from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.staged_changes import ChangesWanted
 from levada.runtime.copies.table_copy import Copied, TableCopy
 from levada.runtime.job import Job
-from levada.runtime.stages.messages import CopyEnded, CopyStarted
+from levada.runtime.stages.messages import CopiesEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Recreate, Shadow
 from levada.runtime.tables.kept_copies import keep_segments, kept_copy, store_kept_copy
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.rules import copies_to_start, needs_resync
+from levada.runtime.tables.rules import GROUP, copies_to_start, needs_resync
 from levada.schema.table import NEWEST_VERSION
 from levada.stores.phases import DataSync, FinishedCopy
 from levada.stores.workers import table_worker
@@ -40,11 +40,13 @@ class CopyStage(Stage):
         self._copier = copier
         self._stopping = False
         self._running = self._groups = 0
+        self._group = GROUP
+        """The tables that share a snapshot at most: as many as there was time for, the last time that it was short."""
         self._wanted: dict[tuple[TableId, bool], ChangesWanted] = {}
         self._pool = MarkedPool(max(MAX_COPIES, parts.config_ref.current.copy_tables), "levada-copy")
         parts.inbox.on(CopyStarted, self._copy_started)
         parts.inbox.on(ChangesWanted, self._changes_wanted)
-        parts.inbox.on(CopyEnded, self._copy_ended)
+        parts.inbox.on(CopiesEnded, self._copies_ended)
 
     def start(self, sessions: int, *, paused: bool = False) -> None:
         """Start the copies that are due. ``sessions`` is the number of sessions of the stream that have begun.
@@ -61,6 +63,7 @@ class CopyStage(Stage):
             sessions,
             lambda r: not paused or backlog.holds(r.id),
             self._may_share,
+            self._group,
         )
         if due:
             with self._store.together():
@@ -114,9 +117,9 @@ class CopyStage(Stage):
         """Send the message of a copy that has its snapshot. From any thread."""
         self._inbox.put(CopyStarted(table, rows))
 
-    def ended(self, table: TableId, outcome: Copied | Postponed | BaseException) -> None:
-        """Send the message of a copy that has ended. From any thread."""
-        self._inbox.put(CopyEnded(table, outcome))
+    def ended(self, outcomes: Mapping[TableId, Copied | Postponed | BaseException]) -> None:
+        """Send the message of copies that have ended. From any thread."""
+        self._inbox.put(CopiesEnded(outcomes))
 
     def _run_all(self, copies: Sequence[BegunCopy]) -> None:  # in a pool
         if len(copies) == 1:
@@ -142,9 +145,9 @@ class CopyStage(Stage):
             else:
                 copied = self._copier.run(table, name, plan, cancelled, started, since)
         except BaseException as error:
-            self.ended(table, error)
+            self.ended({table: error})
         else:
-            self.ended(table, copied)
+            self.ended({table: copied})
 
     def _dedicated(self) -> DedicatedCopy:
         config = self._config_ref.current
@@ -167,9 +170,13 @@ class CopyStage(Stage):
         """Record that a copy has its snapshot."""
         self._registry.tables[report.table].copy.running = report.rows
 
-    def _copy_ended(self, report: CopyEnded) -> None:
+    def _copies_ended(self, report: CopiesEnded) -> None:
+        with self._store.together():
+            for table, outcome in report.outcomes.items():
+                self._copy_ended(self._registry.tables[table], outcome)
+
+    def _copy_ended(self, record: TableRecord, outcome: Copied | Postponed | BaseException) -> None:
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
-        record, outcome = self._registry.tables[report.table], report.outcome
         record.end()
         self._running -= 1
         copy = record.copy
@@ -191,10 +198,11 @@ class CopyStage(Stage):
             return
         if isinstance(outcome, Postponed) or copy.outdated:
             copy.alone = isinstance(outcome, Postponed) and outcome.alone
+            if isinstance(outcome, Postponed) and outcome.made:
+                self._group = outcome.made
             self._registry.phases.restart_copy(record)
             return
-        with self._store.together():
-            self._finished(record, outcome)
+        self._finished(record, outcome)
 
     def _finished(self, record: TableRecord, outcome: Copied) -> None:
         copy = record.copy

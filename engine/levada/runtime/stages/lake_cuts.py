@@ -24,7 +24,7 @@ from levada.printable import counted
 from levada.runtime.job import Job
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.messages import (
-    CopyEnded,
+    CopiesEnded,
     Discovered,
     JobStarted,
     LakeCutDropped,
@@ -109,7 +109,7 @@ class LakeCuts(Stage):
         parts.inbox.on(SegmentStaged, self._segment_staged)
         parts.inbox.on(Discovered, self._discovered)
         # A copy into a new table has none of the tags, so they are compared with the stored cuts.
-        parts.inbox.on(CopyEnded, lambda copy: self._unchecked.add(copy.table))
+        parts.inbox.on(CopiesEnded, lambda ended: self._unchecked.update(ended.outcomes))
         parts.inbox.on(CutReleased, self._released)
         parts.inbox.on(SourceRestarted, self._source_restarted)
 

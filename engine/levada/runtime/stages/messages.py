@@ -43,11 +43,10 @@ class CopyStarted(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyEnded(Message):
-    """A copy is durable at the destination, is postponed, or failed."""
+class CopiesEnded(Message):
+    """Copies that are durable at the destination, were postponed, or failed. Their ends are stored in one step."""
 
-    table: TableId
-    outcome: Copied | Postponed | BaseException
+    outcomes: Mapping[TableId, Copied | Postponed | BaseException]
 
 
 @dataclass(slots=True)

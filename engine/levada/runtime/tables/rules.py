@@ -75,11 +75,12 @@ def copies_to_start(
     sessions: int,
     may_begin: Callable[[TableRecord], bool] = lambda record: True,
     may_share: Callable[[TableRecord], bool] = lambda record: False,
+    group: int = GROUP,
 ) -> list[list[TableRecord]]:
     """Return the tables whose first copies begin now. ``sessions`` is the number of replication sessions so far.
 
-    The tables of each list share a snapshot, and ``may_share`` returns False for a table that may not. They are only
-    as many as wait for each of the copies that run at a time.
+    The tables of each list share a snapshot, and ``may_share`` returns False for a table that may not. They are at most
+    ``group``, and only as many as wait for each of the copies that run at a time.
 
     At most ``at_once`` copies run at a time, shadow copies included. ``may_begin`` returns False for a table whose copy
     has to wait. Copies that are made again by themselves come last, the smallest first.
@@ -89,7 +90,7 @@ def copies_to_start(
     idle = [r for r in known if not r.busy and not r.suspended and not r.resync.has_copy]
     waiting = [r for r in idle if isinstance(r.phase, Init) and sessions >= r.copy.after_session and may_begin(r)]
     waiting.sort(key=lambda r: (bool(r.own.code), r.own.bytes or 0))
-    size = min(GROUP, -(-len(waiting) // max(1, at_once)))
+    size = min(group, -(-len(waiting) // max(1, at_once)))
     groups: list[list[TableRecord]] = []
     for record in waiting:
         last = groups[-1] if groups else []
