@@ -108,9 +108,13 @@ BEGIN
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
             BEGIN
                 EXECUTE statement;
-            EXCEPTION WHEN lock_not_available OR undefined_object THEN
+            EXCEPTION WHEN lock_not_available THEN
                 RAISE;
             WHEN OTHERS THEN
+                -- It may be no member of this publication. A transaction that reads the newest ones knows that it is.
+                IF older AND SQLSTATE = '42704' THEN
+                    RAISE;
+                END IF;
                 triggers := pg_catalog.current_setting('session_replication_role');
                 PERFORM pg_catalog.set_config('session_replication_role', 'replica', true);
                 EXECUTE statement;
