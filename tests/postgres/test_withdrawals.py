@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import LiteralString
@@ -13,11 +14,12 @@ from tests.rigs.managed_publication import manage, published
 from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
-from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.ddl import DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
 from levada.postgres.lent_identities import give_back
+from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 
 
 @pytest.fixture
@@ -215,6 +217,126 @@ def test_a_lent_identity_that_was_changed_since_stays(db: Database) -> None:
         assert give_back(engine)
     assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("d",)]
     assert published(db) == {"media"}
+
+
+@pytest.mark.since(15)
+def test_an_owner_may_choose_what_was_lent(db: Database) -> None:
+    """The identity that the table has for the moment is its own when a statement of the owner names it."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        with c.transaction():
+            c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+            c.execute("ALTER TABLE media REPLICA IDENTITY\n FULL")
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("f",)]
+    assert published(db) == {"media"}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "CREATE RULE kept AS ON DELETE TO media DO INSTEAD NOTHING",
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF EXISTS ("
+        " SELECT FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid WHERE c.relreplident = 'f')"
+        " THEN RAISE 'no' USING ERRCODE = '55006'; END IF; END $$;"
+        " CREATE EVENT TRIGGER guard ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION guard()",
+    ],
+)
+@pytest.mark.since(15)
+def test_neither_a_rule_nor_a_guard_keeps_an_identity_from_being_lent(db: Database, hidden: LiteralString) -> None:
+    """A rule hides from EXPLAIN what PostgreSQL refuses, and a guard refuses the ALTER TABLE. Both ways are open."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", hidden)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        c.execute("UPDATE media SET v = 'b'")
+        assert c.execute("SHOW session_replication_role").fetchone() == ("origin",)
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("d",)]
+    db.execute("DROP EVENT TRIGGER IF EXISTS guard")
+
+
+@pytest.mark.since(15)
+def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
+    """It ends in time, and so does the return of the identities: a reader of some tables keeps only these."""
+    with_media(db)
+    names = [f"m{n}" for n in range(60)]
+    db.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE TYPE kind AS ENUM ('a')")
+    db.execute("; ".join(f"CREATE TABLE {n} (kind kind PRIMARY KEY, v int)" for n in names))  # type: ignore[arg-type]  # names of the test
+    manage(db, "media", *names)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("SET statement_timeout = '5s'")
+        c.execute("DO $$ BEGIN DROP TYPE kind CASCADE; END $$")
+        c.execute("UPDATE m7 SET v = 1")
+        holder.execute("ROLLBACK")
+        holder.execute("BEGIN")
+        holder.execute("SELECT FROM m7, m8")
+        with db.connection.connect() as engine:
+            until(lambda: not give_back(engine) and len(db.query("SELECT FROM levada_ddl.lent")) == 2)
+            holder.execute("ROLLBACK")
+            until(lambda: give_back(engine))
+    assert published(db) == {"media"}
+
+
+@pytest.mark.since(15)
+def test_a_trigger_goes_only_when_nothing_is_lent(db: Database) -> None:
+    """Another version of it keeps the record of what was lent. The SQL of the error gives it back, and then it goes."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with db.connect() as holder, db.connect() as c, db.connection.connect() as engine:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media REPLICA IDENTITY NOTHING")
+        c.execute("COMMENT ON EVENT TRIGGER levada_ddl IS 'another version'")
+        assert install_ddl_trigger(engine)
+        with pytest.raises(Transient) as raised:
+            remove_ddl_trigger(engine, wait_s=0)
+        assert raised.value.code == "identity_lent"
+        assert raised.value.hint is not None
+        holder.execute("ROLLBACK")
+        c.execute(raised.value.hint.partition("run: ")[2])
+        assert published(db) == set()
+        assert remove_ddl_trigger(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("n",)]
+    assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada_ddl'") == []
+
+
+@pytest.mark.since(15)
+def test_a_table_that_leaves_one_of_two_publications(db: Database) -> None:
+    """Its message says so to the pipelines of both, so that one of them gives its identity back."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION q FOR TABLE media")
+    with db.connection.connect() as engine:
+        mark_publication(engine, "q", PipelineOwner("local-2", "second"))
+    slot = f"slot_{db.name}"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("ROLLBACK")
+    changes = db.query(
+        "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1',"
+        " 'publication_names', 'p,q', 'messages', 'true')",
+        slot,
+    )
+    db.query("SELECT pg_drop_replication_slot(%s)", slot)
+    found = [json.loads(data[data.index(b"{") :]) for (data,) in changes if b'"withdrawn": [' in data]
+    [message] = [parse_ddl_message(json.dumps(content).encode()) for content in found]
+    assert isinstance(message, DdlMessage)
+    assert message.withdrawn == {"q"}
+    assert message.kept
 
 
 @pytest.mark.since(18)

@@ -25,6 +25,9 @@ from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 # Another event trigger may refuse ALTER PUBLICATION, or fail in it. Then the statement runs without those that do not
 # fire in the role of a replica, because the application's UPDATEs would fail for a statement that is not its own.
 #
+# One statement may concern many tables. So one lock is waited for, and no longer than a quarter of the time that the
+# statement may take. Once that was in vain, the next ones are hardly waited for.
+#
 # A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
 # ALTER TABLE calls the trigger again, which announces it.
 _WITHDRAW_BODY: Final = sql.SQL("""
@@ -37,6 +40,7 @@ DECLARE
     locked boolean := false;
     statement text;
     triggers text;
+    patience text := '100ms';
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     IF pg_catalog.current_setting({lending}, true) <> '' THEN
@@ -46,6 +50,11 @@ BEGIN
     {uncovered}
     IF bare IS NULL AND uncovered IS NULL THEN
         RETURN NULL;
+    END IF;
+    IF pg_catalog.current_setting('statement_timeout') <> '0' THEN
+        patience := least(100, ceil(250 * pg_catalog.date_part(
+            'epoch', pg_catalog.current_setting('statement_timeout')::interval)))::text;
+        PERFORM pg_catalog.set_config('lock_timeout', patience, true);
     END IF;
     FOR member IN
         WITH RECURSIVE above(leaf, relid) AS (
@@ -67,6 +76,9 @@ BEGIN
         BEGIN
             EXECUTE pg_catalog.format('ALTER TABLE %I.%I REPLICA IDENTITY FULL', member.nspname, member.relname);
         EXCEPTION WHEN OTHERS THEN
+            IF SQLSTATE = '55P03' THEN
+                PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+            END IF;
             RAISE WARNING 'levada could not give partition %.% the replica identity of its root: %',
                 member.nspname, member.relname, SQLERRM;
         END;
@@ -126,15 +138,18 @@ BEGIN
             NULL;
         WHEN OTHERS THEN
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
-                coalesce(withdrawn->member.oid::text, '[]'));
+                coalesce(withdrawn->member.oid::text, '[]') || 'null');
             kept := coalesce(kept, '{{}}') || pg_catalog.format(
                 'table %s.%s without a replica identity out of publication %s: %s',
                 member.nspname, member.relname, member.pubname, SQLERRM);
-            locked := locked OR SQLSTATE = '55P03';
+            IF SQLSTATE = '55P03' THEN
+                locked := true;
+                PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+            END IF;
         END;
     END LOOP;
     IF kept IS NOT NULL AND (
-        NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END)) THEN
+        NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END, patience)) THEN
         RAISE WARNING 'levada could not take %', pg_catalog.array_to_string(kept, ', ');
     END IF;
     RETURN withdrawn;
