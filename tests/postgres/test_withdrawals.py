@@ -496,6 +496,44 @@ def test_a_key_dropped_by_a_transaction_that_reads_an_older_catalog(managed: Dat
     assert published(managed) == {"media"}
 
 
+def test_two_serializable_transactions_do_not_conflict_over_a_record(versions: Database) -> None:
+    """Each takes a table of its own out of the publication, and neither fails when it ends."""
+    versions.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    db = with_media(versions)
+    manage(db, "a", "b")
+    with db.connect() as one, db.connect() as two:
+        for c, table in ((one, "a"), (two, "b")):
+            c.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+            c.execute(f"SELECT FROM {table}")  # type: ignore[arg-type]  # names of the test
+        for c, table in ((one, "a"), (two, "b")):
+            c.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")  # type: ignore[arg-type]  # names of the test
+            c.execute(f"ALTER TABLE {table} REPLICA IDENTITY NOTHING")  # type: ignore[arg-type]  # names of the test
+            c.execute(f"UPDATE {table} SET id = id")  # type: ignore[arg-type]  # names of the test
+        one.execute("COMMIT")
+        two.execute("COMMIT")
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_statement_locks_no_table_that_it_does_not_name(managed: Database, level: LiteralString) -> None:
+    """The trigger looks at the partitions and the children of a table, and keeps no lock of them."""
+    managed.execute(
+        _PARTED,
+        "CREATE TABLE child () INHERITS (media)",
+        "ALTER TABLE child REPLICA IDENTITY NOTHING",
+    )
+    manage(managed, "root", "media")
+    with managed.connect() as c:
+        c.execute(f"BEGIN ISOLATION LEVEL {level}")
+        c.execute("SELECT 1")
+        c.execute("ALTER TABLE ONLY root REPLICA IDENTITY FULL; ALTER TABLE ONLY media REPLICA IDENTITY FULL")
+        locked = c.execute(
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()"
+            " AND relation IN ('root'::regclass, 'leaf'::regclass, 'media'::regclass, 'child'::regclass) ORDER BY 1"
+        ).fetchall()
+        c.execute("COMMIT")
+    assert locked == [("media",), ("root",)]
+
+
 _TABLES: LiteralString = """
 CREATE TABLE late (id int PRIMARY KEY, v int);
 CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY LIST (id);
