@@ -13,11 +13,12 @@ from tests.rigs.managed_publication import manage, published
 from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
-from levada.postgres.ddl import install_ddl_trigger
+from levada.postgres.ddl import DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
 from levada.postgres.lent_identities import give_back
+from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 
 
 @pytest.fixture
@@ -217,6 +218,130 @@ def test_a_lent_identity_that_was_changed_since_stays(db: Database) -> None:
     assert published(db) == {"media"}
 
 
+@pytest.mark.since(15)
+def test_an_owner_may_choose_what_was_lent(db: Database) -> None:
+    """The identity that the table has for the moment is its own when a statement of the owner names it."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        with c.transaction():
+            c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+            c.execute("ALTER TABLE media REPLICA IDENTITY\n FULL")
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("f",)]
+    assert published(db) == {"media"}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "CREATE RULE kept AS ON DELETE TO media DO INSTEAD NOTHING",
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF EXISTS ("
+        " SELECT FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid WHERE c.relreplident = 'f')"
+        " THEN RAISE 'no' USING ERRCODE = '55006'; END IF; END $$;"
+        " CREATE EVENT TRIGGER guard ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION guard()",
+    ],
+)
+@pytest.mark.since(15)
+def test_neither_a_rule_nor_a_guard_keeps_an_identity_from_being_lent(db: Database, hidden: LiteralString) -> None:
+    """A rule hides from EXPLAIN what PostgreSQL refuses, and a guard refuses the ALTER TABLE. Both ways are open."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", hidden)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        c.execute("UPDATE media SET v = 'b'")
+        assert c.execute("SHOW session_replication_role").fetchone() == ("origin",)
+        holder.execute("ROLLBACK")
+    with db.connection.connect() as engine:
+        assert give_back(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("d",)]
+    db.execute("DROP EVENT TRIGGER IF EXISTS guard")
+
+
+@pytest.mark.since(15)
+def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
+    """It ends in time, and so does the return of the identities: a reader of some tables keeps only these."""
+    with_media(db)
+    names = [f"m{n}" for n in range(60)]
+    db.execute("CREATE TABLE other (id int PRIMARY KEY); CREATE TYPE kind AS ENUM ('a')")
+    db.execute("; ".join(f"CREATE TABLE {n} (kind kind PRIMARY KEY, v int)" for n in names))  # type: ignore[arg-type]  # names of the test
+    manage(db, "media", *names)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("SET statement_timeout = '5s'")
+        c.execute("DO $$ BEGIN DROP TYPE kind CASCADE; END $$")
+        c.execute("UPDATE m7 SET v = 1")
+        holder.execute("ROLLBACK")
+        holder.execute("BEGIN")
+        holder.execute("SELECT FROM m7, m8")
+        with db.connection.connect() as engine:
+            until(lambda: not give_back(engine) and len(db.query("SELECT FROM levada_ddl.lent")) == 2)
+            holder.execute("ROLLBACK")
+            until(lambda: give_back(engine))
+    assert published(db) == {"media"}
+
+
+@pytest.mark.since(15)
+def test_a_trigger_goes_only_when_nothing_is_lent(db: Database) -> None:
+    """Another version of it keeps the record of what was lent. The SQL of the error gives it back, and then it goes."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with db.connect() as holder, db.connect() as c, db.connection.connect() as engine:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media REPLICA IDENTITY NOTHING")
+        c.execute("COMMENT ON EVENT TRIGGER levada_ddl IS 'another version'")
+        assert install_ddl_trigger(engine)
+        with pytest.raises(Transient) as raised:
+            remove_ddl_trigger(engine, wait_s=0)
+        assert raised.value.code == "identity_lent"
+        assert raised.value.hint is not None
+        holder.execute("ROLLBACK")
+        c.execute(raised.value.hint.partition("run: ")[2])
+        assert published(db) == set()
+        assert remove_ddl_trigger(engine)
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'media'") == [("n",)]
+    assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada_ddl'") == []
+
+
+@pytest.mark.since(15)
+def test_a_table_that_leaves_one_of_two_publications(db: Database) -> None:
+    """Its message says so to the pipelines of both, so that one of them gives its identity back."""
+    with_media(db)
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION q FOR TABLE media")
+    with db.connection.connect() as engine:
+        mark_publication(engine, "q", PipelineOwner("local-2", "second"))
+    slot = f"slot_{db.name}"
+    db.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+    with db.connect() as holder, db.connect() as c:
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("ROLLBACK")
+    changes = db.query(
+        "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, 'proto_version', '1',"
+        " 'publication_names', 'p,q', 'messages', 'true')",
+        slot,
+    )
+    db.query("SELECT pg_drop_replication_slot(%s)", slot)
+    # The prefix, the length and the digest are before the content.
+    [message] = [
+        parse_ddl_message(data[data.index(b"levada_ddl\0") + 11 + 4 + 32 :])
+        for (data,) in changes
+        if b'"withdrawn": [' in data
+    ]
+    assert isinstance(message, DdlMessage)
+    assert message.withdrawn == {"q"}
+    assert message.kept
+
+
 @pytest.mark.since(18)
 def test_a_look_takes_out_what_has_no_identity_to_be_given(db: Database) -> None:
     """A table with a generated column and no key has none that PostgreSQL accepts, so a warning names it."""
@@ -372,6 +497,44 @@ def test_a_key_dropped_by_a_transaction_that_reads_an_older_catalog(managed: Dat
         c.execute("UPDATE late SET id = 2")
         c.execute("COMMIT")
     assert published(managed) == {"media"}
+
+
+def test_two_serializable_transactions_do_not_conflict_over_a_record(versions: Database) -> None:
+    """Each takes a table of its own out of the publication, and neither fails when it ends."""
+    versions.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    db = with_media(versions)
+    manage(db, "a", "b")
+    with db.connect() as one, db.connect() as two:
+        for c, table in ((one, "a"), (two, "b")):
+            c.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+            c.execute(f"SELECT FROM {table}")  # type: ignore[arg-type]  # names of the test
+        for c, table in ((one, "a"), (two, "b")):
+            c.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")  # type: ignore[arg-type]  # names of the test
+            c.execute(f"ALTER TABLE {table} REPLICA IDENTITY NOTHING")  # type: ignore[arg-type]  # names of the test
+            c.execute(f"UPDATE {table} SET id = id")  # type: ignore[arg-type]  # names of the test
+        one.execute("COMMIT")
+        two.execute("COMMIT")
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_statement_locks_no_table_that_it_does_not_name(managed: Database, level: LiteralString) -> None:
+    """The trigger looks at the partitions and the children of a table, and keeps no lock of them."""
+    managed.execute(
+        _PARTED,
+        "CREATE TABLE child () INHERITS (media)",
+        "ALTER TABLE child REPLICA IDENTITY NOTHING",
+    )
+    manage(managed, "root", "media")
+    with managed.connect() as c:
+        c.execute(f"BEGIN ISOLATION LEVEL {level}")
+        c.execute("SELECT 1")
+        c.execute("ALTER TABLE ONLY root REPLICA IDENTITY FULL; ALTER TABLE ONLY media REPLICA IDENTITY FULL")
+        locked = c.execute(
+            "SELECT DISTINCT relation::regclass::text FROM pg_locks WHERE pid = pg_backend_pid()"
+            " AND relation IN ('root'::regclass, 'leaf'::regclass, 'media'::regclass, 'child'::regclass) ORDER BY 1"
+        ).fetchall()
+        c.execute("COMMIT")
+    assert locked == [("media",), ("root",)]
 
 
 _TABLES: LiteralString = """

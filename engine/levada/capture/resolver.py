@@ -204,6 +204,8 @@ class TableResolver(SchemaResolver):
         if not ddl.logged:
             self._host.tables_unpublished(frozenset({ddl.table_id}), set_unlogged, Lsn(at))
             return None
+        if ddl.kept:
+            self._host.identity_lost()
         if self._publication in ddl.withdrawn:
             name = ddl.description.name
             remedy = identity_statements(self._catalog.connected(), [name]).get(name, identify_again(name))
@@ -211,8 +213,6 @@ class TableResolver(SchemaResolver):
             return None
         if self._publication in ddl.readmitted:
             self._withdrawn.pop((ddl.table_id, Lsn(at)), None)
-        if ddl.kept:
-            self._host.identity_lost()
         for publication in (self._publication, self._append):
             if partitions := ddl.partitions.get(publication):
                 self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -22,11 +23,12 @@ from levada.postgres.ddl_functions import DDL_PREFIX, DROP_TRIGGER, FUNCTIONS, T
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.lent_identities import TABLE as LENT
-from levada.postgres.lent_identities import give_back
+from levada.postgres.lent_identities import give_back, still_lent
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.readmissions import TABLE as WITHDRAWN
 from levada.postgres.seal import KEY_TABLE, SEAL_SCHEMA, DdlSeal, create_key, read_seal
 from levada.postgres.sessions import courtesy_lock
+from levada.printable import counted
 from levada.schema import Column
 from levada.schema.retypes import Cast, read_retypes
 from levada.schema.storage import LeafStorage, leaves_from_json
@@ -60,7 +62,7 @@ class DdlMessage:
     Nothing was written to the table meanwhile.
     """
     kept: bool = False
-    """True if it has none, but stays in publications that another session had locked."""
+    """True if it has none, but stays in other publications, which another session had locked."""
 
     @property
     def casts(self) -> Mapping[int, Cast]:
@@ -112,6 +114,13 @@ class AlteredPartitions:
 Announcement: TypeAlias = DdlMessage | CreatedPartitions | AlteredPartitions | DroppedTables
 
 
+_AGAIN_S: Final = 0.2
+_OWN_LENT: Final = """
+SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = 'lent' AND pg_catalog.pg_get_userbyid(c.relowner) = current_user
+"""
+
+
 def parse_ddl_message(content: bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
@@ -120,6 +129,7 @@ def parse_ddl_message(content: bytes) -> Announcement:
             return DroppedTables(frozenset(map(TableId, data["dropped"])))
         if "created" in data:
             return CreatedPartitions(TableId(data["id"]), leaves_from_json(data["created"]))
+        withdrawn = list[str | None](data.get("withdrawn") or ())
         if "altered" in data:
             return AlteredPartitions(TableId(data["id"]), leaves_from_json(data["altered"]))
         return DdlMessage(
@@ -129,9 +139,9 @@ def parse_ddl_message(content: bytes) -> Announcement:
             bool(data["logged"]),
             {name: frozenset(map(TableId, oids or ())) for name, oids in (data.get("partitions") or {}).items()},
             str(data.get("query") or ""),
-            withdrawn := frozenset(map(str, data.get("withdrawn") or ())),
+            frozenset(name for name in withdrawn if name is not None),
             frozenset(map(str, data.get("readmitted") or ())),
-            data.get("withdrawn") is not None and not withdrawn,
+            None in withdrawn,
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DecodeError(
@@ -202,17 +212,20 @@ def read_ddl_seal(conn: psycopg.Connection[Any]) -> DdlSeal | None:
     return read_seal(conn, TRIGGER)
 
 
-def remove_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
+def remove_ddl_trigger(conn: psycopg.Connection[Any], *, wait_s: float = 5.0) -> bool:
     """Remove the trigger, and its schema if nothing else is in it.
 
-    Return False if there is no trigger, or if it stays because another role owns it, see `foreign_trigger_owner`.
+    Return False if there is no trigger, or if it stays because another role owns it, see `foreign_trigger_owner`. Raise
+    Transient ``identity_lent`` if a table cannot get its own replica identity back for ``wait_s`` seconds.
     """
     with source_errors("removing the DDL trigger"):
         row = _owner(conn)
         if row is None or not row[1]:
             return False
+        _give_all_back(conn, wait_s)
         with conn.transaction():
             _drop(conn)
+            conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(LENT))
         try:
             conn.execute(sql.SQL("DROP SCHEMA {} RESTRICT").format(sql.Identifier(SEAL_SCHEMA)))
         except (
@@ -256,8 +269,28 @@ def _drop(conn: psycopg.Connection[Any]) -> None:
     )
     for name, arguments in conn.execute(functions, [SEAL_SCHEMA, list(FUNCTIONS)]).fetchall():
         conn.execute(sql.SQL("DROP FUNCTION {}({})").format(sql.Identifier(SEAL_SCHEMA, name), sql.SQL(arguments)))
-    for table in (KEY_TABLE, WITHDRAWN, LENT):
+    for table in (KEY_TABLE, WITHDRAWN):
         conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table))
+    # Another version of the trigger gives back what this one could not. Its superuser trusts no other role's table.
+    if conn.execute(_OWN_LENT, schema).fetchone() is None or not still_lent(conn):
+        conn.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(LENT))
+
+
+def _give_all_back(conn: psycopg.Connection[Any], wait_s: float) -> None:
+    """Give tables their own identities back before the record of them is dropped."""
+    until = time.monotonic() + wait_s
+    while not give_back(conn):
+        if time.monotonic() < until:
+            time.sleep(_AGAIN_S)
+        elif statements := still_lent(conn):
+            raise Transient(
+                "identity_lent",
+                f"event trigger {TRIGGER} stays for now: it gave {counted(len(statements), 'table')} another replica"
+                " identity, and another session has the publication or the table locked",
+                hint=f"end that session's transaction, or run: {'; '.join(statements)}",
+            )
+        else:
+            return
 
 
 def _foreign_owner(conn: psycopg.Connection[Any]) -> str | None:

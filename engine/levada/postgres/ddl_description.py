@@ -13,7 +13,7 @@ from levada.postgres.description_sql import ALTERED_LEAVES, CREATED_LEAF, DESCRI
 from levada.postgres.readmissions import SETTING
 from levada.postgres.seal import SEAL_SCHEMA
 
-_LONGEST: Final = 32_768
+LONGEST: Final = 32_768
 """Bytes of a query's text that are announced. A script of megabytes would be announced with each ALTER in it."""
 _LONGEST_BELOW: Final = 2048
 """The same for a table below the one that the statement names, because there may be thousands."""
@@ -173,7 +173,7 @@ def describe_body(version: int) -> sql.Composed:
         ordinary=_ORDINARY.format(setting=sql.Literal(SETTING)),
         typed=TYPED_STEPS,
         root=ROOT_STEPS,
-        longest=sql.Literal(_LONGEST),
+        longest=sql.Literal(LONGEST),
         below=sql.Literal(_LONGEST_BELOW),
         outermost=sql.Literal(outermost("emit_table_change")),
         enum_casts=_ENUM_CASTS,

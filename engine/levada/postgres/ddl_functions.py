@@ -12,10 +12,17 @@ from typing import Final
 
 from psycopg import sql
 
-from levada.postgres.ddl_description import describe_body, describe_leaves_body, outermost, streamed_body
+from levada.postgres.ddl_description import LONGEST, describe_body, describe_leaves_body, outermost, streamed_body
 from levada.postgres.ddl_withdrawal import withdraw_body
 from levada.postgres.lent_identities import CREATE_TABLE as CREATE_LENT
-from levada.postgres.lent_identities import GIVE_BACK, LEND, give_back_body, lend_body
+from levada.postgres.lent_identities import (
+    GIVE_BACK,
+    KEEP_CHOSEN,
+    LEND,
+    give_back_body,
+    keep_chosen_body,
+    lend_body,
+)
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
@@ -72,6 +79,11 @@ LOOP BEGIN
         WHERE d.classid = 1259 AND d.schema_name <> 'pg_temp');
     IF altered[1] IS NULL THEN
         RETURN;
+    END IF;
+    IF tg_tag = 'ALTER TABLE' AND (pg_catalog.octet_length(pg_catalog.current_query()) > {longest}
+        OR pg_catalog.current_query() ~* 'replica[[:space:]]+identity')
+    THEN
+        PERFORM {keep_chosen}(altered);
     END IF;
     IF tg_tag = 'ALTER TABLE' AND altered[2] IS NULL THEN
         IF (SELECT bool_and({unfiltered}) FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = altered[1]) THEN
@@ -324,7 +336,7 @@ _EXACT: Final = (
 
 FUNCTIONS: Final = (
     "emit_table_change", "emit_drop", "announce_types", "related", "published", "streamed", "announce", "describe",
-    "describe_leaves", "withdraw", "content", "readmit", "lend", "give_back", "emit",
+    "describe_leaves", "withdraw", "content", "readmit", "lend", "give_back", "keep_chosen", "emit",
     "describe_created", "announce_tables",
 )  # fmt: skip
 """The names of the functions in `SEAL_SCHEMA`. The last two are of an earlier version."""
@@ -341,6 +353,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         unfiltered=sql.SQL("r.prqual IS NULL" if version >= FILTERS else "true"),
         announce=_ANNOUNCE,
         announce_types=_ANNOUNCE_TYPES,
+        keep_chosen=KEEP_CHOSEN,
+        longest=sql.Literal(LONGEST),
         describe=_DESCRIBE,
         emit=EMIT,
         separator=separator,
@@ -360,7 +374,8 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(EMIT, "content text", "pg_lsn", "", emit_body),
         CREATE_TABLE,
         CREATE_LENT,
-        _function(LEND, "concerned oid[]", "boolean", "", lend_body()),
+        _function(LEND, "concerned oid[], patience text", "boolean", "", lend_body()),
+        _function(KEEP_CHOSEN, "altered oid[]", "void", "", keep_chosen_body()),
         _function(GIVE_BACK, "", "bigint", f"{_OUTER} {_CHEAP}", give_back_body()),
         _function(CONTENT, "relation oid", "text", "", CONTENT_BODY.format()),
         _function(_READMIT, "concerned oid[]", "jsonb", "", readmit_body(version)),

@@ -20,10 +20,17 @@ from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member. A row
 # filter or an identity that is newer shows in the plan of a DELETE, which PostgreSQL refuses too. A row of pg_class
-# with an xmax has a successor. A root shows partitions that are newer, unless it has so many that it takes long.
+# with an xmax has a successor. A root shows partitions that are newer, unless it has so many that it takes long. The
+# statement may not have locked these tables, so the locks of a plan end with it.
 #
 # Another event trigger may refuse ALTER PUBLICATION, or fail in it. Then the statement runs without those that do not
 # fire in the role of a replica, because the application's UPDATEs would fail for a statement that is not its own.
+#
+# A transaction of the level SERIALIZABLE records nothing: it would conflict with another one that reads the record, and
+# one of the two would fail.
+#
+# One statement may concern many tables. So one lock is waited for, and no longer than a quarter of the time that the
+# statement may take. Once that was in vain, the next ones are hardly waited for.
 #
 # A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
 # ALTER TABLE calls the trigger again, which announces it.
@@ -37,6 +44,7 @@ DECLARE
     locked boolean := false;
     statement text;
     triggers text;
+    patience text := '100ms';
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     IF pg_catalog.current_setting({lending}, true) <> '' THEN
@@ -46,6 +54,11 @@ BEGIN
     {uncovered}
     IF bare IS NULL AND uncovered IS NULL THEN
         RETURN NULL;
+    END IF;
+    IF pg_catalog.current_setting('statement_timeout') <> '0' THEN
+        patience := least(100, ceil(250 * pg_catalog.date_part(
+            'epoch', pg_catalog.current_setting('statement_timeout')::interval)))::text;
+        PERFORM pg_catalog.set_config('lock_timeout', patience, true);
     END IF;
     FOR member IN
         WITH RECURSIVE above(leaf, relid) AS (
@@ -67,6 +80,9 @@ BEGIN
         BEGIN
             EXECUTE pg_catalog.format('ALTER TABLE %I.%I REPLICA IDENTITY FULL', member.nspname, member.relname);
         EXCEPTION WHEN OTHERS THEN
+            IF SQLSTATE = '55P03' THEN
+                PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+            END IF;
             RAISE WARNING 'levada could not give partition %.% the replica identity of its root: %',
                 member.nspname, member.relname, SQLERRM;
         END;
@@ -98,8 +114,10 @@ BEGIN
     LOOP
         BEGIN
             BEGIN
-                {record}
-                PERFORM pg_catalog.set_config({setting}, 'yes', true);
+                IF pg_catalog.current_setting('transaction_isolation') <> 'serializable' THEN
+                    {record}
+                    PERFORM pg_catalog.set_config({setting}, 'yes', true);
+                END IF;
             EXCEPTION WHEN OTHERS THEN
                 RAISE WARNING 'levada could not record that table %.% leaves publication %: %',
                     member.nspname, member.relname, member.pubname, SQLERRM;
@@ -126,15 +144,18 @@ BEGIN
             NULL;
         WHEN OTHERS THEN
             withdrawn := coalesce(withdrawn, '{{}}') || pg_catalog.jsonb_build_object(member.oid::text,
-                coalesce(withdrawn->member.oid::text, '[]'));
+                coalesce(withdrawn->member.oid::text, '[]') || 'null');
             kept := coalesce(kept, '{{}}') || pg_catalog.format(
                 'table %s.%s without a replica identity out of publication %s: %s',
                 member.nspname, member.relname, member.pubname, SQLERRM);
-            locked := locked OR SQLSTATE = '55P03';
+            IF SQLSTATE = '55P03' THEN
+                locked := true;
+                PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+            END IF;
         END;
     END LOOP;
     IF kept IS NOT NULL AND (
-        NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END)) THEN
+        NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END, patience)) THEN
         RAISE WARNING 'levada could not take %', pg_catalog.array_to_string(kept, ', ');
     END IF;
     RETURN withdrawn;
@@ -157,6 +178,7 @@ _BARE: Final = sql.SQL("""
             BEGIN
                 EXECUTE pg_catalog.concat('LOCK TABLE ', member.rows, ' IN ROW EXCLUSIVE MODE NOWAIT');
                 EXECUTE pg_catalog.concat('EXPLAIN DELETE FROM ', member.rows);
+                RAISE 'accepted, and without the locks';
             EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
                 bare := pg_catalog.array_append(bare, member.oid);
             WHEN OTHERS THEN

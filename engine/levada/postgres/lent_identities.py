@@ -20,22 +20,34 @@ from levada.postgres.seal import SEAL_SCHEMA
 TABLE: Final = sql.Identifier(SEAL_SCHEMA, "lent")
 LEND: Final = sql.Identifier(SEAL_SCHEMA, "lend")
 GIVE_BACK: Final = sql.Identifier(SEAL_SCHEMA, "give_back")
+KEEP_CHOSEN: Final = sql.Identifier(SEAL_SCHEMA, "keep_chosen")
 SETTING: Final = "levada_ddl.lending"
 """Set while the trigger's own ALTER TABLE runs. Anybody may set it, which costs the own session's UPDATEs alone."""
 
 CREATE_TABLE: Final = sql.SQL("""
-CREATE TABLE {table} (relation oid PRIMARY KEY, identity "char" NOT NULL, index oid, given "char" NOT NULL)
+CREATE TABLE IF NOT EXISTS {table} (
+    relation oid PRIMARY KEY, identity "char" NOT NULL, index oid, given "char" NOT NULL)
 """).format(table=TABLE)
 
 # FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. An ALTER TABLE
 # calls the trigger again, which announces it. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a
 # transaction that reads an older catalog. Such a one cannot change the record of another one that lent before it.
+#
+# Other event triggers may refuse an ALTER TABLE, and a rule may hide from EXPLAIN what PostgreSQL refuses. Most of both
+# spare the role of a replica. Once a lock was waited for in vain, the next ones are hardly waited for.
 _LEND_BODY: Final = sql.SQL("""
 DECLARE
     leaf record;
     lent text;
     refused boolean := false;
+    triggers text := pg_catalog.current_setting('session_replication_role');
 BEGIN
+    BEGIN
+        PERFORM pg_catalog.set_config('session_replication_role', 'replica', true);
+    EXCEPTION WHEN insufficient_privilege THEN
+        NULL;
+    END;
+    PERFORM pg_catalog.set_config('lock_timeout', patience, true);
     FOR leaf IN
         SELECT l.oid, n.nspname, l.relname, l.relreplident,
             (SELECT i.indexrelid FROM pg_catalog.pg_index i
@@ -53,10 +65,16 @@ BEGIN
                 END IF;
                 EXIT WHEN lent IS NULL;
                 EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
+                IF lent = '' THEN
+                    RAISE 'accepted, and without the locks';
+                END IF;
                 EXIT;
             EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
                 NULL;
             WHEN OTHERS THEN
+                IF SQLSTATE = '55P03' THEN
+                    PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+                END IF;
                 lent := '';
                 EXIT;
             END;
@@ -73,17 +91,45 @@ BEGIN
         RAISE WARNING 'levada gave table %.% REPLICA IDENTITY % for the time in which another session has locked the'
             ' publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, lent;
     END LOOP;
+    IF pg_catalog.current_setting('session_replication_role') <> triggers THEN
+        PERFORM pg_catalog.set_config('session_replication_role', triggers, true);
+    END IF;
     RETURN refused;
+END
+""")
+
+# The catalog does not show that an owner chooses the identity that the table has for the moment. It is then his own. A
+# function's statement is not in the text of the query, so its choice is not seen. Nor is that of a transaction of the
+# level SERIALIZABLE, which would fail if another one writes the record.
+_KEEP_CHOSEN_BODY: Final = sql.SQL("""
+BEGIN
+    IF coalesce(pg_catalog.current_setting({setting}, true), '') = ''
+        AND pg_catalog.current_setting('transaction_isolation') <> 'serializable'
+    THEN
+        DELETE FROM {table} t WHERE t.relation = ANY (altered) AND pg_catalog.current_query() ~*
+            pg_catalog.concat('replica[[:space:]]+identity[[:space:]]+',
+                CASE t.given WHEN 'f' THEN 'full' ELSE 'default' END);
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    NULL;
 END
 """)
 
 # Only while neither a publication nor a root is locked, because the trigger would lend again. A table whose identity
 # was changed since keeps it.
+#
+# Each table is locked until the call ends. So it gives back few, and waits for one lock: for that of another table each
+# time, as one may be read for hours.
 _GIVE_BACK_BODY: Final = sql.SQL("""
 DECLARE
     lent record;
     root record;
 BEGIN
+    BEGIN
+        PERFORM pg_catalog.set_config('session_replication_role', 'replica', true);
+    EXCEPTION WHEN insufficient_privilege THEN
+        NULL;
+    END;
     FOR lent IN
         SELECT t.relation, n.nspname, c.relname, CASE
             WHEN c.relreplident <> t.given THEN NULL WHEN t.identity = 'f' THEN 'FULL'
@@ -96,6 +142,7 @@ BEGIN
             WHERE k.locktype = 'object' AND k.classid = 'pg_catalog.pg_publication'::pg_catalog.regclass AND k.granted
                 AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
                 AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned})
+        ORDER BY pg_catalog.random() LIMIT {most}
     LOOP
         BEGIN
             DELETE FROM {table} t WHERE t.relation = lent.relation;
@@ -115,7 +162,9 @@ BEGIN
                 EXECUTE pg_catalog.format(
                     'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', lent.nspname, lent.relname, lent.former);
             END IF;
-        EXCEPTION WHEN OTHERS THEN
+        EXCEPTION WHEN lock_not_available THEN
+            PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+        WHEN OTHERS THEN
             NULL;
         END;
     END LOOP;
@@ -123,6 +172,21 @@ BEGIN
 END
 """)
 
+_RECORDED: Final = """
+SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = 'lent'
+"""
+_STILL_LENT: Final = sql.SQL("""
+SELECT pg_catalog.format('ALTER TABLE ONLY %I.%I REPLICA IDENTITY ', n.nspname, c.relname) || CASE
+    WHEN t.identity = 'f' THEN 'FULL' WHEN t.identity = 'd' THEN 'DEFAULT' WHEN i.relname IS NULL THEN 'NOTHING'
+    ELSE pg_catalog.format('USING INDEX %I', i.relname) END
+FROM {table} t JOIN pg_catalog.pg_class c ON c.oid = t.relation
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_class i ON i.oid = t.index
+WHERE c.relreplident = t.given ORDER BY 1
+""").format(table=TABLE)
+
+_MOST: Final = 20
+"""Tables that one call gives their identity back."""
 _CALLABLE: Final = """
 SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace
 WHERE n.nspname = %s AND f.proname = 'give_back' AND NOT pg_catalog.pg_is_in_recovery()
@@ -135,9 +199,22 @@ def lend_body() -> sql.Composed:
     return _LEND_BODY.format(setting=sql.Literal(SETTING), table=TABLE)
 
 
+def keep_chosen_body() -> sql.Composed:
+    """Return the body of the function that forgets what was lent to tables for which the query names an identity."""
+    return _KEEP_CHOSEN_BODY.format(setting=sql.Literal(SETTING), table=TABLE)
+
+
 def give_back_body() -> sql.Composed:
     """Return the body of the function that gives identities back, and returns the number of those still lent."""
-    return _GIVE_BACK_BODY.format(table=TABLE, owned=sql.Literal(OWNED))
+    return _GIVE_BACK_BODY.format(table=TABLE, owned=sql.Literal(OWNED), most=sql.Literal(_MOST))
+
+
+@source_errors("reading the replica identities that were lent")
+def still_lent(conn: psycopg.Connection[Any]) -> tuple[str, ...]:
+    """Return the SQL that gives each table its own identity back. Call it only if this role owns the record."""
+    if conn.execute(_RECORDED, [SEAL_SCHEMA]).fetchone() is None:
+        return ()
+    return tuple(text for (text,) in conn.execute(_STILL_LENT).fetchall())
 
 
 @source_errors("giving tables their replica identities back")
