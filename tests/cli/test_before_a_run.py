@@ -1,14 +1,15 @@
-"""`levada check` reports what a run would meet."""
+"""`levada check` reports what a run would meet, and no command that works on tables is the first run."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from psycopg import sql
-from tests.rigs.command_line import log_in_as, manifest, on, replicated, run
+from tests.rigs.command_line import log_in_as, manifest, on, publish, replicated, run
 from tests.rigs.database import Database, StartPostgres
 from tests.servers.standby import standby_of
 
@@ -39,6 +40,37 @@ def test_a_transaction_that_holds_up_the_slot(db: Database, manifest: Path, role
         found = checked(manifest, Exit.OK)
     assert f"waits for PID {pid} of role postgres" in found
     assert "[slot_creation_waits]" in found
+
+
+def left_at(db: Database) -> tuple[list[Any], ...]:
+    """Return the slots, the publications, the event triggers and the schemas of a database."""
+    return (
+        db.query("SELECT slot_name FROM pg_replication_slots WHERE database = %s ORDER BY 1", db.name),
+        db.query("SELECT pubname FROM pg_publication ORDER BY 1"),
+        db.query("SELECT evtname FROM pg_event_trigger ORDER BY 1"),
+        db.query("SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' ORDER BY 1"),
+    )
+
+
+TABLE_COMMANDS = (("verify",), ("cut", "november"), ("cut", "november", "--drop"), ("erase", "orders", "1", "--yes"))
+
+
+@pytest.mark.parametrize("words", TABLE_COMMANDS, ids=" ".join)
+def test_a_command_that_is_no_first_run(db: Database, manifest: Path, words: tuple[str, ...]) -> None:
+    """Before the first run, and after a cleanup that keeps the publication, nothing is created at the source."""
+    manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+    before = left_at(db)
+    refused = on(manifest, *words)
+    assert refused.exit_code == Exit.FAILED, refused.output
+    assert "[publication_missing]" in refused.output or "[pipeline_never_ran]" in refused.output, refused.output
+    assert left_at(db) == before
+    publish(db)
+    cleaned = left_at(db)
+    refused = on(manifest, *words)
+    assert refused.exit_code == Exit.FAILED, refused.output
+    assert "[pipeline_never_ran]" in refused.output, refused.output
+    assert "hint: levada run" in refused.output
+    assert left_at(db) == cleaned
 
 
 def test_a_lost_slot(db: Database, manifest: Path) -> None:

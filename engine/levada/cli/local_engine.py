@@ -23,7 +23,7 @@ from levada.runtime.host.manifest_file import work_folder
 from levada.runtime.host.outcomes import Refused, Suspended
 from levada.runtime.host.owner_check import require_ownership
 from levada.runtime.host.secret_folder import request_headers
-from levada.runtime.host.stored_progress import slot_progress
+from levada.runtime.host.stored_progress import slot_progress, stored_progress
 from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_address, running_progress
 from levada.runtime.report.http import REQUESTER
 from levada.spec import Manifests
@@ -38,8 +38,9 @@ def local_engine(
 ) -> Iterator[EngineApi]:
     """Yield the running engine of this machine. If none runs anywhere, run one during the block.
 
-    Raise NeedsOperator ``not_the_owner`` if the manifest is not the owner's, and ``engine_elsewhere`` if one runs on
-    another machine. ``command`` is the command to run there.
+    Raise NeedsOperator ``not_the_owner`` if the manifest is not the owner's, ``engine_elsewhere`` if one runs on
+    another machine, and ``pipeline_never_ran`` if there is neither a slot nor a table. ``command`` is the command to
+    run there.
     """
     headers = request_headers(manifests, secrets)
     with working("waiting for the engine, which is starting"):
@@ -54,6 +55,13 @@ def local_engine(
     slot = slot_progress(manifests, secrets=secrets)
     if slot.active:
         raise engine_elsewhere(slot.name, command)
+    if slot.sampled_at is None and not stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables:
+        # A start would make the slot, whose WAL then stays on the source's disk, and begin to copy every table.
+        raise NeedsOperator(
+            "pipeline_never_ran",
+            f"pipeline {manifests.pipeline.metadata.name} has no slot and no tables yet",
+            hint="levada run MANIFEST",
+        )
     engine = Engine(manifest, secrets=secrets, work_dir=work_dir)
     signals.call(engine.stop)
     with engine:
