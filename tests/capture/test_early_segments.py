@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.rigs.open_transactions import Client, send_immediately
 
 from levada.capture.in_progress import InProgressLimits
 from levada.capture.message_stream import SliceLimits
+from levada.errors import Transient
 from levada.postgres.slots import create_slot
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, TableStart
@@ -172,6 +174,42 @@ def test_a_part_that_is_rolled_back(capture: Capture, db: Database, tmp_path: Pa
         capture.catch_up()
     assert capture.error is None
     assert capture.replayed("a") == capture.source("a")
+
+
+def test_a_source_that_cannot_read_its_catalog(capture: Capture, db: Database, tmp_path: Path) -> None:
+    """After an internal error for a transaction in progress, the next session receives all after their COMMIT."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "CREATE TABLE b (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with db.connect() as c:
+        with suppress(Transient), capture.running():
+            db.execute("INSERT INTO a VALUES (-1)")
+            capture.catch_up()
+            c.execute("BEGIN")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(1, 400) i")
+            c.execute("SAVEPOINT s")
+            c.execute("TRUNCATE a")
+            c.execute("INSERT INTO a VALUES (1)")
+            c.execute("ROLLBACK TO SAVEPOINT s")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(501, 900) i")
+            c.execute("TRUNCATE a")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(501, 900) i")
+            c.execute("COMMIT")
+            capture.catch_up()
+        failed = capture.error is not None
+        with capture.running():
+            c.execute("BEGIN")
+            c.execute("INSERT INTO b SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 600) i")
+            db.execute("INSERT INTO a VALUES (-2)")
+            capture.catch_up()
+            if failed:
+                assert capture.worker.position.in_progress_bytes == 0
+            c.execute("COMMIT")
+            capture.catch_up()
+    assert capture.error is None
+    assert capture.replayed("a") == capture.source("a")
+    assert capture.replayed("b") == capture.source("b")
 
 
 INSIDE = {
