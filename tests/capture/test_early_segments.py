@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.rigs.open_transactions import Client, send_immediately
 
 from levada.capture.in_progress import InProgressLimits
 from levada.capture.message_stream import SliceLimits
+from levada.errors import Transient
 from levada.postgres.slots import create_slot
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, TableStart
@@ -121,7 +123,7 @@ def test_nothing_is_left_of_what_did_not_commit(capture: Capture, db: Database, 
 
 
 def test_several_at_the_same_time(capture: Capture, db: Database, tmp_path: Path) -> None:
-    """Ten transactions in progress are staged side by side, and are in the order of their commits."""
+    """Of twenty transactions in progress, 16 are staged side by side. All are in the order of their commits."""
     db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     capture.prepare()
     stream_early(db)
@@ -129,7 +131,7 @@ def test_several_at_the_same_time(capture: Capture, db: Database, tmp_path: Path
     with capture.running():
         db.execute("INSERT INTO a VALUES (-1)")
         capture.catch_up()
-        clients = [db.connect() for _ in range(10)]
+        clients = [db.connect() for _ in range(20)]
         for n, c in enumerate(clients):
             c.__enter__()
             c.execute("BEGIN")
@@ -147,8 +149,67 @@ def test_several_at_the_same_time(capture: Capture, db: Database, tmp_path: Path
             c.__exit__(None, None, None)
         capture.catch_up()
     assert capture.error is None
-    assert used(capture) == 10
+    assert used(capture) == 16
     assert capture.replayed("a") == capture.source("a")
+
+
+@pytest.mark.parametrize("rows", [30, 300])
+def test_a_part_that_is_rolled_back(capture: Capture, db: Database, tmp_path: Path, rows: int) -> None:
+    """Its rows do not count, whether the first messages were taken for a segment before the ROLLBACK or after it."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    stream_early(db)
+    limits = InProgressLimits(chunk_messages=100)
+    capture.new_worker(work_dir=tmp_path, slices=SliceLimits(messages=40, bytes=1 << 20), in_progress=limits)
+    with capture.running(), db.connect() as c:
+        db.execute("INSERT INTO a VALUES (-1)")
+        capture.catch_up()
+        c.execute("BEGIN")
+        c.execute("SAVEPOINT s")
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, %s::int) i", [rows])
+        c.execute("ROLLBACK TO SAVEPOINT s")
+        c.execute("INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(1001, 1500) i")
+        c.execute("COMMIT")
+        db.execute("INSERT INTO a VALUES (-2)")
+        capture.catch_up()
+    assert capture.error is None
+    assert capture.replayed("a") == capture.source("a")
+
+
+def test_a_source_that_cannot_read_its_catalog(capture: Capture, db: Database, tmp_path: Path) -> None:
+    """After an internal error for a transaction in progress, the next session receives all after their COMMIT."""
+    db.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "CREATE TABLE b (id int PRIMARY KEY, v text)")
+    capture.prepare()
+    stream_early(db)
+    capture.new_worker(work_dir=tmp_path, **SMALL)
+    with db.connect() as c:
+        with suppress(Transient), capture.running():
+            db.execute("INSERT INTO a VALUES (-1)")
+            capture.catch_up()
+            c.execute("BEGIN")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(1, 400) i")
+            c.execute("SAVEPOINT s")
+            c.execute("TRUNCATE a")
+            c.execute("INSERT INTO a VALUES (1)")
+            c.execute("ROLLBACK TO SAVEPOINT s")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(501, 900) i")
+            c.execute("TRUNCATE a")
+            c.execute("INSERT INTO a SELECT i FROM generate_series(501, 900) i")
+            c.execute("COMMIT")
+            capture.catch_up()
+        failed = capture.error is not None
+        with capture.running():
+            c.execute("BEGIN")
+            c.execute("INSERT INTO b SELECT i, repeat(md5(i::text), 60) FROM generate_series(1, 600) i")
+            db.execute("INSERT INTO a VALUES (-2)")
+            capture.catch_up()
+            if failed:
+                assert capture.worker.position.in_progress_bytes == 0
+            c.execute("COMMIT")
+            capture.catch_up()
+    assert capture.error is None
+    assert capture.replayed("a") == capture.source("a")
+    assert capture.replayed("b") == capture.source("b")
 
 
 INSIDE = {
@@ -214,8 +275,10 @@ def test_statements_inside(db: Database, tmp_path: Path, inside: str, ddl_messag
     assert events(capture, tables) == events(plain, tables)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "chunk"), [(0, 4), (1, 4), (2, 4), (3, 30), (4, 30)])
+def test_random_transactions_are_staged_as_by_the_other_protocol(
+    db: Database, tmp_path: Path, seed: int, chunk: int
+) -> None:
     """Every event is the same, for savepoints, DDL and TRUNCATE in interleaved transactions too."""
     capture, plain = (Capture(db, tmp_path / name, ddl_messages=True) for name in ("staging", "plain"))
     db.execute("CREATE TABLE shared (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
@@ -228,7 +291,7 @@ def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, t
     stream_early(db)
     tiny: dict[str, Any] = {
         "slices": SliceLimits(messages=8, bytes=1 << 20),
-        "in_progress": InProgressLimits(chunk_messages=4),
+        "in_progress": InProgressLimits(chunk_messages=chunk),
     }
     capture.new_worker(work_dir=tmp_path, **tiny)
     plain.new_worker()

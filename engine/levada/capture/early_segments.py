@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _BEGIN, _RELATION, _TRUNCATE = b"BRT"
 _SLICES: Final = 4
 """The size of what waits of all transactions, in slices, from which all of it is read."""
+_MOST_OPEN: Final = 16
+"""The segments at the same time. Each holds up to 4 MiB of compressed pieces, and an object store's buffers."""
 _BETWEEN: Final = b"O" + bytes(8) + b"\0"
 """A message that means nothing (ORIGIN), in place of rows. Two descriptions in a row mean a table and its partition."""
 
@@ -120,7 +122,8 @@ class EndedTransaction:
 class EarlySegments:
     """The segments of all transactions in progress in one session. For one thread.
 
-    A transaction gets a segment once ``slice_messages`` or ``slice_bytes`` of it are there. `close` removes the files.
+    A transaction gets a segment once ``slice_messages`` or ``slice_bytes`` of it are there, while fewer than 16 have
+    one. `close` removes the files.
     All of them together buffer at most what ``memory`` allows one segment. ``session`` is the number of the session in
     this process, because the server sends a transaction again in the next one.
     """
@@ -166,14 +169,17 @@ class EarlySegments:
             versions = _Early(self._versions)
             decoder = Decoder(versions, message_prefixes=self._versions.message_prefixes, keys=self._keys)
             name = f"open-{xid}-{self._epoch:08d}-{self._session}-{next(self._numbers)}"
-            writer = self._segments.writer(
-                self._epoch, Lsn(0), max_buffered_bytes=self._memory.segment_bytes, name=name
+            is_free = sum(o.writer is not None for o in self._open.values()) < _MOST_OPEN
+            writer = (
+                self._segments.writer(self._epoch, Lsn(0), max_buffered_bytes=self._memory.segment_bytes, name=name)
+                if is_free
+                else None
             )
             self._open[xid] = _Open(xid, decoder, versions, writer, waiting=[_begin(messages[0], xid)])
         its = self._open[xid]
+        its.start_lsn = its.start_lsn or streamed.first_lsn(messages)
         if its.writer is None:
             return
-        its.start_lsn = its.start_lsn or streamed.first_lsn(messages)
         its.waiting += [streamed.plain(m) for m in messages]
         its.waiting_bytes += sum(map(len, messages))
         self._due |= self._large(its) or self._many

@@ -181,7 +181,7 @@ class TransactionsInProgress:
             raise NotKeptError(f"a file in {self._folder}: {error.strerror}") from error
         if written and (total := self.in_progress_bytes) > self._limits.bytes:
             raise NotKeptError(f"{total} bytes of them in {self._folder}, and {self._limits.bytes} are allowed")
-        if written and self._early is not None:
+        if written and self._early is not None and not kept.rolled_back:
             self._early.add(kept.xid, written)
 
     def _roll_back(self, xid: int, subtransaction: int) -> None:

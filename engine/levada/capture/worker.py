@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Final
 
 from levada import codes
 from levada.capture.acknowledger import Acknowledger
@@ -31,6 +32,9 @@ from levada.segments.memory import MemoryBudget
 from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
+
+_UNREADABLE_IN_PROGRESS: Final = frozenset({codes.CATALOG_CHANGED, codes.SOURCE_INTERNAL_ERROR})
+"""The errors of a source that cannot read its catalog."""
 
 
 class CaptureWorker:
@@ -130,8 +134,9 @@ class CaptureWorker:
                     _log.info("transactions are received after their commits until the next session: %s", error)
                     self._in_progress = False
                 except LevadaError as error:
-                    # The server can fail to read the catalog for a transaction in progress that changes it.
-                    self._in_progress = isinstance(error, Transient) and error.code != codes.CATALOG_CHANGED
+                    # The server can fail to read the catalog for a transaction in progress that changes it, and does
+                    # so again in each session. It says so in several ways, such as "could not map filenumber".
+                    self._in_progress = isinstance(error, Transient) and error.code not in _UNREADABLE_IN_PROGRESS
                     raise
                 else:
                     self._in_progress = True
