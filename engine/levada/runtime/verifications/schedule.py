@@ -56,6 +56,11 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     return Due(first, False, config.table(first.table).verify_nonce)
 
 
+def lacks_end(progress: Progress, ended: datetime | None, now: datetime) -> bool:
+    """Return True if the end of the last verification is not in the progress yet."""
+    return ended is not None and progress.at <= ended <= now
+
+
 def pending_comparisons(progress: Progress, config: PipelineConfig) -> list[TableProgress]:
     """Return the tables that missed changes, and are compared with the source before they go on."""
     if progress.state != PipelineState.RUNNING:
@@ -100,5 +105,6 @@ def _due_at(table: TableProgress, period: timedelta, now: datetime) -> datetime:
     last = _attempted_at(table, now)
     if last is None:
         return now
-    failed = table.verified is None or (table.verify_tried is not None and table.verified.at < table.verify_tried)
+    tried, verified = table.verify_tried, table.verified
+    failed = verified is None or (tried is not None and not tried <= verified.at <= now)
     return last + (min(period, RETRY) if failed else period)
