@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from levada.spec import default_object_name
 from levada.status import Progress
 from levada.values import age_of
 from levada_operator.names import (
@@ -26,6 +25,7 @@ from levada_operator.names import (
     staging_name,
 )
 from levada_operator.observe.creation import CreationFailure
+from levada_operator.observe.named_slots import NamedSlots
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -35,7 +35,6 @@ from levada_operator.observe.objects import (
     PipelineObject,
     Refusal,
     TableSyncObject,
-    mapping_in,
     pipeline_named,
     read_job,
     read_pipeline,
@@ -81,7 +80,7 @@ class ClusterCache:
         """The Pipelines by their UID."""
         self._makers: dict[str, tuple[PipelineKey, ObjectKey]] = {}
         """The owned StatefulSets and Jobs by their UID."""
-        self._slots: dict[tuple[Any, ...], set[PipelineKey]] = {}
+        self._slots = NamedSlots()
         self._room = Room()
         self.unread_tables = UnreadTables()
         self._faults: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -199,7 +198,7 @@ class ClusterCache:
             self._forget_pipeline(key, before)
         body = self.pipelines[key]
         self._keys[body["metadata"]["uid"]] = key
-        self._slots.setdefault(slot_of(key, body.get("spec") or {}), set()).add(key)
+        self._slots.add(key, body.get("spec") or {})
         self._changed |= {key} if differs else set()
         return differs
 
@@ -213,11 +212,7 @@ class ClusterCache:
 
     def _forget_pipeline(self, key: PipelineKey, body: Body) -> None:
         self._keys.pop(body["metadata"]["uid"], None)
-        slot = slot_of(key, body.get("spec") or {})
-        same = self._slots.get(slot, set())
-        same.discard(key)
-        if not same:
-            self._slots.pop(slot, None)
+        self._slots.remove(key, body.get("spec") or {})
 
     def remove(self, body: Body) -> None:
         """Remove a deleted object, unless another object of that name has been stored since."""
@@ -454,26 +449,12 @@ class ClusterCache:
         A manifest of another namespace proves nothing. There, a driver finds out whose the slot is.
         """
         found = []
-        for key in self._slots.get(slot_of(pipeline.key, pipeline.spec), ()):
-            if key != pipeline.key and key.namespace == pipeline.namespace:
+        for key in self._slots.sharing(pipeline.key, pipeline.spec):
+            if key.namespace == pipeline.namespace:
                 other = read_pipeline(self.pipelines[key])
                 if (other.created, other.key) < (pipeline.created, pipeline.key):
                     found.append(key.name)
         return tuple(sorted(found))
-
-
-def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the host, port, database and name that identify a slot. The spec may be invalid."""
-    source = mapping_in(spec, "source")
-    slot = mapping_in(source, "slot").get("name") or default_object_name(pipeline.name, pipeline.namespace)
-    host = _dns_name(str(source.get("host")), pipeline.namespace)
-    return (host, str(source.get("port", 5432)), str(source.get("database")), str(slot))
-
-
-def _dns_name(host: str, namespace: str) -> str:
-    """Return a host's name as ``service.namespace``. A name without a dot is a Service in the Pipeline's namespace."""
-    name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
-    return name if "." in name or ":" in name else f"{name}.{namespace}"
 
 
 def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
