@@ -9,6 +9,7 @@ from tests.operator.samples import NOON, at, observed, progress, running
 
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator
 from levada_operator.act.refusals import RefusalCache
+from levada_operator.decide.comparison import status_changed
 from levada_operator.decide.conditions import Condition, conditions_json, timestamp
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.slot import SlotSample, outdated_since
@@ -33,6 +34,8 @@ def test_a_condition_has_changed_by_now(wrong: datetime) -> None:
     before = {"type": "Ready", "status": "True", "lastTransitionTime": timestamp(wrong)}
     [written] = conditions_json([Condition("Ready", True, "Streaming")], [before], 1, NOON)
     assert written["lastTransitionTime"] == timestamp(NOON)
+    same = before | {k: v for k, v in written.items() if k != "lastTransitionTime"}
+    assert status_changed({"conditions": [same]}, {"conditions": [written]}), "the status is written, whatever else is"
     past = before | {"lastTransitionTime": timestamp(at(-60))}
     [kept] = conditions_json([Condition("Ready", True, "Streaming")], [past], 1, NOON)
     assert kept["lastTransitionTime"] == timestamp(at(-60))

@@ -134,5 +134,5 @@ def _driver_is_down(observed: Observed, manifests: Manifests, patience: timedelt
         return pod is None
     if pod is None:
         made = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
-        return made and observed.now - observed.pipeline.created > patience
-    return pod.failure is not None or (not pod.ready and observed.now - pod.created > patience)
+        return made and abs(observed.now - observed.pipeline.created) > patience
+    return pod.failure is not None or (not pod.ready and abs(observed.now - pod.created) > patience)

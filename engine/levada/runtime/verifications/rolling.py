@@ -91,7 +91,7 @@ def _is_due(proof: ProofProgress | None, continuous: ContinuousConfig, now: date
     if proof is None or proof.at > now:
         return True
     if proof.problem:
-        return now - proof.at >= RETRY
+        return age_of(proof.at, now) >= RETRY
     # Without a begin, the last pass began at the time of the oldest row.
     under_way = proof.began is not None or proof.oldest is None
     return under_way or age_of(proof.oldest or now, now) >= timedelta(seconds=continuous.every_s)

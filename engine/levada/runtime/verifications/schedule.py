@@ -10,6 +10,7 @@ from typing import Final
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.rules import is_compared
 from levada.status import PipelineState, Progress, ResyncStep, TablePhase, TableProgress
+from levada.values import age_of
 
 RETRY: Final = timedelta(hours=1)
 """The time after which the schedule verifies a table again whose verification failed."""
@@ -84,14 +85,14 @@ def trails(table: TableProgress, config: PipelineConfig) -> bool:
 
 def _was_interrupted(table: TableProgress, progress: Progress, now: datetime) -> bool:
     tried = table.verify_tried
-    return tried is not None and tried < progress.started_at and timedelta(0) <= now - tried < REQUEST_RETRY
+    return tried is not None and tried < progress.started_at and age_of(tried, now) < REQUEST_RETRY
 
 
 def _waits_for_turn(tables: Iterable[TableProgress], period: timedelta, now: datetime) -> bool:
     """Return True if the last verification began less than the table's share of the period ago."""
     known = list(tables)
     began = [t.verify_tried for t in known if t.verify_tried is not None and t.verify_tried <= now]
-    return bool(began) and now - max(began) < period / len(known)
+    return bool(began) and age_of(max(began), now) < period / len(known)
 
 
 def _attempted_at(table: TableProgress, now: datetime) -> datetime | None:
